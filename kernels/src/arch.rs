@@ -1,0 +1,83 @@
+//! The instruction set, chosen once and carried as a value.
+
+use pulp::{Simd, WithSimd};
+
+/// An instruction set that this processor was seen to have: holding the value is the proof.
+#[derive(Clone, Copy, Debug)]
+pub struct Arch(Inner);
+
+#[derive(Clone, Copy, Debug)]
+enum Inner {
+    Scalar,
+    #[cfg(target_arch = "x86_64")]
+    V3(pulp::x86::V3),
+    #[cfg(target_arch = "x86_64")]
+    V4(pulp::x86::V4),
+    #[cfg(target_arch = "aarch64")]
+    Neon(pulp::aarch64::Neon),
+}
+
+impl Arch {
+    /// The widest instruction set of this processor.
+    pub fn detect() -> Self {
+        *Self::available().last().expect("scalar is always there")
+    }
+
+    /// The instruction set called `name` (one of [`Arch::available`]'s names), if this processor has it.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::available().into_iter().find(|arch| arch.name() == name)
+    }
+
+    /// Every instruction set of this processor that the kernels are compiled for, narrowest first.
+    pub fn available() -> Vec<Self> {
+        let mut all = vec![Inner::Scalar];
+        #[cfg(target_arch = "x86_64")]
+        all.extend(pulp::x86::V3::try_new().map(Inner::V3));
+        #[cfg(target_arch = "x86_64")]
+        all.extend(pulp::x86::V4::try_new().map(Inner::V4));
+        #[cfg(target_arch = "aarch64")]
+        all.extend(pulp::aarch64::Neon::try_new().map(Inner::Neon));
+        all.into_iter().map(Self).collect()
+    }
+
+    /// `"scalar"`, `"avx2"`, `"avx512"` or `"neon"`.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Inner::Scalar => "scalar",
+            #[cfg(target_arch = "x86_64")]
+            Inner::V3(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Inner::V4(_) => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Inner::Neon(_) => "neon",
+        }
+    }
+
+    /// Bytes of one vector register.
+    pub fn vector_bytes(self) -> usize {
+        match self.0 {
+            Inner::Scalar => 4,
+            #[cfg(target_arch = "x86_64")]
+            Inner::V3(_) => 32,
+            #[cfg(target_arch = "x86_64")]
+            Inner::V4(_) => 64,
+            #[cfg(target_arch = "aarch64")]
+            Inner::Neon(_) => 16,
+        }
+    }
+
+    /// Runs `op` compiled for this instruction set. Call it once per task: it is a function boundary that nothing inlines
+    /// through, and what runs below it must be `#[inline(always)]` to keep the target features.
+    #[inline(always)]
+    pub fn dispatch<Op: WithSimd>(self, op: Op) -> Op::Output {
+        match self.0 {
+            Inner::Scalar => Simd::vectorize(pulp::Scalar, op),
+            #[cfg(target_arch = "x86_64")]
+            Inner::V3(simd) => Simd::vectorize(simd, op),
+            #[cfg(target_arch = "x86_64")]
+            Inner::V4(simd) => Simd::vectorize(simd, op),
+            #[cfg(target_arch = "aarch64")]
+            Inner::Neon(simd) => Simd::vectorize(simd, op),
+        }
+    }
+}

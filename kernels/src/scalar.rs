@@ -1,0 +1,247 @@
+//! The element types, f32 and f64, as one sealed trait over pulp's typed methods.
+
+use core::fmt::{Debug, Display};
+use core::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
+
+use pulp::{MemMask, Simd};
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+}
+
+/// An element type: `f32` or `f64`.
+///
+/// The vector methods are pulp's, named without the type, so that one generic kernel serves both. A vector has
+/// [`Scalar::lanes`] elements. Nothing here branches on the instruction set.
+pub trait Scalar:
+    sealed::Sealed
+    + Copy
+    + Default
+    + Debug
+    + Display
+    + PartialOrd
+    + Send
+    + Sync
+    + 'static
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+{
+    /// The register type of instruction set `S`.
+    type Vector<S: Simd>: Copy + Debug + Send + Sync;
+    /// The lane mask of instruction set `S`.
+    type Mask<S: Simd>: Copy + Debug + Send + Sync;
+
+    /// 0.
+    const ZERO: Self;
+    /// 1.
+    const ONE: Self;
+    /// Minus infinity.
+    const NEG_INFINITY: Self;
+    /// The unit roundoff's double: distance from 1 to the next number.
+    const EPSILON: Self;
+    /// `"f32"` or `"f64"`.
+    const NAME: &'static str;
+
+    /// Elements of one register.
+    fn lanes<S: Simd>() -> usize;
+    /// The nearest value.
+    fn from_f64(x: f64) -> Self;
+    /// The exact value.
+    fn to_f64(self) -> f64;
+    /// e to the power of the value.
+    fn exp(self) -> Self;
+    /// `self * a + b`, rounded once where the target can.
+    fn mul_add(self, a: Self, b: Self) -> Self;
+
+    /// All lanes `x`.
+    fn splat<S: Simd>(simd: S, x: Self) -> Self::Vector<S>;
+    /// `a + b` by lane.
+    fn vadd<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// `a - b` by lane.
+    fn vsub<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// `a b` by lane.
+    fn vmul<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// `a / b` by lane.
+    fn vdiv<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// The larger by lane (pulp's rule for NaN).
+    fn vmax<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// `a b + c` by lane, fused where the instruction set can (unfused on the scalar one: a library call otherwise).
+    fn vmul_add<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>, c: Self::Vector<S>) -> Self::Vector<S>;
+    /// The sum of all lanes.
+    fn reduce_sum<S: Simd>(simd: S, a: Self::Vector<S>) -> Self;
+    /// The largest lane.
+    fn reduce_max<S: Simd>(simd: S, a: Self::Vector<S>) -> Self;
+    /// The mask of the first `n` lanes (all of them when `n` is larger).
+    fn first_lanes<S: Simd>(simd: S, n: usize) -> Self::Mask<S>;
+
+    /// The register of the lanes at `p`, which need not be aligned.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of [`Scalar::lanes`] elements.
+    #[inline(always)]
+    unsafe fn load<S: Simd>(_: S, p: *const Self) -> Self::Vector<S> {
+        // SAFETY: the caller's promise; a register is exactly `lanes` elements, all of whose bit patterns are valid.
+        unsafe { p.cast::<Self::Vector<S>>().read_unaligned() }
+    }
+
+    /// Stores all lanes at `p`, which need not be aligned.
+    ///
+    /// # Safety
+    /// `p` is valid for writes of [`Scalar::lanes`] elements.
+    #[inline(always)]
+    unsafe fn store<S: Simd>(_: S, p: *mut Self, x: Self::Vector<S>) {
+        // SAFETY: the caller's promise.
+        unsafe { p.cast::<Self::Vector<S>>().write_unaligned(x) }
+    }
+
+    /// The lanes of `mask` from `p`, zero elsewhere.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of the lanes in `mask`.
+    unsafe fn load_masked<S: Simd>(simd: S, mask: Self::Mask<S>, p: *const Self) -> Self::Vector<S>;
+
+    /// Stores the lanes of `mask` at `p`.
+    ///
+    /// # Safety
+    /// `p` is valid for writes of the lanes in `mask`.
+    unsafe fn store_masked<S: Simd>(simd: S, mask: Self::Mask<S>, p: *mut Self, x: Self::Vector<S>);
+}
+
+macro_rules! scalar {
+    ($t:ident, $v:ident, $m:ident, $lanes:ident, $uint:ident, $name:literal, $splat:ident, $add:ident, $sub:ident,
+     $mul:ident, $div:ident, $max:ident, $mul_add:ident, $sum:ident, $rmax:ident, $between:ident, $load:ident,
+     $store:ident) => {
+        impl Scalar for $t {
+            type Vector<S: Simd> = S::$v;
+            type Mask<S: Simd> = S::$m;
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+            const NEG_INFINITY: Self = $t::NEG_INFINITY;
+            const EPSILON: Self = $t::EPSILON;
+            const NAME: &'static str = $name;
+
+            #[inline(always)]
+            fn lanes<S: Simd>() -> usize {
+                S::$lanes
+            }
+            #[inline(always)]
+            fn from_f64(x: f64) -> Self {
+                x as Self
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+            #[inline(always)]
+            fn exp(self) -> Self {
+                $t::exp(self)
+            }
+            #[inline(always)]
+            fn mul_add(self, a: Self, b: Self) -> Self {
+                $t::mul_add(self, a, b)
+            }
+            #[inline(always)]
+            fn splat<S: Simd>(simd: S, x: Self) -> Self::Vector<S> {
+                simd.$splat(x)
+            }
+            #[inline(always)]
+            fn vadd<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
+                simd.$add(a, b)
+            }
+            #[inline(always)]
+            fn vsub<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
+                simd.$sub(a, b)
+            }
+            #[inline(always)]
+            fn vmul<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
+                simd.$mul(a, b)
+            }
+            #[inline(always)]
+            fn vdiv<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
+                simd.$div(a, b)
+            }
+            #[inline(always)]
+            fn vmax<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
+                simd.$max(a, b)
+            }
+            #[inline(always)]
+            fn vmul_add<S: Simd>(
+                simd: S,
+                a: Self::Vector<S>,
+                b: Self::Vector<S>,
+                c: Self::Vector<S>,
+            ) -> Self::Vector<S> {
+                simd.$mul_add(a, b, c)
+            }
+            #[inline(always)]
+            fn reduce_sum<S: Simd>(simd: S, a: Self::Vector<S>) -> Self {
+                simd.$sum(a)
+            }
+            #[inline(always)]
+            fn reduce_max<S: Simd>(simd: S, a: Self::Vector<S>) -> Self {
+                simd.$rmax(a)
+            }
+            #[inline(always)]
+            fn first_lanes<S: Simd>(simd: S, n: usize) -> Self::Mask<S> {
+                simd.$between(0, n.min(S::$lanes) as $uint).mask()
+            }
+            #[inline(always)]
+            unsafe fn load_masked<S: Simd>(simd: S, mask: Self::Mask<S>, p: *const Self) -> Self::Vector<S> {
+                // SAFETY: the caller's promise. A plain mask (not pulp's jump table) keeps this a masked move.
+                unsafe { simd.$load(MemMask::new(mask), p) }
+            }
+            #[inline(always)]
+            unsafe fn store_masked<S: Simd>(simd: S, mask: Self::Mask<S>, p: *mut Self, x: Self::Vector<S>) {
+                // SAFETY: the caller's promise.
+                unsafe { simd.$store(MemMask::new(mask), p, x) }
+            }
+        }
+    };
+}
+
+scalar!(
+    f32,
+    f32s,
+    m32s,
+    F32_LANES,
+    u32,
+    "f32",
+    splat_f32s,
+    add_f32s,
+    sub_f32s,
+    mul_f32s,
+    div_f32s,
+    max_f32s,
+    mul_add_e_f32s,
+    reduce_sum_f32s,
+    reduce_max_f32s,
+    mask_between_m32s,
+    mask_load_ptr_f32s,
+    mask_store_ptr_f32s
+);
+scalar!(
+    f64,
+    f64s,
+    m64s,
+    F64_LANES,
+    u64,
+    "f64",
+    splat_f64s,
+    add_f64s,
+    sub_f64s,
+    mul_f64s,
+    div_f64s,
+    max_f64s,
+    mul_add_e_f64s,
+    reduce_sum_f64s,
+    reduce_max_f64s,
+    mask_between_m64s,
+    mask_load_ptr_f64s,
+    mask_store_ptr_f64s
+);

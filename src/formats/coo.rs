@@ -1,0 +1,131 @@
+//! Coordinate format of a matrix: the hub that files are read into and every other format is made from.
+
+use sparsimd_kernels::Scalar;
+
+use super::csr::{Csr, Pattern};
+use crate::error::{Error, Result};
+
+/// A sparse matrix as a list of `(row, column, value)`; any order, no duplicates required.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Coo<T> {
+    rows: usize,
+    cols: usize,
+    row_idx: Vec<u32>,
+    col_idx: Vec<u32>,
+    values: Vec<T>,
+}
+
+/// Whether `rows` x `cols` can be addressed by u32 indices.
+pub(super) fn check_dims(format: &'static str, rows: usize, cols: usize) -> Result<()> {
+    // u32::MAX + 1 rows would still be addressable, but 2^32 as a length does not fit 32-bit hosts.
+    match rows.max(cols) {
+        n if n <= u32::MAX as usize => Ok(()),
+        n => Err(Error::structure(format, format!("dimension {n} exceeds the largest one, {}", u32::MAX))),
+    }
+}
+
+impl<T: Scalar> Coo<T> {
+    /// The matrix with `values[p]` at row `row_idx[p]`, column `col_idx[p]`.
+    ///
+    /// # Errors
+    /// [`Error::Structure`] when a dimension exceeds u32, the arrays differ in length, or an index is out of range.
+    pub fn new(rows: usize, cols: usize, row_idx: Vec<u32>, col_idx: Vec<u32>, values: Vec<T>) -> Result<Self> {
+        check_dims("COO", rows, cols)?;
+        if row_idx.len() != values.len() || col_idx.len() != values.len() {
+            let lens = (row_idx.len(), col_idx.len(), values.len());
+            return Err(Error::structure(
+                "COO",
+                format!("{} row indices, {} column indices and {} values", lens.0, lens.1, lens.2),
+            ));
+        }
+        for (name, indices, bound) in [("row", &row_idx, rows), ("column", &col_idx, cols)] {
+            if let Some(p) = indices.iter().position(|&i| i as usize >= bound) {
+                let i = indices[p];
+                return Err(Error::structure("COO", format!("entry {p}: {name} index {i} is not below {bound}")));
+            }
+        }
+        Ok(Self { rows, cols, row_idx, col_idx, values })
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Number of stored entries.
+    pub fn nnz(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Row index of each entry.
+    pub fn row_idx(&self) -> &[u32] {
+        &self.row_idx
+    }
+
+    /// Column index of each entry.
+    pub fn col_idx(&self) -> &[u32] {
+        &self.col_idx
+    }
+
+    /// Value of each entry.
+    pub fn values(&self) -> &[T] {
+        &self.values
+    }
+
+    /// The same matrix by rows, columns ascending inside a row (a stable counting sort by column, then by row).
+    ///
+    /// # Errors
+    /// [`Error::Structure`] when two entries have the same place.
+    pub fn to_csr(&self) -> Result<Csr<T>> {
+        let (_, by_col) = counting_sort(&self.col_idx, self.cols, None);
+        let (row_ptr, order) = counting_sort(&self.row_idx, self.rows, Some(&by_col));
+        let col_idx = order.iter().map(|&p| self.col_idx[p]).collect();
+        let pattern = Pattern::new(self.rows, self.cols, row_ptr, col_idx)?;
+        Csr::new(pattern, order.iter().map(|&p| self.values[p]).collect())
+    }
+}
+
+/// Pointers to the start of each key's run, and the entries in key order; entries are visited in the order `first`.
+fn counting_sort(keys: &[u32], bound: usize, first: Option<&[usize]>) -> (Vec<usize>, Vec<usize>) {
+    let mut ptr = vec![0usize; bound + 1];
+    for &k in keys {
+        ptr[k as usize + 1] += 1;
+    }
+    for i in 0..bound {
+        ptr[i + 1] += ptr[i];
+    }
+    let mut next = ptr.clone();
+    let mut order = vec![0usize; keys.len()];
+    let mut place = |p: usize| {
+        let slot = &mut next[keys[p] as usize];
+        order[*slot] = p;
+        *slot += 1;
+    };
+    match first {
+        Some(first) => first.iter().for_each(|&p| place(p)),
+        None => (0..keys.len()).for_each(&mut place),
+    }
+    (ptr, order)
+}
+
+impl<T: Scalar> From<&Csr<T>> for Coo<T> {
+    fn from(a: &Csr<T>) -> Self {
+        let pattern = a.pattern();
+        let mut row_idx = Vec::with_capacity(pattern.nnz());
+        for i in 0..pattern.rows() {
+            row_idx.resize(pattern.row_ptr()[i + 1], i as u32);
+        }
+        Self {
+            rows: pattern.rows(),
+            cols: pattern.cols(),
+            row_idx,
+            col_idx: pattern.col_idx().to_vec(),
+            values: a.values().to_vec(),
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Storage formats: owned, checked at construction, pattern apart from values.
+
+mod coo;
+mod coo_tensor;
+mod csr;
+
+pub use coo::Coo;
+pub use coo_tensor::{CooTensor, MAX_ORDER};
+pub use csr::{Csr, Pattern};

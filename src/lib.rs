@@ -1,0 +1,15 @@
+//! Explicit-SIMD kernels for sparse matrices and tensors.
+
+pub mod cpu;
+pub mod dense;
+mod error;
+pub mod formats;
+pub mod ops;
+pub mod plan;
+pub mod reference;
+
+pub use cpu::{Cpu, CpuBuilder};
+pub use dense::{Aligned, Mat, MatMut, MatRef};
+pub use error::{Error, Result};
+pub use formats::{Coo, Csr, Pattern};
+pub use sparsimd_kernels::{Arch, Scalar};

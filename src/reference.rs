@@ -1,0 +1,1 @@
+//! Naive f64 loops.

@@ -11,5 +11,5 @@ pub mod reference;
 pub use cpu::{Cpu, CpuBuilder};
 pub use dense::{Aligned, Mat, MatMut, MatRef};
 pub use error::{Error, Result};
-pub use formats::{Coo, Csr, Pattern};
+pub use formats::{Coo, CooTensor, Csr, Pattern};
 pub use sparsimd_kernels::{Arch, Scalar};

@@ -1,18 +1,43 @@
 //! Coordinate format of a tensor of any order: the hub that files are read into and every other format is made from.
 
+use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
+use super::packing::Packing;
+use super::radix::{self, Key};
 use crate::error::{Error, Result};
 
 /// The largest supported number of modes.
 pub const MAX_ORDER: usize = 8;
 
+/// Entries of one parallel task of the linear passes over a tensor.
+const TASK: usize = 1 << 14;
+
 /// A sparse tensor as one coordinate array per mode and one value array; any order of the entries.
+///
+/// Parallel methods run in the rayon pool of the caller: see [`crate::Cpu::install`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct CooTensor<T> {
     dims: Vec<usize>,
     coords: Vec<Vec<u32>>,
     values: Vec<T>,
+}
+
+/// Whether `mode_order` names each of `order` modes once.
+pub(crate) fn check_mode_order(mode_order: &[usize], order: usize) -> Result<()> {
+    let named = |mode| mode_order.iter().filter(|&&m| m == mode).count() == 1;
+    if mode_order.len() == order && (0..order).all(named) {
+        return Ok(());
+    }
+    Err(Error::argument("mode_order", format!("{mode_order:?} is not an order of the modes 0 to {}", order - 1)))
+}
+
+/// Whether `dims` are a tensor's.
+pub(crate) fn check_tensor_dims(dims: &[usize]) -> Result<()> {
+    if dims.is_empty() || dims.len() > MAX_ORDER {
+        return Err(Error::structure("tensor", format!("order {} is not between 1 and {MAX_ORDER}", dims.len())));
+    }
+    dims.iter().try_for_each(|&dim| super::coo::check_dims("tensor", dim, 0))
 }
 
 impl<T: Scalar> CooTensor<T> {
@@ -23,18 +48,15 @@ impl<T: Scalar> CooTensor<T> {
     /// number or length, or a coordinate is out of range.
     pub fn new(dims: Vec<usize>, coords: Vec<Vec<u32>>, values: Vec<T>) -> Result<Self> {
         let fail = |detail: String| Err(Error::structure("tensor", detail));
-        if dims.is_empty() || dims.len() > MAX_ORDER {
-            return fail(format!("order {} is not between 1 and {MAX_ORDER}", dims.len()));
-        }
+        check_tensor_dims(&dims)?;
         if coords.len() != dims.len() {
             return fail(format!("{} coordinate arrays for order {}", coords.len(), dims.len()));
         }
         for (mode, (indices, &dim)) in coords.iter().zip(&dims).enumerate() {
-            super::coo::check_dims("tensor", dim, 0)?;
             if indices.len() != values.len() {
                 return fail(format!("mode {mode}: {} coordinates for {} values", indices.len(), values.len()));
             }
-            if let Some(p) = indices.iter().position(|&i| i as usize >= dim) {
+            if let Some(p) = indices.par_iter().with_min_len(TASK).position_first(|&i| i as usize >= dim) {
                 return fail(format!("entry {p}: coordinate {} of mode {mode} is not below {dim}", indices[p]));
             }
         }
@@ -64,8 +86,266 @@ impl<T: Scalar> CooTensor<T> {
         &self.coords[mode]
     }
 
+    /// The coordinate arrays of all modes.
+    pub fn all_coords(&self) -> &[Vec<u32>] {
+        &self.coords
+    }
+
     /// The value of each entry.
     pub fn values(&self) -> &[T] {
         &self.values
+    }
+
+    /// The value of each entry, to be changed in place.
+    pub fn values_mut(&mut self) -> &mut [T] {
+        &mut self.values
+    }
+
+    /// The tensor with other `values` at the same places.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when there is not one value for each entry.
+    pub fn with_values<U: Scalar>(&self, values: Vec<U>) -> Result<CooTensor<U>> {
+        if values.len() != self.nnz() {
+            return Err(Error::shape("with_values", format!("{} values for {} entries", values.len(), self.nnz())));
+        }
+        Ok(CooTensor { dims: self.dims.clone(), coords: self.coords.clone(), values })
+    }
+
+    /// Dims, coordinate arrays and values.
+    pub fn into_parts(self) -> (Vec<usize>, Vec<Vec<u32>>, Vec<T>) {
+        (self.dims, self.coords, self.values)
+    }
+
+    /// Bytes of the coordinates: 4 per entry and mode.
+    pub fn index_bytes(&self) -> usize {
+        size_of::<u32>() * self.order() * self.nnz()
+    }
+
+    /// The same tensor with every value converted to `U`.
+    pub fn cast<U: Scalar>(&self) -> CooTensor<U> {
+        CooTensor {
+            dims: self.dims.clone(),
+            coords: self.coords.clone(),
+            values: self.values.iter().map(|x| U::from_f64(x.to_f64())).collect(),
+        }
+    }
+
+    /// Whether the entries ascend lexicographically by their coordinates in `mode_order` (equal neighbours allowed).
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when `mode_order` does not name every mode once.
+    pub fn is_sorted(&self, mode_order: &[usize]) -> Result<bool> {
+        check_mode_order(mode_order, self.order())?;
+        Ok((1..self.nnz()).into_par_iter().with_min_len(TASK).all(|p| self.compare(mode_order, p - 1, p).is_le()))
+    }
+
+    /// Entries `p` and `q` by their coordinates in `mode_order`.
+    fn compare(&self, mode_order: &[usize], p: usize, q: usize) -> std::cmp::Ordering {
+        let mut modes = mode_order.iter().map(|&mode| self.coords[mode][p].cmp(&self.coords[mode][q]));
+        modes.find(|o| o.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
+    }
+
+    /// Sorts the entries lexicographically by their coordinates in `mode_order`, first mode most significant. Entries at
+    /// the same place keep their order.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when `mode_order` does not name every mode once.
+    pub fn sort(&mut self, mode_order: &[usize]) -> Result<()> {
+        if self.is_sorted(mode_order)? {
+            return Ok(());
+        }
+        match Packing::groups(&self.dims, mode_order).as_slice() {
+            [packing] if packing.bits() <= u64::BITS => self.sort_packed::<u64>(packing),
+            [packing] => self.sort_packed::<u128>(packing),
+            groups => self.gather(&self.permutation_by(groups)),
+        }
+        Ok(())
+    }
+
+    /// The entries in the order that [`CooTensor::sort`] would give them: the `p`-th is entry `result[p]` of `self`.
+    ///
+    /// # Errors
+    /// As [`CooTensor::sort`].
+    pub fn sorted_permutation(&self, mode_order: &[usize]) -> Result<Vec<usize>> {
+        check_mode_order(mode_order, self.order())?;
+        Ok(self.permutation_by(&Packing::groups(&self.dims, mode_order)))
+    }
+
+    /// Sorts by one key; the coordinates travel inside it.
+    fn sort_packed<K: Key>(&mut self, packing: &Packing) {
+        let mut entries: Vec<(K, T)> = (0..self.nnz())
+            .into_par_iter()
+            .with_min_len(TASK)
+            .map(|p| (packing.pack(&self.coords, p), self.values[p]))
+            .collect();
+        radix::sort(&mut entries, packing.bits());
+        let mut fields: Vec<(usize, usize)> = Vec::with_capacity(self.order());
+        packing.unpack(K::ZERO, |mode, _| fields.push((mode, fields.len())));
+        for (mode, level) in fields {
+            let write = |(i, &(key, _)): (&mut u32, &(K, T))| *i = packing.coordinate(key, level);
+            self.coords[mode].par_iter_mut().with_min_len(TASK).zip(&entries).for_each(write);
+        }
+        self.values.par_iter_mut().with_min_len(TASK).zip(&entries).for_each(|(x, &(_, value))| *x = value);
+    }
+
+    /// The sorting permutation, one stable sort for each group of modes, least significant group first.
+    fn permutation_by(&self, groups: &[Packing]) -> Vec<usize> {
+        let mut permutation: Vec<usize> = (0..self.nnz()).collect();
+        for packing in groups.iter().rev() {
+            permutation = match packing.bits() {
+                0..=64 => self.refine::<u64>(packing, permutation),
+                _ => self.refine::<u128>(packing, permutation),
+            };
+        }
+        permutation
+    }
+
+    /// `permutation` stably sorted by the keys of `packing`.
+    fn refine<K: Key>(&self, packing: &Packing, permutation: Vec<usize>) -> Vec<usize> {
+        let mut entries: Vec<(K, usize)> =
+            permutation.into_par_iter().with_min_len(TASK).map(|p| (packing.pack(&self.coords, p), p)).collect();
+        radix::sort(&mut entries, packing.bits());
+        entries.into_par_iter().with_min_len(TASK).map(|(_, p)| p).collect()
+    }
+
+    /// Reorders the entries: the `p`-th becomes the old `permutation[p]`.
+    fn gather(&mut self, permutation: &[usize]) {
+        for indices in &mut self.coords {
+            *indices = permutation.par_iter().with_min_len(TASK).map(|&p| indices[p]).collect();
+        }
+        self.values = permutation.par_iter().with_min_len(TASK).map(|&p| self.values[p]).collect();
+    }
+
+    /// The first two entries (of a sorted sequence) at the same place, if any: `order(p)` is the entry at position `p`.
+    fn first_duplicate(&self, order: impl Fn(usize) -> usize + Sync) -> Option<(usize, usize)> {
+        let equal = |&p: &usize| self.coords.iter().all(|indices| indices[order(p - 1)] == indices[order(p)]);
+        (1..self.nnz()).into_par_iter().with_min_len(TASK).find_first(equal).map(|p| (order(p - 1), order(p)))
+    }
+
+    /// Whether no two entries have the same place.
+    ///
+    /// Cheap when the entries are sorted by modes 0, 1, 2, ...; otherwise as expensive as sorting a copy.
+    ///
+    /// # Errors
+    /// [`Error::Structure`] naming the place and the two entries.
+    pub fn check_unique(&self) -> Result<()> {
+        let natural: Vec<usize> = (0..self.order()).collect();
+        let found = if self.is_sorted(&natural)? {
+            self.first_duplicate(|p| p)
+        } else {
+            let permutation = self.sorted_permutation(&natural)?;
+            self.first_duplicate(|p| permutation[p])
+        };
+        match found {
+            None => Ok(()),
+            Some((p, q)) => {
+                let place: Vec<u32> = self.coords.iter().map(|indices| indices[p]).collect();
+                Err(Error::structure("tensor", format!("entries {p} and {q} are both at {place:?}")))
+            }
+        }
+    }
+
+    /// Sorts the entries by modes 0, 1, 2, ... and replaces those at the same place by their sum, in their order.
+    /// Returns the number of entries that went away.
+    pub fn sum_duplicates(&mut self) -> usize {
+        let natural: Vec<usize> = (0..self.order()).collect();
+        // The natural order names every mode once, so neither call can fail.
+        let _ = self.sort(&natural);
+        let before = self.nnz();
+        let Some((first, _)) = self.first_duplicate(|p| p) else { return 0 };
+        let mut last = first;
+        for p in first + 1..before {
+            if self.coords.iter().all(|indices| indices[last] == indices[p]) {
+                let value = self.values[p];
+                self.values[last] += value;
+            } else {
+                last += 1;
+                self.values[last] = self.values[p];
+                self.coords.iter_mut().for_each(|indices| indices[last] = indices[p]);
+            }
+        }
+        self.values.truncate(last + 1);
+        self.coords.iter_mut().for_each(|indices| indices.truncate(last + 1));
+        before - self.nnz()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tensor of `nnz` entries at hashed places; the value of an entry is its position.
+    fn hashed(dims: &[usize], nnz: usize) -> CooTensor<f64> {
+        let coords = dims
+            .iter()
+            .enumerate()
+            .map(|(mode, &dim)| {
+                let hash = |p: usize| (p as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ ((mode as u64) << 7)) >> 20;
+                (0..nnz).map(|p| (hash(p) % dim as u64) as u32).collect()
+            })
+            .collect();
+        CooTensor::new(dims.to_vec(), coords, (0..nnz).map(|p| p as f64).collect()).unwrap()
+    }
+
+    fn entries(t: &CooTensor<f64>) -> Vec<(Vec<u32>, f64)> {
+        (0..t.nnz()).map(|p| (t.coords.iter().map(|c| c[p]).collect(), t.values[p])).collect()
+    }
+
+    #[test]
+    fn sorts_in_every_mode_order_at_every_key_width() {
+        let huge = u32::MAX as usize;
+        for dims in [vec![7, 1, 300], vec![60_000, 70_000, 80_000, 90_000], vec![huge; 5], vec![3]] {
+            for nnz in [0, 1, 1000, 70_000] {
+                let t = hashed(&dims, nnz);
+                let n = dims.len();
+                for mode_order in [(0..n).collect::<Vec<_>>(), (0..n).rev().collect()] {
+                    let mut sorted = t.clone();
+                    sorted.sort(&mode_order).unwrap();
+                    assert!(sorted.is_sorted(&mode_order).unwrap());
+                    let mut expected = entries(&t);
+                    expected.sort_by_key(|(place, _)| mode_order.iter().map(|&m| place[m]).collect::<Vec<_>>());
+                    assert!(entries(&sorted) == expected, "{dims:?}, {nnz} entries, order {mode_order:?}");
+                    let permutation = t.sorted_permutation(&mode_order).unwrap();
+                    assert!(permutation.iter().map(|&p| p as f64).eq(sorted.values.iter().copied()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_a_bad_mode_order() {
+        let mut t = hashed(&[4, 5, 6], 10);
+        for bad in [&[0, 1][..], &[0, 1, 1], &[0, 1, 3], &[0, 1, 2, 0]] {
+            assert!(matches!(t.sort(bad), Err(Error::Argument { name: "mode_order", .. })));
+            assert!(t.is_sorted(bad).is_err());
+            assert!(t.sorted_permutation(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn duplicates_are_refused_or_summed() {
+        let coords = vec![vec![1, 0, 1, 1, 0], vec![2, 0, 2, 1, 0]];
+        let mut t = CooTensor::new(vec![2, 3], coords, vec![1.0, 2.0, 4.0, 8.0, 16.0]).unwrap();
+        let message = t.check_unique().unwrap_err().to_string();
+        assert!(message.contains("entries 1 and 4") && message.contains("[0, 0]"), "{message}");
+        assert_eq!(t.sum_duplicates(), 2);
+        t.check_unique().unwrap();
+        assert_eq!(entries(&t), [(vec![0, 0], 18.0), (vec![1, 1], 8.0), (vec![1, 2], 5.0)]);
+        assert_eq!(t.sum_duplicates(), 0);
+        assert_eq!(t.index_bytes(), 3 * 2 * 4);
+    }
+
+    #[test]
+    fn refuses_bad_arrays() {
+        let new = |dims: &[usize], coords: Vec<Vec<u32>>| CooTensor::new(dims.to_vec(), coords, vec![1.0f32]);
+        assert!(new(&[], vec![]).is_err());
+        assert!(new(&[1; 9], vec![vec![0]; 9]).is_err());
+        assert!(new(&[2, 2], vec![vec![0]]).is_err());
+        assert!(new(&[2, 2], vec![vec![0], vec![0, 1]]).is_err());
+        assert!(new(&[usize::MAX], vec![vec![0]]).is_err());
+        let message = new(&[2, 2], vec![vec![1], vec![2]]).unwrap_err().to_string();
+        assert!(message.contains("entry 0") && message.contains("mode 1"), "{message}");
+        assert!(new(&[0], vec![vec![0]]).is_err());
     }
 }

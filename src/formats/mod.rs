@@ -3,6 +3,8 @@
 mod coo;
 mod coo_tensor;
 mod csr;
+pub mod packing;
+pub mod radix;
 
 pub use coo::Coo;
 pub use coo_tensor::{CooTensor, MAX_ORDER};

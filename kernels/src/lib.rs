@@ -6,9 +6,11 @@
 #![warn(missing_docs)]
 
 mod arch;
+mod peak;
 mod prefetch;
 mod scalar;
 
 pub use arch::Arch;
+pub use peak::fma_burst;
 pub use prefetch::{prefetch_l1, prefetch_row};
 pub use scalar::Scalar;

@@ -1,0 +1,5 @@
+//! The hardware: measured ceilings.
+
+mod peak;
+
+pub use peak::fma_peak;

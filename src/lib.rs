@@ -13,4 +13,5 @@ pub use cpu::{Cpu, CpuBuilder};
 pub use dense::{Aligned, Mat, MatMut, MatRef};
 pub use error::{Error, Result};
 pub use formats::{Coo, CooTensor, Csr, Pattern};
+pub use machine::Machine;
 pub use sparsimd_kernels::{Arch, Scalar};

@@ -1,0 +1,221 @@
+//! The machine as Linux describes it in /sys and /proc, below a root folder that tests may replace.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{Caches, CpuSet, HugePages, HwThread, Machine, NumaNode, Simd, Source, TransparentHugePages, parallelism};
+
+/// The files below one folder, read as trimmed text.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn text(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.0.join(name)).ok().map(|text| text.trim().to_owned())
+    }
+
+    fn number<N: std::str::FromStr>(&self, name: &str) -> Option<N> {
+        self.text(name)?.parse().ok()
+    }
+
+    fn set(&self, name: &str) -> Option<CpuSet> {
+        CpuSet::parse(&self.text(name)?).ok()
+    }
+
+    fn folder(&self, name: impl AsRef<Path>) -> Self {
+        Self(self.0.join(name))
+    }
+}
+
+/// What /sys says of one processor, before things are counted from 0.
+struct Raw {
+    cpu: usize,
+    /// The package's number and the first processor of the core: together they name the core.
+    socket: usize,
+    core: usize,
+    /// The first processor that shares the last-level cache.
+    l3: usize,
+    /// Position among the nodes.
+    node: usize,
+    caches: Caches,
+}
+
+/// The machine whose /sys and /proc are below `root`; `None` when no processor can be read there.
+pub(super) fn read(root: &Path, allowed: &CpuSet) -> Option<Machine> {
+    let system = Folder(root.join("sys/devices/system"));
+    let online = system.folder("cpu").set("online")?;
+    let mut nodes = read_nodes(&system.folder("node"));
+    if nodes.is_empty() {
+        let memory = total_memory(root).unwrap_or(0);
+        nodes.push((NumaNode { id: 0, memory, distances: vec![10] }, online.clone()));
+    }
+    let raw: Vec<Raw> =
+        online.iter().filter_map(|cpu| read_cpu(&system.folder(format!("cpu/cpu{cpu}")), cpu, &nodes)).collect();
+    let caches = raw.iter().filter(|r| allowed.contains(r.cpu)).chain(&raw).map(|r| r.caches).next()?;
+    let caches = raw
+        .iter()
+        .filter(|r| allowed.contains(r.cpu))
+        .map(|r| r.caches)
+        .fold(caches, |a, b| if b.l2 < a.l2 { b } else { a });
+    // A list that names none of the processors seen is not this machine's: then all count.
+    let usable: CpuSet = raw.iter().map(|r| r.cpu).filter(|&cpu| allowed.contains(cpu)).collect();
+    let allowed = if usable.is_empty() { raw.iter().map(|r| r.cpu).collect() } else { usable };
+    Some(Machine {
+        source: Source::Sysfs,
+        processor: processor(root),
+        simd: Simd::detect(),
+        caches,
+        threads: count_from_zero(&raw),
+        nodes: nodes.into_iter().map(|(node, _)| node).collect(),
+        parallelism: parallelism(&allowed),
+        allowed,
+        huge_pages: huge_pages(root),
+    })
+}
+
+/// Every online node with its processors, in ascending order.
+fn read_nodes(folder: &Folder) -> Vec<(NumaNode, CpuSet)> {
+    let Some(online) = folder.set("online") else { return Vec::new() };
+    online
+        .iter()
+        .filter_map(|id| {
+            let node = folder.folder(format!("node{id}"));
+            let cpus = node.set("cpulist")?;
+            let memory = node.text("meminfo").and_then(|text| kilobytes(&text, "MemTotal:")).unwrap_or(0);
+            let distances: Option<Vec<u32>> =
+                node.text("distance").and_then(|text| text.split_whitespace().map(|d| d.parse().ok()).collect());
+            let distances = distances
+                .filter(|d| d.len() == online.len())
+                .unwrap_or_else(|| online.iter().map(|other| if other == id { 10 } else { 20 }).collect());
+            Some((NumaNode { id, memory, distances }, cpus))
+        })
+        .collect()
+}
+
+fn read_cpu(folder: &Folder, cpu: usize, nodes: &[(NumaNode, CpuSet)]) -> Option<Raw> {
+    let topology = folder.folder("topology");
+    if !topology.0.is_dir() {
+        return None;
+    }
+    let siblings = topology.set("core_cpus_list").or_else(|| topology.set("thread_siblings_list"));
+    let (caches, shared) = read_caches(&folder.folder("cache"));
+    // Firmware of some boards and virtual machines gives -1 for the package.
+    let socket = topology.number("physical_package_id").unwrap_or(0);
+    let package = topology.set("package_cpus_list").or_else(|| topology.set("core_siblings_list"));
+    Some(Raw {
+        cpu,
+        socket,
+        core: siblings.and_then(|s| s.first()).unwrap_or(cpu),
+        l3: shared.or(package).and_then(|s| s.first()).unwrap_or(cpu),
+        node: nodes.iter().position(|(_, cpus)| cpus.contains(cpu)).unwrap_or(0),
+        caches,
+    })
+}
+
+/// The sizes, and the processors that share the last level (`None` when no cache is described).
+fn read_caches(folder: &Folder) -> (Caches, Option<CpuSet>) {
+    let mut sizes = BTreeMap::new();
+    let mut line = None;
+    let mut last: Option<(u32, CpuSet)> = None;
+    for index in (0..).map(|i| folder.folder(format!("index{i}"))).take_while(|f| f.0.is_dir()) {
+        let (Some(level), Some(kind)) = (index.number::<u32>("level"), index.text("type")) else { continue };
+        if kind == "Instruction" {
+            continue;
+        }
+        if let Some(bytes) = index.text("size").and_then(|s| size(&s)) {
+            sizes.insert(level, bytes);
+        }
+        line = line.or(index.number("coherency_line_size").filter(|&n: &usize| n.is_power_of_two()));
+        if let Some(set) = index.set("shared_cpu_list") {
+            // A cache of the second level or higher: with only private first-level caches there is nothing to share.
+            if level >= 2 && last.as_ref().is_none_or(|(l, _)| level > *l) {
+                last = Some((level, set));
+            }
+        }
+    }
+    let usual = Caches::default();
+    let l3 = if sizes.is_empty() { usual.l3 } else { sizes.get(&3).copied() };
+    let caches = Caches {
+        l1d: sizes.get(&1).copied().unwrap_or(usual.l1d),
+        l2: sizes.get(&2).copied().unwrap_or(usual.l2),
+        l3,
+        line: line.unwrap_or(usual.line),
+    };
+    (caches, last.map(|(_, set)| set))
+}
+
+/// Numbers sockets, shared caches, cores and a core's threads in the order of their first processor.
+fn count_from_zero(raw: &[Raw]) -> Vec<HwThread> {
+    let mut seen: [Vec<usize>; 3] = Default::default();
+    let mut rank = |kind: usize, name: usize| {
+        let known = &mut seen[kind];
+        known.iter().position(|&n| n == name).unwrap_or_else(|| {
+            known.push(name);
+            known.len() - 1
+        })
+    };
+    let mut per_core: BTreeMap<usize, usize> = BTreeMap::new();
+    raw.iter()
+        .map(|r| {
+            let next = per_core.entry(r.core).or_default();
+            let smt = *next;
+            *next += 1;
+            HwThread {
+                cpu: r.cpu,
+                core: rank(0, r.core),
+                smt,
+                l3: rank(1, r.l3),
+                node: r.node,
+                socket: rank(2, r.socket),
+            }
+        })
+        .collect()
+}
+
+/// `48K`, `32768K`, `1M` in bytes.
+fn size(text: &str) -> Option<usize> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match &text[digits.len()..] {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<usize>().ok()?.checked_mul(unit).filter(|&n| n > 0)
+}
+
+/// The bytes of the line of a meminfo file that contains `key`.
+fn kilobytes(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.contains(key))?;
+    let words: Vec<_> = line.split_whitespace().collect();
+    let at = words.iter().position(|&word| word == key)?;
+    words.get(at + 1)?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn total_memory(root: &Path) -> Option<u64> {
+    kilobytes(&Folder(root.join("proc")).text("meminfo")?, "MemTotal:")
+}
+
+fn processor(root: &Path) -> String {
+    let text = Folder(root.join("proc")).text("cpuinfo").unwrap_or_default();
+    let named = text.lines().find_map(|line| line.split_once(':').filter(|(key, _)| key.trim() == "model name"));
+    named.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+fn huge_pages(root: &Path) -> HugePages {
+    let memory = Folder(root.join("sys/kernel/mm"));
+    let transparent = memory.folder("transparent_hugepage");
+    let size: usize = transparent.number("hpage_pmd_size").unwrap_or(0);
+    HugePages {
+        // The chosen one is in brackets: "always [madvise] never".
+        transparent: match transparent.text("enabled").unwrap_or_default() {
+            text if text.contains("[always]") => TransparentHugePages::Always,
+            text if text.contains("[madvise]") => TransparentHugePages::Madvise,
+            text if text.contains("[never]") => TransparentHugePages::Never,
+            _ => TransparentHugePages::Unknown,
+        },
+        size,
+        reserved: memory.folder(format!("hugepages/hugepages-{}kB", size >> 10)).number("nr_hugepages").unwrap_or(0),
+    }
+}

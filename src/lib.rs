@@ -4,6 +4,7 @@ pub mod cpu;
 pub mod dense;
 mod error;
 pub mod formats;
+pub mod generate;
 pub mod machine;
 pub mod ops;
 pub mod plan;

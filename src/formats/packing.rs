@@ -71,6 +71,15 @@ impl Packing {
         self.fields.iter().fold(K::ZERO, |key, field| key.with_field(coords[field.mode][p], field.shift))
     }
 
+    /// The key of the place whose coordinate in `mode` is `place[mode]`.
+    ///
+    /// # Panics
+    /// When a mode is out of range, as slice indexing does.
+    #[inline]
+    pub fn pack_place<K: Key>(&self, place: &[u32]) -> K {
+        self.fields.iter().fold(K::ZERO, |key, field| key.with_field(place[field.mode], field.shift))
+    }
+
     /// Calls `out(mode, coordinate)` for every packed mode of `key`, most significant first.
     #[inline]
     pub fn unpack<K: Key>(&self, key: K, mut out: impl FnMut(usize, u32)) {

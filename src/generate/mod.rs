@@ -1,0 +1,11 @@
+//! Synthetic inputs: seeded, the same on every number of threads.
+
+mod distinct;
+mod extreme;
+mod models;
+mod named;
+mod random;
+
+pub use extreme::{dense_fibers, dense_slices, lone_in_fiber, lone_in_slice};
+pub use models::{Initiator, kronecker, power_law, skewed};
+pub use named::{DEFAULT_EXPONENT, Model, TensorSpec, parse_dims};

@@ -1,0 +1,168 @@
+//! The random models: stochastic Kronecker, biased power law, and skewed coordinates.
+
+use sparsimd_kernels::Scalar;
+
+use super::distinct::distinct;
+use super::random::Scatter;
+use crate::error::{Error, Result};
+use crate::formats::CooTensor;
+
+/// The initiator of a stochastic Kronecker tensor: a small dense tensor of weights, whose repeated Kronecker product with
+/// itself gives every place of the large tensor its probability.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Initiator {
+    dims: Vec<usize>,
+    weights: Vec<f64>,
+}
+
+impl Initiator {
+    /// The initiator of `dims` (2 or more each) with `weights` in row-major order; only their ratios matter.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when a dimension is below 2, the number of weights is not the product of the dimensions, a weight
+    /// is negative or not finite, or all are zero.
+    pub fn new(dims: Vec<usize>, weights: Vec<f64>) -> Result<Self> {
+        let fail = |detail: String| Err(Error::argument("initiator", detail));
+        if dims.is_empty() || dims.iter().any(|&dim| dim < 2) {
+            return fail(format!("dimensions {dims:?}; each must be 2 or more"));
+        }
+        if dims.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim)) != Some(weights.len()) {
+            return fail(format!("{} weights for dimensions {dims:?}", weights.len()));
+        }
+        if let Some(w) = weights.iter().find(|w| !(w.is_finite() && **w >= 0.0)) {
+            return fail(format!("weight {w} is not a finite number of at least 0"));
+        }
+        if weights.iter().all(|&w| w == 0.0) {
+            return fail("all weights are 0".into());
+        }
+        Ok(Self { dims, weights })
+    }
+
+    /// The 2 x ... x 2 initiator whose weight falls linearly from 0.9 at the corner 0...0 to 0.1 at 1...1: in two dimensions
+    /// the matrix (0.9, 0.5; 0.5, 0.1) that is the common choice for core-periphery graphs.
+    pub fn core_periphery(order: usize) -> Self {
+        let weight = |cell: usize| 0.9 - 0.8 * f64::from(cell.count_ones()) / order as f64;
+        Self { dims: vec![2; order], weights: (0..1 << order).map(weight).collect() }
+    }
+
+    /// Running sums of the weights, scaled to 2^64, for drawing a cell by one 64-bit number.
+    fn thresholds(&self) -> Vec<u64> {
+        let total: f64 = self.weights.iter().sum();
+        let mut sum = 0.0;
+        let scale = |w: &f64| {
+            sum += w / total;
+            (sum * 2f64.powi(64)) as u64 // saturates at the top, where it belongs
+        };
+        self.weights.iter().map(scale).collect()
+    }
+}
+
+/// A stochastic Kronecker tensor (Leskovec et al. 2010, extended to any order): places are drawn one initiator cell for
+/// every digit of the coordinates, most significant first; those outside of `dims` are stripped.
+///
+/// # Errors
+/// [`Error::Argument`] when `dims` and the initiator differ in order, or `nnz` distinct places cannot be found.
+pub fn kronecker<T: Scalar>(dims: &[usize], nnz: usize, initiator: &Initiator, seed: u64) -> Result<CooTensor<T>> {
+    if dims.len() != initiator.dims.len() {
+        let detail = format!("order {} for a tensor of order {}", initiator.dims.len(), dims.len());
+        return Err(Error::argument("initiator", detail));
+    }
+    let digits = |(&dim, &base): (&usize, &usize)| {
+        std::iter::successors(Some(1usize), |n| n.checked_mul(base)).take_while(|&n| n < dim).count()
+    };
+    let levels = dims.iter().zip(&initiator.dims).map(digits).max().unwrap_or(0);
+    let thresholds = initiator.thresholds();
+    // Digits of the cell in every mode, so that drawing needs no division.
+    let cells: Vec<Vec<u64>> = (0..thresholds.len())
+        .map(|mut cell| {
+            let mut place: Vec<u64> = initiator
+                .dims
+                .iter()
+                .rev()
+                .map(|&base| {
+                    let digit = cell % base;
+                    cell /= base;
+                    digit as u64
+                })
+                .collect();
+            place.reverse();
+            place
+        })
+        .collect();
+    let last = initiator.weights.iter().rposition(|&w| w > 0.0).unwrap_or(0);
+    distinct(dims, nnz, seed, |stream, place| {
+        let mut wide = [0u64; crate::formats::MAX_ORDER];
+        for _ in 0..levels {
+            let bits = stream.bits();
+            let cell = thresholds.iter().position(|&t| bits < t).unwrap_or(last);
+            for ((i, &digit), &base) in wide.iter_mut().zip(&cells[cell]).zip(&initiator.dims) {
+                // Saturating: a mode shorter than the longest one has more digits than it needs.
+                *i = i.saturating_mul(base as u64).saturating_add(digit);
+            }
+        }
+        let inside = wide.iter().zip(dims).all(|(&i, &dim)| i < dim as u64);
+        place.iter_mut().zip(wide).for_each(|(short, i)| *short = i as u32);
+        inside
+    })
+}
+
+/// A tensor whose coordinates in the sparse modes follow a power law: rank k (counted from 1) of a mode has probability
+/// proportional to k^(-exponent), ranks are scattered over the mode by a permutation. `dense` modes are uniform: graphs with power-law degrees,
+/// stacked as the slices of a hypergraph.
+///
+/// # Errors
+/// [`Error::Argument`] when the exponent is not a finite number of at least 0, a dense mode is out of range, or `nnz` distinct places cannot be found.
+pub fn power_law<T: Scalar>(
+    dims: &[usize],
+    nnz: usize,
+    exponent: f64,
+    dense: &[usize],
+    seed: u64,
+) -> Result<CooTensor<T>> {
+    if !(exponent.is_finite() && exponent >= 0.0) {
+        return Err(Error::argument("exponent", format!("{exponent} is not a finite number of at least 0")));
+    }
+    if let Some(mode) = dense.iter().find(|&&mode| mode >= dims.len()) {
+        return Err(Error::argument("dense", format!("mode {mode} is not below the order, {}", dims.len())));
+    }
+    // The inverse of the continuous distribution function on [1, dim + 1); exponent 1 is its logarithmic limit.
+    let rank = move |u: f64, dim: usize| {
+        let top = dim as f64 + 1.0;
+        let q = 1.0 - exponent;
+        let x = if q.abs() < 1e-9 { top.powf(u) } else { (u * (top.powf(q) - 1.0) + 1.0).powf(1.0 / q) };
+        (x as usize).clamp(1, dim) - 1
+    };
+    let scatters = scatters(dims, seed);
+    distinct(dims, nnz, seed, |stream, place| {
+        for (mode, scatter) in scatters.iter().enumerate() {
+            let dim = dims[mode];
+            place[mode] = if dense.contains(&mode) {
+                stream.below(dim) as u32
+            } else {
+                scatter.apply(rank(stream.unit(), dim)) as u32
+            };
+        }
+        true
+    })
+}
+
+/// The benchmark tensors of this library: every coordinate is floor(u^2 dim) with u uniform, scattered over its mode by a
+/// permutation. The density of rank k falls as k^(-1/2), few fibers have more than one nonzero: the hard case.
+///
+/// # Errors
+/// [`Error::Argument`] when `nnz` distinct places cannot be found.
+pub fn skewed<T: Scalar>(dims: &[usize], nnz: usize, seed: u64) -> Result<CooTensor<T>> {
+    let scatters = scatters(dims, seed);
+    distinct(dims, nnz, seed, |stream, place| {
+        for (mode, scatter) in scatters.iter().enumerate() {
+            let u = stream.unit();
+            place[mode] = scatter.apply((u * u * dims[mode] as f64) as usize) as u32;
+        }
+        true
+    })
+}
+
+/// One permutation for every mode, different even where lengths are equal.
+fn scatters(dims: &[usize], seed: u64) -> Vec<Scatter> {
+    dims.iter().enumerate().map(|(mode, &dim)| Scatter::new(dim, seed ^ ((mode as u64 + 1) << 56))).collect()
+}

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use sparsimd_kernels::Arch;
 
 use crate::error::{Error, Result};
+use crate::machine::{Machine, Pinning};
 
 /// Executes operations on this machine's processor.
 ///
@@ -15,6 +16,8 @@ pub struct Cpu {
     arch: Arch,
     pool: Arc<rayon::ThreadPool>,
     unpinned: Arc<AtomicUsize>,
+    machine: Arc<Machine>,
+    binding: Arc<[usize]>,
 }
 
 /// Builds a [`Cpu`].
@@ -22,7 +25,8 @@ pub struct Cpu {
 pub struct CpuBuilder {
     threads: Option<usize>,
     arch: Option<Arch>,
-    pin: Option<bool>,
+    pinning: Option<Pinning>,
+    machine: Option<Machine>,
 }
 
 impl Cpu {
@@ -54,6 +58,17 @@ impl Cpu {
         self.unpinned.load(Ordering::Relaxed)
     }
 
+    /// The machine that the threads were laid out for.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The processor that each thread is bound to, in the order of threads, as far as the operating system agreed
+    /// ([`Cpu::unpinned_threads`]); threads past the end are not bound.
+    pub fn binding(&self) -> &[usize] {
+        &self.binding
+    }
+
     /// Runs `f` inside the pool, where rayon's parallel iterators use its threads.
     pub fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         self.pool.install(f)
@@ -74,34 +89,65 @@ impl CpuBuilder {
     }
 
     /// Whether each thread is bound to one processor. Default: yes, unless there are more threads than processors.
-    pub fn pin(mut self, pin: bool) -> Self {
-        self.pin = Some(pin);
+    pub fn pin(self, pin: bool) -> Self {
+        self.pinning(if pin { Pinning::default() } else { Pinning::None })
+    }
+
+    /// Which thread is bound to which processor. Default: [`Pinning::Cores`], unless there are more threads than
+    /// processors.
+    pub fn pinning(mut self, pinning: Pinning) -> Self {
+        self.pinning = Some(pinning);
         self
     }
 
-    /// Starts the threads.
+    /// The machine to lay threads out for. Default: [`Machine::detect`]. Processors of another machine that do not exist
+    /// here are refused by the operating system; their threads run unbound.
+    pub fn machine(mut self, machine: Machine) -> Self {
+        self.machine = Some(machine);
+        self
+    }
+
+    /// Starts the threads. Where the operating system refuses to bind one, it runs unbound
+    /// ([`Cpu::unpinned_threads`]).
     ///
     /// # Errors
-    /// [`Error::Argument`] for 0 threads; [`Error::Unavailable`] when the operating system refuses the threads.
+    /// [`Error::Argument`] for 0 threads or an explicit processor list that does not fit ([`Machine::pin`]);
+    /// [`Error::Unavailable`] when the operating system refuses the threads.
     pub fn build(self) -> Result<Cpu> {
-        // Read before any thread is pinned: the list is of the calling thread's own mask.
-        let allowed = core_affinity::get_core_ids().unwrap_or_default();
-        let threads = self.threads.unwrap_or(allowed.len().max(1));
+        // Read before any thread is pinned.
+        let machine = self.machine.unwrap_or_else(Machine::detect);
+        let threads = self.threads.unwrap_or(match &self.pinning {
+            Some(Pinning::List(list)) => list.len(),
+            _ => machine.parallelism(),
+        });
         if threads == 0 {
             return Err(Error::argument("threads", "0 is not a number of threads; at least 1"));
         }
-        let pin = self.pin.unwrap_or(threads <= allowed.len());
+        let fits = threads <= machine.allowed().len();
+        let pinning = self.pinning.unwrap_or(if fits { Pinning::default() } else { Pinning::None });
+        let binding: Arc<[usize]> = machine.pin(&pinning, threads)?.into();
         let unpinned = Arc::new(AtomicUsize::new(0));
-        let failures = Arc::clone(&unpinned);
+        let (failures, targets) = (Arc::clone(&unpinned), Arc::clone(&binding));
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .thread_name(|i| format!("sparsimd-{i}"))
             .start_handler(move |i| {
-                let bound = !pin || allowed.get(i).is_some_and(|&core| core_affinity::set_for_current(core));
+                let bound = pinning == Pinning::None || targets.get(i).is_some_and(|&cpu| bind(cpu));
                 failures.fetch_add(usize::from(!bound), Ordering::Relaxed);
             })
             .build()
             .map_err(|e| Error::Unavailable { what: "a thread pool", detail: e.to_string() })?;
-        Ok(Cpu { arch: self.arch.unwrap_or_else(Arch::detect), pool: Arc::new(pool), unpinned })
+        // Returns when every thread has run its start handler, so that the count of refusals is complete.
+        pool.broadcast(|_| ());
+        let machine = Arc::new(machine);
+        let arch = self.arch.unwrap_or_else(Arch::detect);
+        Ok(Cpu { arch, pool: Arc::new(pool), unpinned, machine, binding })
     }
+}
+
+/// Binds the calling thread to processor `id`; whether the operating system did.
+fn bind(id: usize) -> bool {
+    /// Processors of the C library's mask, beyond which core_affinity panics.
+    const MASK: usize = 1024;
+    id < MASK && core_affinity::set_for_current(core_affinity::CoreId { id })
 }

@@ -18,21 +18,7 @@ impl CpuSet {
     /// # Errors
     /// [`Error::Argument`] with the first part that is neither a number nor a range.
     pub fn parse(list: &str) -> Result<Self> {
-        let mut all = Vec::new();
-        for part in list.trim().split(',').map(str::trim).filter(|_| !list.trim().is_empty()) {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let number = |text: &str| text.trim().parse().ok().filter(|&n: &usize| n <= MAX_CPU);
-            match (number(first), number(last)) {
-                (Some(first), Some(last)) if first <= last => all.extend(first..=last),
-                _ => {
-                    return Err(Error::argument(
-                        "processor list",
-                        format!("'{part}' in '{list}' is neither a number nor a range such as 0-3 (at most {MAX_CPU})"),
-                    ));
-                }
-            }
-        }
-        Ok(all.into_iter().collect())
+        if list.trim().is_empty() { Ok(Self::default()) } else { Ok(numbers(list)?.into_iter().collect()) }
     }
 
     /// Number of members.
@@ -59,6 +45,25 @@ impl CpuSet {
     pub fn first(&self) -> Option<usize> {
         self.0.first().copied()
     }
+}
+
+/// The numbers of `list`, in its order; at least one.
+pub(super) fn numbers(list: &str) -> Result<Vec<usize>> {
+    let mut all = Vec::new();
+    for part in list.split(',').map(str::trim) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse().ok().filter(|&n: &usize| n <= MAX_CPU);
+        match (number(first), number(last)) {
+            (Some(first), Some(last)) if first <= last => all.extend(first..=last),
+            _ => {
+                return Err(Error::argument(
+                    "processor list",
+                    format!("'{part}' in '{list}' is neither a number nor a range such as 0-3 (at most {MAX_CPU})"),
+                ));
+            }
+        }
+    }
+    Ok(all)
 }
 
 impl FromIterator<usize> for CpuSet {

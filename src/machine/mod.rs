@@ -4,13 +4,16 @@
 //! tested for hardware that is not at hand.
 
 mod cpuset;
+mod describe;
 mod peak;
+mod pinning;
 mod sysfs;
 
 use sparsimd_kernels::Arch;
 
 pub use cpuset::CpuSet;
 pub use peak::fma_peak;
+pub use pinning::Pinning;
 
 /// Assumed when nothing tells: the smallest L1 data cache of today's server and desktop cores.
 const DEFAULT_L1D: usize = 32 << 10;
@@ -41,6 +44,8 @@ pub struct Machine {
 pub enum Source {
     /// Linux's /sys.
     Sysfs,
+    /// [`Machine::describe`].
+    Described,
     /// Nothing could be read: as many single-threaded cores as the process may use, one NUMA node, usual caches.
     Assumed,
 }
@@ -246,6 +251,11 @@ impl Default for Caches {
     fn default() -> Self {
         Self { l1d: DEFAULT_L1D, l2: DEFAULT_L2, l3: Some(DEFAULT_L3), line: DEFAULT_LINE }
     }
+}
+
+/// Distances from node `id` to each of `count` nodes when nothing tells them: 10 is local, 20 is remote.
+fn default_distances(id: usize, count: usize) -> Vec<u32> {
+    (0..count).map(|other| if other == id { 10 } else { 20 }).collect()
 }
 
 /// Number of different values of `index`, which counts from 0 without gaps.

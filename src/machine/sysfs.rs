@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{Caches, CpuSet, HugePages, HwThread, Machine, NumaNode, Simd, Source, TransparentHugePages, parallelism};
+use super::{
+    Caches, CpuSet, HugePages, HwThread, Machine, NumaNode, Simd, Source, TransparentHugePages, default_distances,
+    parallelism,
+};
 
 /// The files below one folder, read as trimmed text.
 struct Folder(PathBuf);
@@ -78,15 +81,15 @@ fn read_nodes(folder: &Folder) -> Vec<(NumaNode, CpuSet)> {
     let Some(online) = folder.set("online") else { return Vec::new() };
     online
         .iter()
-        .filter_map(|id| {
+        .enumerate()
+        .filter_map(|(at, id)| {
             let node = folder.folder(format!("node{id}"));
             let cpus = node.set("cpulist")?;
             let memory = node.text("meminfo").and_then(|text| kilobytes(&text, "MemTotal:")).unwrap_or(0);
             let distances: Option<Vec<u32>> =
                 node.text("distance").and_then(|text| text.split_whitespace().map(|d| d.parse().ok()).collect());
-            let distances = distances
-                .filter(|d| d.len() == online.len())
-                .unwrap_or_else(|| online.iter().map(|other| if other == id { 10 } else { 20 }).collect());
+            let distances =
+                distances.filter(|d| d.len() == online.len()).unwrap_or_else(|| default_distances(at, online.len()));
             Some((NumaNode { id, memory, distances }, cpus))
         })
         .collect()
@@ -217,5 +220,140 @@ fn huge_pages(root: &Path) -> HugePages {
         },
         size,
         reserved: memory.folder(format!("hugepages/hugepages-{}kB", size >> 10)).number("nr_hugepages").unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::super::{CpuSet, Machine, TransparentHugePages};
+    use super::read;
+
+    /// A folder that is removed at the end.
+    struct Root(PathBuf);
+
+    impl Root {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("sparsimd-sysfs-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            Self(path)
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let file = self.0.join(path);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, format!("{text}\n")).unwrap();
+        }
+
+        fn read(&self, allowed: &str) -> Option<Machine> {
+            read(&self.0, &CpuSet::parse(allowed).unwrap())
+        }
+    }
+
+    impl Drop for Root {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Two sockets, each one node, of 2 cores with 2 threads; numbered as servers do: siblings 4 apart, sockets taking
+    /// turns never. Node numbers 0 and 2, as on machines with empty slots.
+    fn two_sockets(root: &Root) {
+        let system = "sys/devices/system";
+        root.write(&format!("{system}/cpu/online"), "0-7");
+        root.write(&format!("{system}/node/online"), "0,2");
+        for (node, cpus, distance) in [(0, "0-1,4-5", "10 21"), (2, "2-3,6-7", "21 10")] {
+            root.write(&format!("{system}/node/node{node}/cpulist"), cpus);
+            root.write(&format!("{system}/node/node{node}/distance"), distance);
+            let meminfo = format!("Node {node} MemTotal:       2048 kB\nNode {node} MemFree:   7 kB");
+            root.write(&format!("{system}/node/node{node}/meminfo"), &meminfo);
+        }
+        for cpu in 0..8 {
+            let folder = format!("{system}/cpu/cpu{cpu}");
+            let socket = cpu % 4 / 2;
+            let (core, package) = (cpu % 4, ["0-1,4-5", "2-3,6-7"][socket]);
+            root.write(&format!("{folder}/topology/physical_package_id"), &socket.to_string());
+            root.write(&format!("{folder}/topology/core_cpus_list"), &format!("{core},{}", core + 4));
+            let caches = [("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2048K")];
+            for (i, (level, kind, size)) in caches.into_iter().chain([("3", "Unified", "36M")]).enumerate() {
+                let index = format!("{folder}/cache/index{i}");
+                root.write(&format!("{index}/level"), level);
+                root.write(&format!("{index}/type"), kind);
+                root.write(&format!("{index}/size"), size);
+                root.write(&format!("{index}/coherency_line_size"), "64");
+                let shared = if level == "3" { package.to_owned() } else { format!("{core},{}", core + 4) };
+                root.write(&format!("{index}/shared_cpu_list"), &shared);
+            }
+        }
+        root.write("proc/cpuinfo", "processor\t: 0\nmodel name\t: Some Server CPU");
+        root.write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never");
+        root.write("sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152");
+        root.write("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "3");
+    }
+
+    #[test]
+    fn two_sockets_with_sparse_node_numbers() {
+        let root = Root::new("two");
+        two_sockets(&root);
+        let machine = root.read("0-7").unwrap();
+        assert_eq!((machine.sockets(), machine.nodes().len(), machine.l3_groups(), machine.cores()), (2, 2, 2, 4));
+        assert_eq!(machine.nodes().iter().map(|n| n.id).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(machine.nodes()[1].distances, [21, 10]);
+        assert_eq!(machine.nodes()[0].memory, 2048 << 10);
+        assert_eq!((machine.l1d_bytes(), machine.l2_bytes(), machine.l3_bytes()), (48 << 10, 2 << 20, 36 << 20));
+        let cpu6 = machine.threads()[6];
+        assert_eq!((cpu6.core, cpu6.smt, cpu6.node, cpu6.socket, cpu6.l3), (2, 1, 1, 1, 1));
+        assert_eq!(machine.processor(), "Some Server CPU");
+        let pages = machine.huge_pages();
+        assert_eq!((pages.transparent, pages.size, pages.reserved), (TransparentHugePages::Madvise, 2 << 20, 3));
+    }
+
+    #[test]
+    fn restrictions_are_kept_and_impossible_ones_ignored() {
+        let root = Root::new("allowed");
+        two_sockets(&root);
+        assert_eq!(root.read("2,6").unwrap().allowed().to_string(), "2,6");
+        assert_eq!(root.read("2,6").unwrap().threads().len(), 8, "the rest of the machine stays visible");
+        assert_eq!(root.read("100").unwrap().allowed().len(), 8);
+    }
+
+    #[test]
+    fn missing_parts_are_assumed() {
+        let root = Root::new("bare");
+        assert_eq!(root.read("0"), None);
+        root.write("sys/devices/system/cpu/online", "0-2");
+        assert_eq!(root.read("0"), None, "no processor has a topology folder");
+        for cpu in 0..2 {
+            root.write(&format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"), "-1");
+        }
+        root.write("proc/meminfo", "MemTotal:       1024 kB");
+        let machine = root.read("0-1").unwrap();
+        assert_eq!((machine.threads().len(), machine.cores(), machine.nodes().len(), machine.sockets()), (2, 2, 1, 1));
+        assert_eq!((machine.l1d_bytes(), machine.l2_bytes(), machine.l3_bytes()), (32 << 10, 1 << 20, 8 << 20));
+        assert_eq!(machine.nodes()[0].memory, 1 << 20);
+    }
+
+    #[test]
+    fn nonsense_in_the_files_is_no_panic() {
+        for nonsense in ["", "x", "-", "5-2", "18446744073709551616", "\u{fffd}"] {
+            let root = Root::new(&format!("bad{}", nonsense.len()));
+            two_sockets(&root);
+            for path in [
+                "sys/devices/system/node/online",
+                "sys/devices/system/node/node0/distance",
+                "sys/devices/system/node/node0/meminfo",
+                "sys/devices/system/cpu/cpu1/topology/core_cpus_list",
+                "sys/devices/system/cpu/cpu1/cache/index0/size",
+                "sys/devices/system/cpu/cpu1/cache/index3/shared_cpu_list",
+                "sys/kernel/mm/transparent_hugepage/hpage_pmd_size",
+            ] {
+                root.write(path, nonsense);
+            }
+            let machine = root.read("0-7").unwrap();
+            assert_eq!(machine.threads().len(), 8);
+            assert!(Path::new(&root.0).exists());
+        }
     }
 }

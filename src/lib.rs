@@ -5,6 +5,7 @@ pub mod dense;
 mod error;
 pub mod formats;
 pub mod generate;
+pub mod io;
 pub mod machine;
 pub mod ops;
 pub mod plan;

@@ -1,0 +1,55 @@
+//! Files that are there whole or not at all.
+
+use std::fs::{self, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::error::{Error, Result};
+
+/// Writes `path` by `fill`: into a temporary file beside it that is renamed once it is complete. A name that ends in
+/// `.gz` is compressed. What is no regular file (a pipe, `/dev/null`) is written directly.
+///
+/// # Errors
+/// [`Error::Io`] with `path`; no trace of the attempt is left.
+pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    write(path, fill).map_err(|source| Error::Io { path: path.to_owned(), source })
+}
+
+fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> std::io::Result<()> {
+    let compressed = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
+    if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+        return fill_file(OpenOptions::new().write(true).open(path)?, compressed, fill);
+    }
+    // A link stays a link: its target is replaced.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let folder = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    {
+        // What the umask leaves of it, as for any new file; the default of a temporary file is private.
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(fs::Permissions::from_mode(0o666));
+    }
+    let file = builder.prefix(".sparsimd-").suffix(".tmp").tempfile_in(folder)?;
+    fill_file(file.as_file(), compressed, fill)?;
+    file.persist(&target).map(drop).map_err(|e| e.error)
+}
+
+fn fill_file(
+    file: impl Write,
+    compressed: bool,
+    fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    if compressed {
+        let mut encoder = GzEncoder::new(&mut out, Compression::default());
+        fill(&mut encoder)?;
+        encoder.finish()?;
+    } else {
+        fill(&mut out)?;
+    }
+    out.flush()
+}

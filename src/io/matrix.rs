@@ -1,0 +1,92 @@
+//! A matrix from a file of any format, and to one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sparsimd_kernels::Scalar;
+
+use super::{Format, ReadOptions, read_mtx, read_smtx, write_mtx, write_smtx};
+use crate::error::{Error, Result};
+use crate::formats::{Csr, Pattern};
+
+/// What a matrix file holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Matrix<T> {
+    /// Places only (`.smtx`, and `.mtx` of field `pattern`).
+    Pattern(Arc<Pattern>),
+    /// Places and values.
+    Values(Csr<T>),
+}
+
+/// The values of a matrix whose file has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fill {
+    /// 1 everywhere.
+    #[default]
+    Ones,
+    /// Uniform in [-0.5, 0.5), from this seed.
+    Uniform(u64),
+}
+
+impl<T: Scalar> Matrix<T> {
+    /// Where the nonzeros are.
+    pub fn pattern(&self) -> &Arc<Pattern> {
+        match self {
+            Self::Pattern(pattern) => pattern,
+            Self::Values(csr) => csr.pattern(),
+        }
+    }
+
+    /// The matrix with its own values, or with those that `fill` says.
+    ///
+    /// # Errors
+    /// None for a matrix that a reader made.
+    pub fn into_csr(self, fill: Fill) -> Result<Csr<T>> {
+        match self {
+            Self::Values(csr) => Ok(csr),
+            Self::Pattern(pattern) => {
+                let values = match fill {
+                    Fill::Ones => vec![T::ONE; pattern.nnz()],
+                    Fill::Uniform(seed) => crate::generate::uniform_values(pattern.nnz(), seed),
+                };
+                Csr::new(pattern, values)
+            }
+        }
+    }
+}
+
+/// The matrix in the file `path`, whose name tells the format; columns ascend in each row of an `.mtx` file and stay as
+/// they are in an `.smtx` file.
+///
+/// # Errors
+/// [`Error::Argument`] for a name of no known format, [`Error::Io`], and [`Error::Parse`] with the file and line of the
+/// first mistake (line 0 where no single line is to blame, such as two entries at the same place).
+pub fn read_matrix<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<Matrix<T>> {
+    match Format::of(path)? {
+        Format::Mtx => {
+            let (coo, valued) = read_mtx::<T>(path, options)?;
+            let csr = coo.to_csr().map_err(|e| whole_file(path, e))?;
+            Ok(if valued { Matrix::Values(csr) } else { Matrix::Pattern(Arc::clone(csr.pattern())) })
+        }
+        Format::Smtx => read_smtx(path, options).map(Matrix::Pattern),
+    }
+}
+
+/// Writes `matrix` to the file `path`, whose name tells the format. An `.smtx` file drops the values.
+///
+/// # Errors
+/// [`Error::Argument`] for a name of no known format, [`Error::Io`].
+pub fn write_matrix<T: Scalar>(path: &Path, matrix: &Matrix<T>) -> Result<()> {
+    match Format::of(path)? {
+        Format::Mtx => write_mtx(path, matrix),
+        Format::Smtx => write_smtx(path, matrix.pattern()),
+    }
+}
+
+/// A mistake that only the assembled matrix shows, as an error of its file.
+pub(super) fn whole_file(path: &Path, error: Error) -> Error {
+    match error {
+        Error::Structure { detail, .. } => Error::Parse { path: path.to_owned(), line: 0, detail },
+        other => other,
+    }
+}

@@ -1,0 +1,112 @@
+//! The Deep Learning Matrix Collection's format: a CSR pattern without values.
+//!
+//! ```text
+//! rows, cols, nnz
+//! row offsets: rows + 1 numbers, 0-based
+//! column indices: nnz numbers, 0-based
+//! ```
+//! Columns stay in the order of the file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::number::{Cursor, write_chunks};
+use super::text::{Cut, Fault, ReadOptions, Text};
+use super::write_atomically;
+use crate::error::Result;
+use crate::formats::Pattern;
+
+/// The pattern in the `.smtx` file `path`.
+///
+/// # Errors
+/// [`crate::Error::Io`]; [`crate::Error::Parse`] with the line of the first mistake (line 0 where no single line is to
+/// blame, such as offsets that decrease).
+pub fn read_smtx(path: &Path, options: ReadOptions<'_>) -> Result<Arc<Pattern>> {
+    let mut text = Text::open(path, options)?;
+    let Some(header) = text.next_line()? else {
+        return Err(text.fault("the file is empty"));
+    };
+    let numbers: Option<Vec<u64>> = header
+        .split(|c: char| c == ',' || c.is_whitespace())
+        .filter(|word| !word.is_empty())
+        .map(|word| word.parse().ok())
+        .collect();
+    let Some(&[rows, cols, nnz]) = numbers.as_deref() else {
+        return Err(text.fault(format!("the first line {header:?} is not `ROWS, COLUMNS, NONZEROS`")));
+    };
+    if rows.max(cols) > u64::from(u32::MAX) {
+        return Err(text.fault(format!("{rows} x {cols} exceeds the largest dimension, {}", u32::MAX)));
+    }
+    if nnz > rows * cols {
+        return Err(text.fault(format!("{nnz} nonzeros do not fit a {rows} x {cols} matrix")));
+    }
+    let mut row_ptr: Vec<usize> = Vec::new();
+    let mut col_idx: Vec<u32> = Vec::new();
+    // Numbers after the header: no overflow, since both are below 2^64 by far.
+    let total = u128::from(rows) + 1 + u128::from(nnz);
+    let mut seen = 0u128;
+    text.parse_blocks(
+        Cut::Words,
+        |block| parse_numbers(block, u128::MAX),
+        |block, numbers| {
+            if numbers.len() as u128 > total - seen {
+                parse_numbers(block, total - seen)?;
+            }
+            seen += numbers.len() as u128;
+            let offsets = numbers.len().min(rows as usize + 1 - row_ptr.len());
+            row_ptr.extend(numbers[..offsets].iter().map(|&x| x as usize));
+            // An index that does not fit u32 is out of range in any case: let the largest u32 stand for it.
+            col_idx.extend(numbers[offsets..].iter().map(|&x| u32::try_from(x).unwrap_or(u32::MAX)));
+            Ok(())
+        },
+    )?;
+    if seen < total {
+        return Err(
+            text.fault(format!("the file ends after {seen} of {total} numbers ({rows} + 1 offsets, {nnz} indices)"))
+        );
+    }
+    Pattern::new(rows as usize, cols as usize, row_ptr, col_idx).map_err(|e| super::matrix::whole_file(path, e))
+}
+
+/// Parses blank-separated numbers, at most `limit` of them.
+fn parse_numbers(block: &[u8], limit: u128) -> Result<Vec<u64>, Fault> {
+    let mut out = Vec::with_capacity(block.len() / 4);
+    let mut text = Cursor::new(block);
+    loop {
+        text.skip_space();
+        if text.peek().is_none() {
+            return Ok(out);
+        }
+        let word = text;
+        let fault = |detail: String| Fault { line: word.line, detail };
+        if out.len() as u128 == limit {
+            return Err(fault(format!("{} follows after the last column index", word.word())));
+        }
+        match text.unsigned().filter(|_| text.at_blank()) {
+            Some(x) => out.push(x),
+            None => return Err(fault(format!("{} is not a number", word.word()))),
+        }
+    }
+}
+
+/// Writes `pattern` to the `.smtx` file `path`; a name ending in `.gz` is compressed.
+///
+/// # Errors
+/// [`crate::Error::Io`]; nothing is left behind.
+pub fn write_smtx(path: &Path, pattern: &Pattern) -> Result<()> {
+    write_atomically(path, |out| {
+        writeln!(out, "{}, {}, {}", pattern.rows(), pattern.cols(), pattern.nnz())?;
+        write_chunks(out, pattern.rows() + 1, |text, range| {
+            for &start in &pattern.row_ptr()[range] {
+                text.unsigned(start as u64).byte(b' ');
+            }
+        })?;
+        writeln!(out)?;
+        write_chunks(out, pattern.nnz(), |text, range| {
+            for &j in &pattern.col_idx()[range] {
+                text.unsigned(u64::from(j)).byte(b' ');
+            }
+        })?;
+        writeln!(out)
+    })
+}

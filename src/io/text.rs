@@ -1,0 +1,203 @@
+//! Text as a stream of blocks, parsed in parallel in file order.
+//!
+//! ```text
+//! while blocks are left:
+//!     join( read (and inflate) the next batch of blocks,
+//!           parse the blocks of the last batch in parallel, hand the results on in order )
+//! ```
+//! A block ends between two lines, or between two words where a format has lines without bound, so that each can be
+//! parsed alone. Memory is two batches, whatever the file's size or its compression ratio.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flate2::read::MultiGzDecoder;
+use rayon::prelude::*;
+
+use crate::error::{Error, Result};
+
+/// Bytes of one block: large against the cost of a task, small enough that parsing finds the text in the L2 cache.
+const BLOCK: usize = 512 << 10;
+/// Blocks of one batch and thread: several, since blocks take unequal times.
+const BLOCKS_PER_THREAD: usize = 4;
+/// The longest header line: ten times what any format needs.
+const LONGEST_LINE: u64 = 1 << 20;
+/// The first two bytes of every gzip file.
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// How to read: so far only whom to tell about progress.
+#[derive(Clone, Copy, Default)]
+pub struct ReadOptions<'a> {
+    progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
+}
+
+impl<'a> ReadOptions<'a> {
+    /// Calls `progress(done, total)` now and then while a file is read, in bytes of the file as it is stored.
+    pub fn progress(mut self, progress: &'a (dyn Fn(u64, u64) + Sync)) -> Self {
+        self.progress = Some(progress);
+        self
+    }
+}
+
+impl std::fmt::Debug for ReadOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadOptions").field("progress", &self.progress.is_some()).finish()
+    }
+}
+
+/// A mistake in a block: the line, counted from the block's first one, and what is wrong.
+#[derive(Debug)]
+pub(super) struct Fault {
+    /// 0-based line inside the block.
+    pub line: u64,
+    /// What is wrong with it.
+    pub detail: String,
+}
+
+/// Where a block may end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Cut {
+    /// After a line.
+    Lines,
+    /// After a blank or a line.
+    Words,
+}
+
+/// An open text file, plain or gzip-compressed.
+pub(super) struct Text<'a> {
+    path: PathBuf,
+    source: BufReader<Box<dyn Read + Send>>,
+    stored: u64,
+    consumed: Arc<AtomicU64>,
+    /// Lines given out so far.
+    line: u64,
+    /// Bytes of text given out so far.
+    bytes: u64,
+    options: ReadOptions<'a>,
+}
+
+/// Counts what is read from the file itself, before any decompression.
+struct Counted {
+    file: File,
+    consumed: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.file.read(buf)?;
+        self.consumed.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+impl<'a> Text<'a> {
+    /// Opens `path`; the content, not the name, tells whether it is compressed.
+    pub fn open(path: &Path, options: ReadOptions<'a>) -> Result<Self> {
+        let fail = |source| Error::Io { path: path.to_owned(), source };
+        let file = File::open(path).map_err(fail)?;
+        let meta = file.metadata().map_err(fail)?;
+        if meta.is_dir() {
+            return Err(fail(std::io::Error::from(std::io::ErrorKind::IsADirectory)));
+        }
+        let consumed = Arc::new(AtomicU64::new(0));
+        let mut raw = BufReader::with_capacity(BLOCK, Counted { file, consumed: Arc::clone(&consumed) });
+        let compressed = raw.fill_buf().map_err(fail)?.starts_with(&GZIP_MAGIC);
+        let source: Box<dyn Read + Send> = if compressed { Box::new(MultiGzDecoder::new(raw)) } else { Box::new(raw) };
+        let source = BufReader::with_capacity(64 << 10, source);
+        Ok(Self { path: path.to_owned(), source, stored: meta.len(), consumed, line: 0, bytes: 0, options })
+    }
+
+    /// The next line without its end, for headers; `None` at the end of the file.
+    pub fn next_line(&mut self) -> Result<Option<String>> {
+        let mut line = Vec::new();
+        let n = (&mut self.source)
+            .take(LONGEST_LINE)
+            .read_until(b'\n', &mut line)
+            .map_err(|source| Error::Io { path: self.path.clone(), source })?;
+        if n == 0 {
+            return Ok(None);
+        }
+        self.line += 1;
+        self.bytes += n as u64;
+        if n as u64 == LONGEST_LINE {
+            return Err(self.fault(format!("the line is longer than {LONGEST_LINE} bytes")));
+        }
+        match String::from_utf8(line) {
+            Ok(text) => Ok(Some(text.trim_end().to_owned())),
+            Err(_) => Err(self.fault("the line is not text")),
+        }
+    }
+
+    /// An error at the line given out last.
+    pub fn fault(&self, detail: impl Into<String>) -> Error {
+        Error::Parse { path: self.path.clone(), line: self.line, detail: detail.into() }
+    }
+
+    /// Bytes of text, after decompression, given out so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Parses the rest of the file by blocks, in parallel, and hands each block with its result to `sink` in file order.
+    ///
+    /// A [`Fault`] of either becomes an error with its line in the file.
+    pub fn parse_blocks<R: Send>(
+        &mut self,
+        cut: Cut,
+        parse: impl Fn(&[u8]) -> Result<R, Fault> + Sync,
+        mut sink: impl FnMut(&[u8], R) -> Result<(), Fault> + Send,
+    ) -> Result<()> {
+        let mut carry = Vec::new();
+        let mut batch = self.read_batch(cut, &mut carry)?;
+        while !batch.is_empty() {
+            let (next, parsed) = rayon::join(
+                || self.read_batch(cut, &mut carry),
+                || batch.par_iter().map(|block| parse(block)).collect::<Vec<_>>(),
+            );
+            for (block, result) in batch.iter().zip(parsed) {
+                if let Err(fault) = result.and_then(|r| sink(block, r)) {
+                    self.line += fault.line + 1;
+                    return Err(self.fault(fault.detail));
+                }
+                self.line += block.iter().filter(|&&c| c == b'\n').count() as u64;
+                self.bytes += block.len() as u64;
+            }
+            batch = next?;
+        }
+        Ok(())
+    }
+
+    /// Reads up to one batch of blocks; none at the end of the file. `carry` keeps what follows the last cut.
+    fn read_batch(&mut self, cut: Cut, carry: &mut Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        let mut batch = Vec::new();
+        while batch.len() < BLOCKS_PER_THREAD * rayon::current_num_threads() {
+            let mut block = std::mem::take(carry);
+            let want = BLOCK.saturating_sub(block.len());
+            block.reserve_exact(want);
+            let n = (&mut self.source)
+                .take(want as u64)
+                .read_to_end(&mut block)
+                .map_err(|source| Error::Io { path: self.path.clone(), source })?;
+            if n < want {
+                // The end of the file ends the last line too.
+                if !block.is_empty() {
+                    batch.push(block);
+                }
+                break;
+            }
+            let separator = |c: &u8| *c == b'\n' || (cut == Cut::Words && c.is_ascii_whitespace());
+            let Some(last) = block.iter().rposition(separator) else {
+                return Err(self.fault(format!("text without a break in the {BLOCK} bytes after this line")));
+            };
+            *carry = block.split_off(last + 1);
+            batch.push(block);
+        }
+        if let Some(progress) = self.options.progress {
+            progress(self.consumed.load(Ordering::Relaxed), self.stored);
+        }
+        Ok(batch)
+    }
+}

@@ -1,0 +1,32 @@
+//! What the tests share.
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+use std::path::PathBuf;
+
+/// The folder of real matrices and tensors: `SPARSIMD_DATA`, else `../shared/data` beside the project. Prints a note
+/// and gives nothing when it is absent, so that tests on real data skip.
+pub fn data_dir() -> Option<PathBuf> {
+    let dir = std::env::var_os("SPARSIMD_DATA")
+        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/data")), PathBuf::from);
+    if dir.is_dir() {
+        return Some(dir);
+    }
+    println!("skipped: no folder of real data at {} (set SPARSIMD_DATA)", dir.display());
+    None
+}
+
+/// The small matrix that ships with the project.
+pub fn shipped_matrix() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/pyfr_p6hex_m460.mtx"))
+}
+
+/// The names of the real matrices in `dir`, sorted.
+pub fn matrix_files(dir: &std::path::Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
+        .expect("a readable folder")
+        .map(|entry| entry.expect("a readable entry").path())
+        .filter(|path| sparsimd::io::Format::of(path).is_ok())
+        .collect();
+    files.sort();
+    files
+}

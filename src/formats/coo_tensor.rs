@@ -4,14 +4,12 @@ use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::packing::Packing;
+use super::places::{Places, TASK, gather};
 use super::radix::{self, Key};
 use crate::error::{Error, Result};
 
 /// The largest supported number of modes.
 pub const MAX_ORDER: usize = 8;
-
-/// Entries of one parallel task of the linear passes over a tensor.
-const TASK: usize = 1 << 14;
 
 /// A sparse tensor as one coordinate array per mode and one value array; any order of the entries.
 ///
@@ -30,6 +28,19 @@ pub(crate) fn check_mode_order(mode_order: &[usize], order: usize) -> Result<()>
         return Ok(());
     }
     Err(Error::argument("mode_order", format!("{mode_order:?} is not an order of the modes 0 to {}", order - 1)))
+}
+
+/// Whether `modes` are modes of a tensor of `order`, none twice.
+pub(crate) fn check_modes(name: &'static str, modes: &[usize], order: usize) -> Result<()> {
+    for (at, &mode) in modes.iter().enumerate() {
+        if mode >= order {
+            return Err(Error::argument(name, format!("mode {mode} is not below the tensor's order, {order}")));
+        }
+        if modes[..at].contains(&mode) {
+            return Err(Error::argument(name, format!("mode {mode} is named twice")));
+        }
+    }
+    Ok(())
 }
 
 /// Whether `dims` are a tensor's.
@@ -52,15 +63,23 @@ impl<T: Scalar> CooTensor<T> {
         if coords.len() != dims.len() {
             return fail(format!("{} coordinate arrays for order {}", coords.len(), dims.len()));
         }
-        for (mode, (indices, &dim)) in coords.iter().zip(&dims).enumerate() {
+        for (mode, indices) in coords.iter().enumerate() {
             if indices.len() != values.len() {
                 return fail(format!("mode {mode}: {} coordinates for {} values", indices.len(), values.len()));
             }
-            if let Some(p) = indices.par_iter().with_min_len(TASK).position_first(|&i| i as usize >= dim) {
-                return fail(format!("entry {p}: coordinate {} of mode {mode} is not below {dim}", indices[p]));
-            }
+        }
+        if let Some((p, mode)) = (Places { dims: &dims, coords: &coords, n: values.len() }).outside() {
+            let i = coords[mode][p];
+            return fail(format!("entry {p}: coordinate {i} of mode {mode} is not below {}", dims[mode]));
         }
         Ok(Self { dims, coords, values })
+    }
+
+    /// The tensor of arrays that are known to be valid.
+    pub(crate) fn from_checked(dims: Vec<usize>, coords: Vec<Vec<u32>>, values: Vec<T>) -> Self {
+        debug_assert_eq!(coords.len(), dims.len());
+        debug_assert!(coords.iter().all(|indices| indices.len() == values.len()));
+        Self { dims, coords, values }
     }
 
     /// Number of modes.
@@ -89,6 +108,11 @@ impl<T: Scalar> CooTensor<T> {
     /// The coordinate arrays of all modes.
     pub fn all_coords(&self) -> &[Vec<u32>] {
         &self.coords
+    }
+
+    /// The entries' places.
+    pub(crate) fn places(&self) -> Places<'_> {
+        Places { dims: &self.dims, coords: &self.coords, n: self.nnz() }
     }
 
     /// The value of each entry.
@@ -137,13 +161,7 @@ impl<T: Scalar> CooTensor<T> {
     /// [`Error::Argument`] when `mode_order` does not name every mode once.
     pub fn is_sorted(&self, mode_order: &[usize]) -> Result<bool> {
         check_mode_order(mode_order, self.order())?;
-        Ok((1..self.nnz()).into_par_iter().with_min_len(TASK).all(|p| self.compare(mode_order, p - 1, p).is_le()))
-    }
-
-    /// Entries `p` and `q` by their coordinates in `mode_order`.
-    fn compare(&self, mode_order: &[usize], p: usize, q: usize) -> std::cmp::Ordering {
-        let mut modes = mode_order.iter().map(|&mode| self.coords[mode][p].cmp(&self.coords[mode][q]));
-        modes.find(|o| o.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
+        Ok(self.places().is_sorted(mode_order))
     }
 
     /// Sorts the entries lexicographically by their coordinates in `mode_order`, first mode most significant. Entries at
@@ -158,7 +176,11 @@ impl<T: Scalar> CooTensor<T> {
         match Packing::groups(&self.dims, mode_order).as_slice() {
             [packing] if packing.bits() <= u64::BITS => self.sort_packed::<u64>(packing),
             [packing] => self.sort_packed::<u128>(packing),
-            groups => self.gather(&self.permutation_by(groups)),
+            _ => {
+                let permutation = self.places().sorted_permutation(mode_order);
+                self.coords.iter_mut().for_each(|indices| *indices = gather(indices, &permutation));
+                self.values = gather(&self.values, &permutation);
+            }
         }
         Ok(())
     }
@@ -169,7 +191,7 @@ impl<T: Scalar> CooTensor<T> {
     /// As [`CooTensor::sort`].
     pub fn sorted_permutation(&self, mode_order: &[usize]) -> Result<Vec<usize>> {
         check_mode_order(mode_order, self.order())?;
-        Ok(self.permutation_by(&Packing::groups(&self.dims, mode_order)))
+        Ok(self.places().sorted_permutation(mode_order))
     }
 
     /// Sorts by one key; the coordinates travel inside it.
@@ -189,40 +211,6 @@ impl<T: Scalar> CooTensor<T> {
         self.values.par_iter_mut().with_min_len(TASK).zip(&entries).for_each(|(x, &(_, value))| *x = value);
     }
 
-    /// The sorting permutation, one stable sort for each group of modes, least significant group first.
-    fn permutation_by(&self, groups: &[Packing]) -> Vec<usize> {
-        let mut permutation: Vec<usize> = (0..self.nnz()).collect();
-        for packing in groups.iter().rev() {
-            permutation = match packing.bits() {
-                0..=64 => self.refine::<u64>(packing, permutation),
-                _ => self.refine::<u128>(packing, permutation),
-            };
-        }
-        permutation
-    }
-
-    /// `permutation` stably sorted by the keys of `packing`.
-    fn refine<K: Key>(&self, packing: &Packing, permutation: Vec<usize>) -> Vec<usize> {
-        let mut entries: Vec<(K, usize)> =
-            permutation.into_par_iter().with_min_len(TASK).map(|p| (packing.pack(&self.coords, p), p)).collect();
-        radix::sort(&mut entries, packing.bits());
-        entries.into_par_iter().with_min_len(TASK).map(|(_, p)| p).collect()
-    }
-
-    /// Reorders the entries: the `p`-th becomes the old `permutation[p]`.
-    fn gather(&mut self, permutation: &[usize]) {
-        for indices in &mut self.coords {
-            *indices = permutation.par_iter().with_min_len(TASK).map(|&p| indices[p]).collect();
-        }
-        self.values = permutation.par_iter().with_min_len(TASK).map(|&p| self.values[p]).collect();
-    }
-
-    /// The first two entries (of a sorted sequence) at the same place, if any: `order(p)` is the entry at position `p`.
-    fn first_duplicate(&self, order: impl Fn(usize) -> usize + Sync) -> Option<(usize, usize)> {
-        let equal = |&p: &usize| self.coords.iter().all(|indices| indices[order(p - 1)] == indices[order(p)]);
-        (1..self.nnz()).into_par_iter().with_min_len(TASK).find_first(equal).map(|p| (order(p - 1), order(p)))
-    }
-
     /// Whether no two entries have the same place.
     ///
     /// Cheap when the entries are sorted by modes 0, 1, 2, ...; otherwise as expensive as sorting a copy.
@@ -230,17 +218,19 @@ impl<T: Scalar> CooTensor<T> {
     /// # Errors
     /// [`Error::Structure`] naming the place and the two entries.
     pub fn check_unique(&self) -> Result<()> {
-        let natural: Vec<usize> = (0..self.order()).collect();
-        let found = if self.is_sorted(&natural)? {
-            self.first_duplicate(|p| p)
-        } else {
-            let permutation = self.sorted_permutation(&natural)?;
-            self.first_duplicate(|p| permutation[p])
-        };
-        match found {
+        self.refuse(self.places().duplicate())
+    }
+
+    /// Whether no two neighbours have the same place: [`CooTensor::check_unique`] for sorted entries.
+    pub(crate) fn check_sorted_unique(&self) -> Result<()> {
+        self.refuse(self.places().first_repetition(|p| p).map(|p| (p - 1, p)))
+    }
+
+    fn refuse(&self, duplicate: Option<(usize, usize)>) -> Result<()> {
+        match duplicate {
             None => Ok(()),
             Some((p, q)) => {
-                let place: Vec<u32> = self.coords.iter().map(|indices| indices[p]).collect();
+                let place = self.places().place(p);
                 Err(Error::structure("tensor", format!("entries {p} and {q} are both at {place:?}")))
             }
         }
@@ -253,9 +243,9 @@ impl<T: Scalar> CooTensor<T> {
         // The natural order names every mode once, so neither call can fail.
         let _ = self.sort(&natural);
         let before = self.nnz();
-        let Some((first, _)) = self.first_duplicate(|p| p) else { return 0 };
-        let mut last = first;
-        for p in first + 1..before {
+        let Some(first) = self.places().first_repetition(|p| p) else { return 0 };
+        let mut last = first - 1;
+        for p in first..before {
             if self.coords.iter().all(|indices| indices[last] == indices[p]) {
                 let value = self.values[p];
                 self.values[last] += value;

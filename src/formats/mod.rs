@@ -3,10 +3,16 @@
 mod coo;
 mod coo_tensor;
 mod csr;
+pub mod deposit;
+mod hicoo;
 pub mod packing;
+mod places;
 pub mod radix;
+mod semi_coo;
 
 pub use coo::Coo;
 pub(crate) use coo_tensor::check_tensor_dims;
 pub use coo_tensor::{CooTensor, MAX_ORDER};
 pub use csr::{Csr, Pattern};
+pub use hicoo::{BlockPattern, DEFAULT_BLOCK_BITS, HiCoo};
+pub use semi_coo::{SemiCoo, SemiHiCoo};

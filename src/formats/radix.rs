@@ -32,6 +32,10 @@ pub trait Key: Copy + Ord + Send + Sync {
     const ZERO: Self;
     /// `self` with `field` or-ed in, `shift` bits from the lowest one.
     fn with_field(self, field: u32, shift: u32) -> Self;
+    /// `self` with the bits below `shift` (at most [`Key::BITS`]) dropped.
+    fn above(self, shift: u32) -> Self;
+    /// `self` or `other`, bit by bit.
+    fn or(self, other: Self) -> Self;
     /// The `bits` bits (at most 32) that start `shift` bits from the lowest one.
     fn field(self, shift: u32, bits: u32) -> usize;
 }
@@ -44,6 +48,14 @@ macro_rules! key {
             #[inline(always)]
             fn with_field(self, field: u32, shift: u32) -> Self {
                 self | (Self::from(field) << shift)
+            }
+            #[inline(always)]
+            fn above(self, shift: u32) -> Self {
+                self.checked_shr(shift).unwrap_or(0)
+            }
+            #[inline(always)]
+            fn or(self, other: Self) -> Self {
+                self | other
             }
             #[inline(always)]
             fn field(self, shift: u32, bits: u32) -> usize {

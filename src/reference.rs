@@ -1,1 +1,0 @@
-//! Naive f64 loops.

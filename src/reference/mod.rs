@@ -1,0 +1,146 @@
+//! Naive loops in f64, and how far from them a correct result may be: what every test and `--verify` compare with.
+//!
+//! No plan, no SIMD, no kernel: rows are merely shared out to the threads of the rayon pool that the caller is in.
+//!
+//! # The bound
+//!
+//! With unit roundoff u, adding n products in any order, by fused operations or not, gives
+//! ```text
+//! |computed - exact| <= n u / (1 - n u)  sum |a_i| |b_i|
+//! ```
+//! (Higham, *Accuracy and Stability of Numerical Algorithms*, 2002, section 3.1), and each further multiplication or
+//! addition on the way adds 1 to n. Here
+//! ```text
+//! bound = (n + 3) eps sum |a_i| |b_i| + n tiny,     eps = 2 u
+//! ```
+//! so the constant of n is 1, counted in eps. The 3 are the operations besides the sum: by alpha, by beta, and adding
+//! C. The factor two between eps and u pays for 1 / (1 - n u) as long as n u < 1/2, and, where the element type is f64
+//! itself, for the reference's own rounding. `tiny`, the smallest normal number, pays for underflow. Where the sum of the
+//! magnitudes exceeds the largest number, intermediate results may overflow: anything is accepted. An infinite or NaN
+//! reference wants the same from the result.
+//!
+//! Operations that compute in stages say how they carry the first stage's error through the second one.
+
+mod matrix;
+
+use rayon::prelude::*;
+use sparsimd_kernels::Scalar;
+
+use crate::dense::MatRef;
+use crate::error::{Error, Result};
+
+pub use matrix::{Edge, fusedmm, sddmm, spmm, spmm_t};
+
+/// The numbers of an element type that the bound is made of.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    eps: f64,
+    tiny: f64,
+    max: f64,
+}
+
+impl Limits {
+    fn of<T: Scalar>() -> Self {
+        let (tiny, max) = match size_of::<T>() {
+            4 => (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX)),
+            _ => (f64::MIN_POSITIVE, f64::MAX),
+        };
+        Self { eps: T::EPSILON.to_f64(), tiny, max }
+    }
+
+    /// The bound for a sum of `n` products whose magnitudes add up to `magnitude`.
+    fn sum(self, n: usize, magnitude: f64) -> f64 {
+        if magnitude > self.max {
+            return f64::INFINITY;
+        }
+        (n + 3) as f64 * self.eps * magnitude + n as f64 * self.tiny
+    }
+}
+
+/// What an operation must give, and how far from it each element may be. Row-major, without padding.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    rows: usize,
+    cols: usize,
+    values: Vec<f64>,
+    bounds: Vec<f64>,
+}
+
+/// The largest error of a result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Deviation {
+    /// In units of the element's bound: correct results are at most 1.
+    pub error: f64,
+    /// Where.
+    pub row: usize,
+    /// Where.
+    pub col: usize,
+}
+
+impl Expected {
+    /// Elements that `fill(i, values, bounds)` computes, row by row, both zero before.
+    fn by_rows(rows: usize, cols: usize, fill: impl Fn(usize, &mut [f64], &mut [f64]) + Sync) -> Self {
+        let mut values = vec![0.0; rows * cols];
+        let mut bounds = vec![0.0; rows * cols];
+        if cols > 0 {
+            let rows = values.par_chunks_mut(cols).zip(bounds.par_chunks_mut(cols));
+            rows.enumerate().for_each(|(i, (values, bounds))| fill(i, values, bounds));
+        }
+        Self { rows, cols, values, bounds }
+    }
+
+    /// The reference values.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// The largest error of `got`, in units of the bound, and where it is.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `got` has other dimensions.
+    pub fn deviation<T: Scalar>(&self, got: MatRef<'_, T>) -> Result<Deviation> {
+        if (got.rows(), got.cols()) != (self.rows, self.cols) {
+            let (rows, cols) = (got.rows(), got.cols());
+            return Err(Error::shape("deviation", format!("{rows} x {cols}, expected {} x {}", self.rows, self.cols)));
+        }
+        let worst = (0..self.rows).into_par_iter().map(|i| {
+            let row = i * self.cols..(i + 1) * self.cols;
+            let elements = self.values[row.clone()].iter().zip(&self.bounds[row]).zip(got.row(i));
+            let errors = elements.map(|((&value, &bound), got)| error(got.to_f64(), value, bound));
+            errors.enumerate().fold(Deviation { error: 0.0, row: i, col: 0 }, |worst, (col, error)| {
+                if error > worst.error { Deviation { error, row: i, col } } else { worst }
+            })
+        });
+        // The first of equals, whatever the order of the threads.
+        let none = || Deviation { error: 0.0, row: 0, col: 0 };
+        Ok(worst.reduce(none, |a, b| if b.error > a.error { b } else { a }))
+    }
+
+    /// As [`Expected::deviation`], of results that are not a matrix: one row.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `got` has another length.
+    pub fn deviation_of_values<T: Scalar>(&self, got: &[T]) -> Result<Deviation> {
+        self.deviation(MatRef::new(got, 1, got.len(), got.len())?)
+    }
+}
+
+/// |got - value| / bound; infinite where no bound would help.
+fn error(got: f64, value: f64, bound: f64) -> f64 {
+    if value.is_nan() {
+        return if got.is_nan() { 0.0 } else { f64::INFINITY };
+    }
+    if got == value || bound == f64::INFINITY && value.is_finite() {
+        return 0.0;
+    }
+    let error = (got - value).abs() / bound;
+    if error.is_nan() { f64::INFINITY } else { error }
+}
+
+/// One line per mismatch of an operand's shape, as the operations themselves report it.
+fn check<T>(op: &'static str, name: &str, m: &MatRef<'_, T>, rows: usize, cols: usize) -> Result<()> {
+    if (m.rows(), m.cols()) == (rows, cols) {
+        return Ok(());
+    }
+    Err(Error::shape(op, format!("{name} is {} x {}, expected {rows} x {cols}", m.rows(), m.cols())))
+}

@@ -2,6 +2,7 @@
 
 mod coo;
 mod coo_tensor;
+mod csf;
 mod csr;
 pub mod deposit;
 mod hicoo;
@@ -13,6 +14,7 @@ mod semi_coo;
 pub use coo::Coo;
 pub(crate) use coo_tensor::check_tensor_dims;
 pub use coo_tensor::{CooTensor, MAX_ORDER};
+pub use csf::{Csf, CsfPattern, rooted_mode_order};
 pub use csr::{Csr, Pattern};
 pub use hicoo::{BlockPattern, DEFAULT_BLOCK_BITS, HiCoo};
 pub use semi_coo::{SemiCoo, SemiHiCoo};

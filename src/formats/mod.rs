@@ -1,8 +1,10 @@
 //! Storage formats: owned, checked at construction, pattern apart from values.
 
+mod bcsf;
 mod coo;
 mod coo_tensor;
 mod csf;
+mod csf_set;
 mod csr;
 pub mod deposit;
 mod hicoo;
@@ -11,10 +13,12 @@ mod places;
 pub mod radix;
 mod semi_coo;
 
+pub use bcsf::Bcsf;
 pub use coo::Coo;
 pub(crate) use coo_tensor::check_tensor_dims;
 pub use coo_tensor::{CooTensor, MAX_ORDER};
 pub use csf::{Csf, CsfPattern, rooted_mode_order};
+pub use csf_set::{CsfKind, CsfSet};
 pub use csr::{Csr, Pattern};
 pub use hicoo::{BlockPattern, DEFAULT_BLOCK_BITS, HiCoo};
 pub use semi_coo::{SemiCoo, SemiHiCoo};

@@ -1,0 +1,143 @@
+//! Balanced CSF (Nisa and others): CSF whose long fibers and heavy slices are split, so that no piece of work is large.
+//!
+//! A fiber with more than `longest_fiber` nonzeros becomes several nodes with the same coordinate; a slice with more
+//! than `heaviest` nonzeros becomes several *sub-slices*, which are runs of its fibers. Work is handed out by
+//! sub-slices: what two of them add to the same row is summed in a fixed order.
+
+use std::sync::Arc;
+
+use sparsimd_kernels::Scalar;
+
+use super::coo_tensor::CooTensor;
+use super::csf::Csf;
+use crate::error::{Error, Result};
+
+/// A CSF tensor of bounded fibers and its sub-slices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bcsf<T> {
+    csf: Csf<T>,
+    longest_fiber: usize,
+    heaviest: usize,
+    /// The first fiber of each sub-slice, and the number of fibers.
+    sub_slices: Vec<usize>,
+}
+
+impl<T: Scalar> Bcsf<T> {
+    /// The tensor `coo` with the levels in `mode_order`, fibers of at most `longest_fiber` nonzeros and sub-slices of at
+    /// most `heaviest` (of one fiber, where that alone has more). Runs in the rayon pool of the caller.
+    ///
+    /// # Errors
+    /// As [`Csf::from_coo`]; [`Error::Argument`] for an order below 2 (no fibers) and for limits of 0.
+    pub fn from_coo(coo: &CooTensor<T>, mode_order: &[usize], longest_fiber: usize, heaviest: usize) -> Result<Self> {
+        if coo.order() < 2 {
+            return Err(Error::argument("B-CSF", "a tensor of order 1 has no fibers; the order is at least 2"));
+        }
+        for (name, limit) in [("longest_fiber", longest_fiber), ("heaviest", heaviest)] {
+            if limit == 0 {
+                return Err(Error::argument(name, "0 nonzeros; at least 1"));
+            }
+        }
+        let csf = Csf::from_coo(coo, mode_order)?;
+        let pattern = csf.pattern().split_fibers(longest_fiber);
+        let level = pattern.order() - 2;
+        let mut sub_slices = Vec::new();
+        for slice in 0..pattern.nodes(0) {
+            // The fibers below the slice: the slice itself for order 2.
+            let mut fibers = slice..slice + 1;
+            for l in 0..level {
+                fibers = pattern.ptr(l)[fibers.start]..pattern.ptr(l)[fibers.end];
+            }
+            let mut start = None;
+            for fiber in fibers {
+                let end = pattern.ptr(level)[fiber + 1];
+                if start.is_none_or(|start| end - pattern.ptr(level)[start] > heaviest) {
+                    sub_slices.push(fiber);
+                    start = Some(fiber);
+                }
+            }
+        }
+        sub_slices.push(pattern.nodes(level));
+        let csf = Csf::new(Arc::new(pattern), csf.values().to_vec())?;
+        Ok(Self { csf, longest_fiber, heaviest, sub_slices })
+    }
+
+    /// The tensor in CSF, with neighbouring fibers of the same coordinate where one was split.
+    pub fn csf(&self) -> &Csf<T> {
+        &self.csf
+    }
+
+    /// The largest number of nonzeros of a fiber.
+    pub fn longest_fiber(&self) -> usize {
+        self.longest_fiber
+    }
+
+    /// The largest number of nonzeros of a sub-slice of more than one fiber.
+    pub fn heaviest(&self) -> usize {
+        self.heaviest
+    }
+
+    /// The first fiber of each sub-slice, and the number of fibers.
+    pub fn sub_slices(&self) -> &[usize] {
+        &self.sub_slices
+    }
+
+    /// Bytes of coordinates and pointers, those of the sub-slices included.
+    pub fn index_bytes(&self) -> usize {
+        self.csf.pattern().index_bytes() + self.sub_slices.len() * size_of::<usize>()
+    }
+
+    /// The same tensor as coordinates.
+    pub fn to_coo(&self) -> CooTensor<T> {
+        self.csf.to_coo()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 3 slices: one of fibers with 1, 7 and 2 nonzeros, one of a single fiber of 5, one of a single nonzero.
+    fn coo() -> CooTensor<f32> {
+        let runs = [(0, 0, 1), (0, 2, 7), (0, 3, 2), (2, 1, 5), (3, 0, 1)];
+        let mut coords = vec![vec![]; 3];
+        for (i, j, n) in runs {
+            for k in 0..n {
+                coords[0].push(i);
+                coords[1].push(j);
+                coords[2].push(k);
+            }
+        }
+        CooTensor::new(vec![4, 4, 8], coords, (0..16).map(|p| p as f32).collect()).unwrap()
+    }
+
+    #[test]
+    fn no_piece_is_larger_than_asked() {
+        let b = Bcsf::from_coo(&coo(), &[0, 1, 2], 3, 4).unwrap();
+        let pattern = b.csf().pattern();
+        assert_eq!(pattern.idx(1), [0, 2, 2, 2, 3, 1, 1, 0]);
+        assert_eq!(pattern.ptr(1), [0, 1, 4, 7, 8, 10, 13, 15, 16]);
+        assert_eq!(pattern.ptr(0), [0, 5, 7, 8]);
+        // Fibers of 1, 3, 3, 1, 2 | 3, 2 | 1 nonzeros.
+        assert_eq!(b.sub_slices(), [0, 2, 4, 5, 6, 7, 8]);
+        assert_eq!(b.to_coo(), coo());
+        assert_eq!(b.index_bytes(), pattern.index_bytes() + 7 * 8);
+        assert_eq!((b.longest_fiber(), b.heaviest()), (3, 4));
+    }
+
+    #[test]
+    fn order_two_and_no_entries() {
+        let coo = CooTensor::new(vec![2, 9], vec![vec![1; 9], (0..9).collect()], vec![1.0f64; 9]).unwrap();
+        let b = Bcsf::from_coo(&coo, &[0, 1], 4, 4).unwrap();
+        assert_eq!((b.csf().pattern().idx(0), b.to_coo()), (&[1u32; 3][..], coo));
+        let empty = CooTensor::new(vec![2, 9], vec![vec![]; 2], Vec::<f64>::new()).unwrap();
+        assert_eq!(Bcsf::from_coo(&empty, &[0, 1], 4, 4).unwrap().sub_slices(), [0]);
+    }
+
+    #[test]
+    fn refuses_limits_of_zero_and_order_one() {
+        assert!(Bcsf::from_coo(&coo(), &[0, 1, 2], 0, 4).is_err());
+        assert!(Bcsf::from_coo(&coo(), &[0, 1, 2], 3, 0).is_err());
+        let line = CooTensor::new(vec![5], vec![vec![3]], vec![1.0f32]).unwrap();
+        assert!(Bcsf::from_coo(&line, &[0], 3, 4).is_err());
+    }
+}

@@ -1,0 +1,92 @@
+//! One module per subcommand, over the library's public interface.
+//!
+//! Results go to standard output, everything else to standard error. Exit status: 0; 1 when a verification failed; 2 for
+//! an error, which is one line.
+
+mod convert;
+mod info;
+#[allow(dead_code)]
+mod matrix;
+mod output;
+mod progress;
+#[allow(dead_code)]
+mod timing;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use sparsimd::Result;
+
+/// What a command that ran came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Done, and right as far as it was checked.
+    Good,
+    /// The result is further from the reference than it may be.
+    #[allow(dead_code)]
+    Wrong,
+}
+
+/// Sparse matrix and tensor kernels: run, verify and time them on files or random inputs.
+#[derive(Debug, Parser)]
+#[command(name = "sparsimd", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// This machine as the library sees it, and what this build can do.
+    Info(info::Args),
+    /// Write a matrix file in another format; the endings of the names tell which.
+    Convert(convert::Args),
+}
+
+impl Command {
+    fn run(&self) -> Result<Verdict> {
+        match self {
+            Self::Info(args) => info::run(args),
+            Self::Convert(args) => convert::run(args),
+        }
+    }
+}
+
+/// Parses the arguments, runs the command, reports.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(help) if matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            // Nothing is left to be said when even this cannot be printed.
+            let _ = help.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            return fail("a command is missing (see --help)");
+        }
+        Err(error) => return fail(&usage_line(&error)),
+    };
+    match cli.command.run() {
+        Ok(Verdict::Good) => ExitCode::SUCCESS,
+        Ok(Verdict::Wrong) => ExitCode::from(1),
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+fn fail(message: &str) -> ExitCode {
+    use std::io::Write;
+    // A closed standard error leaves the exit status to tell.
+    let _ = writeln!(std::io::stderr(), "sparsimd: {message}");
+    ExitCode::from(2)
+}
+
+/// clap's message in one line: up to the hints on usage, which `--help` has.
+fn usage_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let words =
+        text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    let line = words.map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    format!("{} (see --help)", line.strip_prefix("error: ").unwrap_or(&line))
+}

@@ -1,20 +1,29 @@
-//! Files: Matrix Market `.mtx` and DLMC `.smtx`, either of them gzip-compressed.
+//! Files: Matrix Market `.mtx`, DLMC `.smtx` and FROSTT `.tns`, any of them gzip-compressed; binary tensors `.tnsb`; dense
+//! matrices as plain text.
 //!
 //! A reader streams the text in blocks that are parsed by all threads of the rayon pool it is called in, while the next
 //! blocks are being read and decompressed. What it holds grows with the entries actually seen, never with a number that
 //! a header merely claims. A writer fills a temporary file beside the target and renames it: nothing is half-written.
 
 mod atomic;
+mod dense;
 mod format;
 mod matrix;
 mod mtx;
 mod number;
 mod smtx;
+mod tensor;
 mod text;
+mod tns;
+mod tnsb;
 
 pub use atomic::write_atomically;
+pub use dense::{read_dense, write_dense};
 pub use format::Format;
 pub use matrix::{Fill, Matrix, read_matrix, write_matrix};
 pub use mtx::{read_mtx, write_mtx, write_mtx_dense};
 pub use smtx::{read_smtx, write_smtx};
+pub use tensor::{Duplicates, TensorFormat, read_tensor, write_tensor};
 pub use text::ReadOptions;
+pub use tns::{read_tns, write_tns};
+pub use tnsb::{TnsbFile, read_tnsb, write_tnsb};

@@ -30,3 +30,14 @@ pub fn matrix_files(dir: &std::path::Path) -> Vec<PathBuf> {
     files.sort();
     files
 }
+
+/// The names of the real tensors in `dir`, sorted.
+pub fn tensor_files(dir: &std::path::Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
+        .expect("a readable folder")
+        .map(|entry| entry.expect("a readable entry").path())
+        .filter(|path| sparsimd::io::TensorFormat::of(path).is_ok())
+        .collect();
+    files.sort();
+    files
+}

@@ -1,0 +1,205 @@
+//! FROSTT's text format of sparse tensors, `.tns`.
+//!
+//! ```text
+//! # comment
+//! ORDER              optional header (ParTI): the order alone on a line,
+//! DIM DIM ... DIM    then the length of every mode
+//! i j ... k value    one entry a line; coordinates start at 1 (or at 0 on request)
+//! ```
+//! Without a header the first entry tells the order and the largest coordinates the lengths. Values are read as f64 and
+//! rounded to the element type.
+
+use std::path::Path;
+
+use rayon::prelude::*;
+use sparsimd_kernels::Scalar;
+
+use super::number::{Cursor, write_chunks};
+use super::text::{Cut, Fault, ReadOptions, Text};
+use super::write_atomically;
+use crate::error::Result;
+use crate::formats::{CooTensor, MAX_ORDER};
+
+/// What the lines of a file must look like.
+struct Shape {
+    order: usize,
+    /// The lowest coordinate: 1 or 0.
+    base: u64,
+    /// From the header, if there is one.
+    dims: Option<Vec<u64>>,
+}
+
+/// Entries of a stretch of the file.
+struct Entries<T> {
+    coords: Vec<Vec<u32>>,
+    values: Vec<T>,
+}
+
+/// The tensor in the `.tns` file `path`, plain or gzip-compressed, entries in file order, repeated places included.
+/// Coordinates start at 0 if `zero_based`, else at 1.
+///
+/// # Errors
+/// [`crate::Error::Io`]; [`crate::Error::Parse`] with the line of the first mistake: an order outside 1 to 8, a line of another number of
+/// words, a coordinate that is no number, 0 in a 1-based file, or beyond the header's length.
+pub fn read_tns<T: Scalar>(path: &Path, zero_based: bool, options: ReadOptions<'_>) -> Result<CooTensor<T>> {
+    let mut text = Text::open(path, options)?;
+    let base = u64::from(!zero_based);
+    let Some(line) = next_content(&mut text)? else {
+        return Err(text.fault("the file has neither entries nor a header"));
+    };
+    let words = line.split_whitespace().count();
+    let mut chunks: Vec<Entries<T>> = Vec::new();
+    let shape = if words == 1 {
+        let dims = read_header(&mut text, &line)?;
+        Shape { order: dims.len(), base, dims: Some(dims) }
+    } else if words <= MAX_ORDER + 1 {
+        let shape = Shape { order: words - 1, base, dims: None };
+        chunks.push(parse_entries(line.as_bytes(), &shape).map_err(|fault| text.fault(fault.detail))?);
+        shape
+    } else {
+        return Err(text.fault(format!("{words} words a line: an order of {} exceeds {MAX_ORDER}", words - 1)));
+    };
+    text.parse_blocks(
+        Cut::Lines,
+        |block| parse_entries(block, &shape),
+        |_, chunk| {
+            chunks.push(chunk);
+            Ok(())
+        },
+    )?;
+    let coords: Vec<Vec<u32>> =
+        (0..shape.order).into_par_iter().map(|mode| concat(&chunks, |c| &c.coords[mode])).collect();
+    let values = concat(&chunks, |c| &c.values);
+    let dims = match shape.dims {
+        Some(dims) => dims.iter().map(|&dim| dim as usize).collect(),
+        None => coords.iter().map(|indices| indices.par_iter().max().map_or(0, |&i| i as usize + 1)).collect(),
+    };
+    CooTensor::new(dims, coords, values).map_err(|e| super::matrix::whole_file(path, e))
+}
+
+/// The next line that is neither blank nor a comment.
+fn next_content(text: &mut Text<'_>) -> Result<Option<String>> {
+    loop {
+        match text.next_line()? {
+            None => return Ok(None),
+            Some(line) if line.trim_start().is_empty() || line.trim_start().starts_with('#') => {}
+            Some(line) => return Ok(Some(line)),
+        }
+    }
+}
+
+/// The lengths of the modes, after the line that has the order alone.
+fn read_header(text: &mut Text<'_>, line: &str) -> Result<Vec<u64>> {
+    let order: usize = match line.trim().parse() {
+        Ok(order) if (1..=MAX_ORDER).contains(&order) => order,
+        _ => return Err(text.fault(format!("a line of one word is the order, 1 to {MAX_ORDER}; this is {line:?}"))),
+    };
+    let Some(line) = next_content(text)? else {
+        return Err(text.fault("the file ends before the lengths of the modes"));
+    };
+    let dims: Option<Vec<u64>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
+    match dims {
+        Some(dims) if dims.len() == order => match dims.iter().find(|&&dim| dim > u64::from(u32::MAX)) {
+            None => Ok(dims),
+            Some(dim) => Err(text.fault(format!("length {dim} exceeds the largest one, {}", u32::MAX))),
+        },
+        _ => Err(text.fault(format!("{line:?} is not the lengths of {order} modes"))),
+    }
+}
+
+fn concat<C: Sync, X: Copy + Send + Sync>(chunks: &[C], part: impl Fn(&C) -> &[X] + Sync) -> Vec<X> {
+    let mut all = Vec::with_capacity(chunks.iter().map(|c| part(c).len()).sum());
+    for chunk in chunks {
+        all.extend_from_slice(part(chunk));
+    }
+    all
+}
+
+/// Parses whole lines of `shape.order` coordinates and a value.
+fn parse_entries<T: Scalar>(block: &[u8], shape: &Shape) -> Result<Entries<T>, Fault> {
+    // The shortest common entry: two digits and a blank for every word.
+    let guess = block.len() / (3 * (shape.order + 1));
+    let mut out = Entries {
+        coords: (0..shape.order).map(|_| Vec::with_capacity(guess)).collect(),
+        values: Vec::with_capacity(guess),
+    };
+    let mut text = Cursor::new(block);
+    loop {
+        text.skip_space();
+        match text.peek() {
+            None => return Ok(out),
+            Some(b'#') => {
+                text.skip_line();
+                continue;
+            }
+            Some(_) => {}
+        }
+        for (mode, indices) in out.coords.iter_mut().enumerate() {
+            text.skip_blanks();
+            let word = text;
+            match text.unsigned().filter(|_| text.at_blank()) {
+                Some(i) if i >= shape.base && i - shape.base < bound(shape, mode) => {
+                    indices.push((i - shape.base) as u32);
+                }
+                found => return Err(bad_coordinate(&word, found, shape, mode)),
+            }
+        }
+        text.skip_blanks();
+        let word = text;
+        match text.float().filter(|_| text.at_blank()) {
+            Some(x) => out.values.push(T::from_f64(x)),
+            None if matches!(word.peek(), None | Some(b'\n')) => return Err(ragged(&word, shape, "ends early")),
+            None => return Err(Fault { line: word.line, detail: format!("value: {} is not a number", word.word()) }),
+        }
+        text.skip_blanks();
+        if !matches!(text.peek(), None | Some(b'\n')) {
+            return Err(ragged(&text, shape, &format!("goes on with {}", text.word())));
+        }
+    }
+}
+
+/// The number of coordinates of `mode`.
+#[inline]
+fn bound(shape: &Shape, mode: usize) -> u64 {
+    shape.dims.as_ref().map_or(u64::from(u32::MAX), |dims| dims[mode])
+}
+
+#[cold]
+fn bad_coordinate(word: &Cursor<'_>, found: Option<u64>, shape: &Shape, mode: usize) -> Fault {
+    let detail = match found {
+        Some(0) => format!("coordinate 0 of mode {mode}: coordinates start at 1 in this file"),
+        Some(i) => format!("coordinate {i} of mode {mode} exceeds {}", bound(shape, mode) - 1 + shape.base),
+        None if matches!(word.peek(), None | Some(b'\n')) => return ragged(word, shape, "ends early"),
+        None => format!("coordinate {mode} of {}: {} is not a whole number", shape.order, word.word()),
+    };
+    Fault { line: word.line, detail }
+}
+
+#[cold]
+fn ragged(at: &Cursor<'_>, shape: &Shape, how: &str) -> Fault {
+    Fault { line: at.line, detail: format!("the line {how}: entries have {} coordinates and a value", shape.order) }
+}
+
+/// Writes `tensor` to the `.tns` file `path`, with the shortest digits that read back as the same values; a name ending in
+/// `.gz` is compressed. `header` adds the order and the lengths, which the entries alone do not always tell. Coordinates start at
+/// 0 if `zero_based`, else at 1.
+///
+/// # Errors
+/// [`crate::Error::Io`]; nothing is left behind.
+pub fn write_tns<T: Scalar>(path: &Path, tensor: &CooTensor<T>, header: bool, zero_based: bool) -> Result<()> {
+    let base = u64::from(!zero_based);
+    write_atomically(path, |out| {
+        if header {
+            let dims: Vec<String> = tensor.dims().iter().map(usize::to_string).collect();
+            writeln!(out, "{}\n{}", tensor.order(), dims.join(" "))?;
+        }
+        write_chunks(out, tensor.nnz(), |text, range| {
+            for p in range {
+                for indices in tensor.all_coords() {
+                    text.unsigned(u64::from(indices[p]) + base).byte(b' ');
+                }
+                text.float(tensor.values()[p]).byte(b'\n');
+            }
+        })
+    })
+}

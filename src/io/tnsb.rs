@@ -17,7 +17,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapOptions};
 use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 use xxhash_rust::xxh3::xxh3_64;
@@ -87,7 +87,7 @@ impl TnsbFile {
         }
         // SAFETY: the mapping is private to this value and read only; that nobody changes the file meanwhile is the documented
         // condition of this function.
-        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        let map = unsafe { MmapOptions::new().populate().map(&file) }.map_err(io)?;
         if map.len() < HEADER || map[..8] != MAGIC {
             return fail("not a .tnsb file".into());
         }

@@ -5,15 +5,21 @@
 
 mod cpuset;
 mod describe;
+mod page_buffer;
+mod pages;
 mod peak;
 mod pinning;
+mod placement;
 mod sysfs;
 
 use sparsimd_kernels::Arch;
 
 pub use cpuset::CpuSet;
+pub use page_buffer::PageBuffer;
+pub use pages::{MemoryMode, MemoryPolicy, move_pages, page_bytes, page_nodes};
 pub use peak::fma_peak;
 pub use pinning::Pinning;
+pub use placement::{BPlacement, NumaPolicy, RowPlacement, SharedOperand, split_rows};
 
 /// Assumed when nothing tells: the smallest L1 data cache of today's server and desktop cores.
 const DEFAULT_L1D: usize = 32 << 10;

@@ -6,11 +6,13 @@
 #![warn(missing_docs)]
 
 mod arch;
+mod bandwidth;
 mod peak;
 mod prefetch;
 mod scalar;
 
 pub use arch::Arch;
-pub use peak::fma_burst;
+pub use bandwidth::{chase_pass, clock_pass, gather_pass, read_pass, triad_pass};
+pub use peak::{add_burst, fma_burst};
 pub use prefetch::{prefetch_l1, prefetch_row};
 pub use scalar::Scalar;

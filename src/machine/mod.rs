@@ -3,6 +3,7 @@
 //! A [`Machine`] is a value: [`Machine::detect`] reads this one, so that plans and placements are functions that can be
 //! tested for hardware that is not at hand.
 
+mod ceilings;
 mod cpuset;
 mod describe;
 mod page_buffer;
@@ -10,14 +11,16 @@ mod pages;
 mod peak;
 mod pinning;
 mod placement;
+mod rate;
 mod sysfs;
 
 use sparsimd_kernels::Arch;
 
+pub use ceilings::{Ceilings, LevelCeiling, Rate, clock_ghz};
 pub use cpuset::CpuSet;
 pub use page_buffer::PageBuffer;
 pub use pages::{MemoryMode, MemoryPolicy, move_pages, page_bytes, page_nodes};
-pub use peak::fma_peak;
+pub use peak::{add_peak, fma_peak};
 pub use pinning::Pinning;
 pub use placement::{BPlacement, NumaPolicy, RowPlacement, SharedOperand, split_rows};
 

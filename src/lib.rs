@@ -16,4 +16,5 @@ pub use dense::{Aligned, Mat, MatMut, MatRef};
 pub use error::{Error, Result};
 pub use formats::{Coo, CooTensor, Csr, Pattern};
 pub use machine::Machine;
-pub use sparsimd_kernels::{Arch, Scalar};
+pub use ops::{Prepared, Sparse};
+pub use sparsimd_kernels::{Arch, Scalar, edge};

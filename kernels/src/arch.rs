@@ -53,16 +53,29 @@ impl Arch {
         }
     }
 
-    /// Bytes of one vector register.
+    /// Bytes of one vector register; of the scalar one, of the largest element.
     pub fn vector_bytes(self) -> usize {
         match self.0 {
-            Inner::Scalar => 4,
+            Inner::Scalar => 8,
             #[cfg(target_arch = "x86_64")]
             Inner::V3(_) => 32,
             #[cfg(target_arch = "x86_64")]
             Inner::V4(_) => 64,
             #[cfg(target_arch = "aarch64")]
             Inner::Neon(_) => 16,
+        }
+    }
+
+    /// Vector registers.
+    pub fn registers(self) -> usize {
+        match self.0 {
+            Inner::Scalar => <pulp::Scalar as Simd>::REGISTER_COUNT,
+            #[cfg(target_arch = "x86_64")]
+            Inner::V3(_) => <pulp::x86::V3 as Simd>::REGISTER_COUNT,
+            #[cfg(target_arch = "x86_64")]
+            Inner::V4(_) => <pulp::x86::V4 as Simd>::REGISTER_COUNT,
+            #[cfg(target_arch = "aarch64")]
+            Inner::Neon(_) => <pulp::aarch64::Neon as Simd>::REGISTER_COUNT,
         }
     }
 

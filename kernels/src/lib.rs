@@ -4,15 +4,26 @@
 //! behind one public function that takes the [`Arch`] and dispatches once, above its loops.
 
 #![warn(missing_docs)]
+#![allow(clippy::needless_range_loop, reason = "register tiles are indexed by constants: the index is the register")]
 
 mod arch;
-mod bandwidth;
+mod dot;
+pub mod edge;
+mod exp;
+mod fusedmm;
 mod peak;
 mod prefetch;
+mod rows;
 mod scalar;
+mod sddmm;
+mod spmm;
+mod tile;
 
 pub use arch::Arch;
-pub use bandwidth::{chase_pass, clock_pass, gather_pass, read_pass, triad_pass};
-pub use peak::{add_burst, fma_burst};
+pub use exp::exp;
+pub use fusedmm::{EdgeCell, FusedRows, edge_cell, fused_rows, normalise_rows};
+pub use peak::fma_burst;
 pub use prefetch::{prefetch_l1, prefetch_row};
 pub use scalar::Scalar;
+pub use sddmm::{SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
+pub use spmm::{Cell, SpmmPanel, SpmmRows, Visit, scale_rows, spmm_panel, spmm_rows};

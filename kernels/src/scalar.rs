@@ -47,6 +47,18 @@ pub trait Scalar:
     const EPSILON: Self;
     /// `"f32"` or `"f64"`.
     const NAME: &'static str;
+    /// Bits of the stored mantissa: the position of the exponent.
+    const MANTISSA_BITS: u32;
+    /// 1.5 * 2^[`Scalar::MANTISSA_BITS`]: adding it rounds to an integer, which then stands in the low bits.
+    const ROUNDER: Self;
+    /// The exponent field of 1, as a number: 127 or 1023.
+    const EXPONENT_OF_ONE: Self;
+    /// Arguments of e^x between which neither the result nor 2^k leaves the normal range.
+    const EXP_RANGE: [Self; 2];
+    /// Degree at which the Taylor series of e^r, |r| <= ln 2 / 2, is exact to rounding.
+    const EXP_DEGREE: usize;
+    /// ln 2 in two parts, the first with so few bits that its product with any exponent is exact.
+    const LN_2: [Self; 2];
 
     /// Elements of one register.
     fn lanes<S: Simd>() -> usize;
@@ -71,6 +83,12 @@ pub trait Scalar:
     fn vdiv<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     /// The larger by lane (pulp's rule for NaN).
     fn vmax<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// The smaller by lane (pulp's rule for NaN).
+    fn vmin<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// `x` where `x` is NaN, else `y`.
+    fn vpropagate_nan<S: Simd>(simd: S, x: Self::Vector<S>, y: Self::Vector<S>) -> Self::Vector<S>;
+    /// The lanes as integers, shifted left by [`Scalar::MANTISSA_BITS`]: moves a small integer into the exponent.
+    fn vshift_to_exponent<S: Simd>(simd: S, a: Self::Vector<S>) -> Self::Vector<S>;
     /// `a b + c` by lane, fused where the instruction set can (unfused on the scalar one: a library call otherwise).
     fn vmul_add<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>, c: Self::Vector<S>) -> Self::Vector<S>;
     /// The sum of all lanes.
@@ -115,7 +133,7 @@ pub trait Scalar:
 
 macro_rules! scalar {
     ($t:ident, $v:ident, $m:ident, $lanes:ident, $uint:ident, $name:literal, $splat:ident, $add:ident, $sub:ident,
-     $mul:ident, $div:ident, $max:ident, $mul_add:ident, $sum:ident, $rmax:ident, $between:ident, $load:ident,
+     $mul:ident, $div:ident, $max:ident, $min:ident, $equal:ident, $select:ident, $range:expr, $degree:literal, $ln2:expr, $mul_add:ident, $sum:ident, $rmax:ident, $between:ident, $load:ident,
      $store:ident) => {
         impl Scalar for $t {
             type Vector<S: Simd> = S::$v;
@@ -125,6 +143,12 @@ macro_rules! scalar {
             const NEG_INFINITY: Self = $t::NEG_INFINITY;
             const EPSILON: Self = $t::EPSILON;
             const NAME: &'static str = $name;
+            const MANTISSA_BITS: u32 = $t::MANTISSA_DIGITS - 1;
+            const ROUNDER: Self = 1.5 * (1u64 << Self::MANTISSA_BITS) as $t;
+            const EXPONENT_OF_ONE: Self = ($t::MAX_EXP - 1) as $t;
+            const EXP_RANGE: [Self; 2] = $range;
+            const EXP_DEGREE: usize = $degree;
+            const LN_2: [Self; 2] = $ln2;
 
             #[inline(always)]
             fn lanes<S: Simd>() -> usize {
@@ -169,6 +193,24 @@ macro_rules! scalar {
             #[inline(always)]
             fn vmax<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
                 simd.$max(a, b)
+            }
+            #[inline(always)]
+            fn vmin<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
+                simd.$min(a, b)
+            }
+            #[inline(always)]
+            fn vpropagate_nan<S: Simd>(simd: S, x: Self::Vector<S>, y: Self::Vector<S>) -> Self::Vector<S> {
+                simd.$select(simd.$equal(x, x), y, x)
+            }
+            #[inline(always)]
+            fn vshift_to_exponent<S: Simd>(_: S, mut a: Self::Vector<S>) -> Self::Vector<S> {
+                // pulp shifts no 64-bit lanes; a loop of fixed length over them compiles to the one instruction.
+                let bits = (&raw mut a).cast::<$uint>();
+                for lane in 0..S::$lanes {
+                    // SAFETY: a vector is `lanes` numbers of this width, and any bits are a number.
+                    unsafe { *bits.add(lane) <<= Self::MANTISSA_BITS }
+                }
+                a
             }
             #[inline(always)]
             fn vmul_add<S: Simd>(
@@ -218,6 +260,12 @@ scalar!(
     mul_f32s,
     div_f32s,
     max_f32s,
+    min_f32s,
+    equal_f32s,
+    select_f32s,
+    [-87.0, 88.0],
+    7,
+    [0.693_359_4, -2.121_944_4e-4],
     mul_add_e_f32s,
     reduce_sum_f32s,
     reduce_max_f32s,
@@ -238,6 +286,12 @@ scalar!(
     mul_f64s,
     div_f64s,
     max_f64s,
+    min_f64s,
+    equal_f64s,
+    select_f64s,
+    [-708.0, 709.0],
+    13,
+    [6.931_471_803_691_238e-1, 1.908_214_929_270_587_7e-10],
     mul_add_e_f64s,
     reduce_sum_f64s,
     reduce_max_f64s,

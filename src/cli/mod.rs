@@ -4,14 +4,11 @@
 //! an error, which is one line.
 
 mod convert;
-mod generate;
 mod info;
 #[allow(dead_code)]
 mod matrix;
 mod output;
 mod progress;
-#[allow(dead_code)]
-mod tensor;
 #[allow(dead_code)]
 mod timing;
 
@@ -45,8 +42,6 @@ enum Command {
     Info(info::Args),
     /// Write a matrix file in another format; the endings of the names tell which.
     Convert(convert::Args),
-    /// Make a synthetic sparse tensor and write it to a file.
-    Generate(generate::Args),
 }
 
 impl Command {
@@ -54,7 +49,6 @@ impl Command {
         match self {
             Self::Info(args) => info::run(args),
             Self::Convert(args) => convert::run(args),
-            Self::Generate(args) => generate::run(args),
         }
     }
 }

@@ -1,1 +1,11 @@
-//! One file per operation.
+//! One file per operation, each an `impl Cpu`: shape checks, then disjoint parts of the output, then kernels.
+
+mod fusedmm;
+mod operand;
+mod prepare;
+mod run;
+mod sddmm;
+mod spmm;
+
+pub use operand::Sparse;
+pub use prepare::Prepared;

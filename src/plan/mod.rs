@@ -1,1 +1,13 @@
-//! Plans.
+//! Plans: how an operation will be done, decided from the pattern and the machine.
+//!
+//! Pure functions: no threads, no device, no values. A [`Plan`] is data and explains itself in one line (`Display`).
+
+mod matrix;
+mod occupancy;
+mod partition;
+mod stats;
+
+pub use matrix::{Op, Path, Plan, PlanOptions};
+pub use occupancy::{MAX_THREADS_PER_ROW, threads_per_row};
+pub use partition::{Task, blocks, by_nonzeros};
+pub use stats::Stats;

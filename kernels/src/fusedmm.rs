@@ -1,0 +1,371 @@
+//! FusedMM: E = f(C B^T on a pattern) D, the edge values f(..) never stored for the whole matrix.
+//!
+//! ```text
+//! direct: for i in rows                             panel: for each panel of B's and D's rows
+//!     for chunk of row i's columns                      dots of the row block with the panel (SDDMM) -> w, in L2
+//!         w_j = f(C_i . B_j) for j in chunk             w = f(w)                                  (`edge_cell`)
+//!         E_i += sum over the chunk of w_j D_j          E_i += sum_j w_j D_j for the row block (SpMM)
+//! ```
+//!
+//! (Zubair and Bauinger 2023, their Figure 11; Rahman, Sujon and Azad 2021.) The row-softmax is online: with m the largest
+//! f so far and l the sum of e^(f - m), a chunk that raises m by d scales l and E_i by e^-d; E_i is divided by l at the end.
+
+use pulp::{Simd, WithSimd};
+
+use crate::dot::dots;
+use crate::edge::Edge;
+use crate::exp;
+use crate::rows::{Gathered, axpy_gathered};
+use crate::sddmm::{Output, max_vectors};
+use crate::spmm::Visit;
+use crate::tile::{self, Tile, tiles, with_width};
+use crate::{Arch, Scalar};
+
+/// Nonzeros of a row whose weights are held at a time: their rows of B (and D, where it is B) stay in L1 in between.
+const CHUNK: usize = 64;
+
+/// Rows of the direct path.
+#[derive(Clone, Copy, Debug)]
+pub struct FusedRows<T, F> {
+    /// The edge function.
+    pub edge: F,
+    /// CSR row pointers.
+    pub row_ptr: *const usize,
+    /// CSR column indices.
+    pub columns: *const u32,
+    /// CSR values; null (then they are zeros to the edge function) when the edge function does not use them.
+    pub values: *const T,
+    /// First row and one past the last.
+    pub rows: [usize; 2],
+    /// The nonzeros to take: rows that begin before or end after are taken in part.
+    pub nonzeros: [usize; 2],
+    /// C and its row stride.
+    pub c: (*const T, usize),
+    /// B and its row stride.
+    pub b: (*const T, usize),
+    /// Columns of C and B.
+    pub n: usize,
+    /// D and its row stride.
+    pub d: (*const T, usize),
+    /// E and its row stride.
+    pub e: (*mut T, usize),
+    /// Columns of D and E.
+    pub width: usize,
+    /// Where the first row goes instead of E, unless null.
+    pub head: *mut T,
+    /// For a softmax over rows taken in part: (m, l) of the first row and of the last. Such rows are not divided by l.
+    pub partial: *mut [[T; 2]; 2],
+    /// How many nonzeros ahead rows of B and D are prefetched; 0 for not at all.
+    pub ahead: usize,
+}
+
+/// Runs the task.
+///
+/// # Safety
+/// The CSR arrays are valid, every row is a row of C and E and every column a row of B and D, the operands have the
+/// strides and sizes stated, and no one else uses the task's rows of E, `head` or `partial` at the same time.
+pub unsafe fn fused_rows<T: Scalar, F: Edge<T>>(arch: Arch, task: FusedRows<T, F>) {
+    arch.dispatch(Rows(task));
+}
+
+struct Rows<T, F>(FusedRows<T, F>);
+
+impl<T: Scalar, F: Edge<T>> WithSimd for Rows<T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let task = &self.0;
+        // SAFETY: the promise of `fused_rows`.
+        unsafe {
+            for i in task.rows[0]..task.rows[1] {
+                let whole = [*task.row_ptr.add(i), *task.row_ptr.add(i + 1)];
+                let part = [whole[0].max(task.nonzeros[0]), whole[1].min(task.nonzeros[1])];
+                let first = i == task.rows[0];
+                let to_head = first && !task.head.is_null();
+                let e = if to_head { task.head } else { task.e.0.add(i * task.e.1) };
+                let state = fused_row::<S, T, F>(simd, task, i, part, e);
+                if !F::SOFTMAX {
+                    continue;
+                }
+                if whole == part {
+                    let factor = if state[1] == T::ZERO { T::ZERO } else { T::ONE / state[1] };
+                    scale_row::<S, T>(simd, e, task.width, factor);
+                } else {
+                    (*task.partial)[usize::from(!to_head)] = state;
+                }
+            }
+        }
+    }
+}
+
+impl<T: Scalar, F> FusedRows<T, F> {
+    /// One tile of the rows of B or D for the nonzeros from `start` on.
+    ///
+    /// # Safety
+    /// `start` is one of the task's nonzeros, the tile inside the rows.
+    #[inline(always)]
+    unsafe fn rows_of(&self, (base, stride): (*const T, usize), start: usize, tile: Tile) -> Gathered<T> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Gathered {
+                columns: self.columns.add(start),
+                base: base.add(tile.start),
+                stride,
+                last: self.nonzeros[1] - 1 - start,
+                ahead: self.ahead,
+            }
+        }
+    }
+}
+
+/// One row, and its (m, l).
+///
+/// # Safety
+/// As [`fused_rows`]; `part` is inside row `i`, and `e` is valid for writes of a row of E.
+#[inline(always)]
+unsafe fn fused_row<S: Simd, T: Scalar, F: Edge<T>>(
+    simd: S,
+    task: &FusedRows<T, F>,
+    i: usize,
+    part: [usize; 2],
+    e: *mut T,
+) -> [T; 2] {
+    let lanes = T::lanes::<S>();
+    let mut weights = [T::ZERO; CHUNK];
+    let mut state = [T::NEG_INFINITY, T::ZERO];
+    // SAFETY: the promise of `fused_rows`; chunks are inside `part`, and a chunk's weights fit the buffer.
+    unsafe {
+        if part[0] >= part[1] {
+            std::slice::from_raw_parts_mut(e, task.width).fill(T::ZERO);
+        }
+        let mut start = part[0];
+        while start < part[1] {
+            let len = CHUNK.min(part[1] - start);
+            let w = weights.as_mut_ptr();
+            for tile in tiles(task.n, lanes, max_vectors::<S>()) {
+                let (c, rows) = (task.c.0.add(i * task.c.1 + tile.start), task.rows_of(task.b, start, tile));
+                with_width!(tile, dots_tile::<S, T>(simd, tile, c, &rows, len, w));
+            }
+            let values = if task.values.is_null() { task.values } else { task.values.add(start) };
+            apply::<S, T, F>(simd, task.edge, w, values, len);
+            let mut rescale = T::ONE;
+            if F::SOFTMAX {
+                (state, rescale) = softmax_step::<S, T>(simd, state, w, len);
+            }
+            let mode = Accumulate { fresh: start == part[0], rescale };
+            for tile in tiles(task.width, lanes, 8) {
+                let rows = task.rows_of(task.d, start, tile);
+                with_width!(tile, add_tile::<S, T>(simd, tile, e.add(tile.start), &rows, len, w, mode));
+            }
+            start += len;
+        }
+    }
+    state
+}
+
+/// Dots of one tile, added to those of the tiles before.
+///
+/// # Safety
+/// `c` and the rows are valid for the tile, `out` for `len` elements.
+#[inline(always)]
+unsafe fn dots_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+    simd: S,
+    tile: Tile,
+    c: *const T,
+    rows: &Gathered<T>,
+    len: usize,
+    out: *mut T,
+) {
+    let mask = T::first_lanes(simd, tile.rest);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let c = tile::load::<S, T, NV, TAIL>(simd, mask, c);
+        dots::<S, T, NV, TAIL>(simd, mask, &c, len, rows, &Output::plain(out, tile));
+    }
+}
+
+/// What becomes of the row of E before a chunk is added.
+#[derive(Clone, Copy)]
+struct Accumulate<T> {
+    /// It is not read: this is the first chunk.
+    fresh: bool,
+    /// It is multiplied by this.
+    rescale: T,
+}
+
+/// One tile of E plus a chunk.
+///
+/// # Safety
+/// `e` and the rows are valid for the tile, `weights` for `len` elements.
+#[inline(always)]
+unsafe fn add_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+    simd: S,
+    tile: Tile,
+    e: *mut T,
+    rows: &Gathered<T>,
+    len: usize,
+    weights: *const T,
+    mode: Accumulate<T>,
+) {
+    let mask = T::first_lanes(simd, tile.rest);
+    let mut sum = [T::splat(simd, T::ZERO); NV];
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !mode.fresh {
+            let rescale = T::splat(simd, mode.rescale);
+            sum = tile::load::<S, T, NV, TAIL>(simd, mask, e);
+            for x in &mut sum {
+                *x = T::vmul(simd, rescale, *x);
+            }
+        }
+        let sum = axpy_gathered::<S, T, NV, TAIL>(simd, mask, sum, len, weights, rows);
+        tile::store::<S, T, NV, TAIL>(simd, mask, e, sum);
+    }
+}
+
+/// w = f(w, values).
+///
+/// # Safety
+/// `w` and `values`, unless null, hold `len` elements.
+#[inline(always)]
+unsafe fn apply<S: Simd, T: Scalar, F: Edge<T>>(simd: S, edge: F, w: *mut T, values: *const T, len: usize) {
+    for at in (0..len).step_by(T::lanes::<S>()) {
+        let mask = T::first_lanes(simd, len - at);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut a = T::splat(simd, T::ZERO);
+            if F::USES_VALUES && !values.is_null() {
+                a = T::load_masked(simd, mask, values.add(at));
+            }
+            let dot = T::load_masked(simd, mask, w.add(at));
+            T::store_masked(simd, mask, w.add(at), edge.apply(simd, dot, a));
+        }
+    }
+}
+
+/// Takes `len` logits into (m, l): they become e^(w - m). Also the factor e^(old m - new m).
+///
+/// # Safety
+/// `w` holds `len` elements, at least one.
+#[inline(always)]
+unsafe fn softmax_step<S: Simd, T: Scalar>(simd: S, [m, l]: [T; 2], w: *mut T, len: usize) -> ([T; 2], T) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut largest = m;
+        for t in 0..len {
+            let x = *w.add(t);
+            largest = if x > largest { x } else { largest };
+        }
+        let shift = T::splat(simd, largest);
+        let mut sum = T::splat(simd, T::ZERO);
+        for at in (0..len).step_by(T::lanes::<S>()) {
+            let mask = T::first_lanes(simd, len - at);
+            let x = exp::<T, S>(simd, T::vsub(simd, T::load_masked(simd, mask, w.add(at)), shift));
+            T::store_masked(simd, mask, w.add(at), x);
+            // Read back, so that the lanes outside the mask add nothing.
+            sum = T::vadd(simd, sum, T::load_masked(simd, mask, w.add(at)));
+        }
+        let rescale = T::reduce_max(simd, exp::<T, S>(simd, T::splat(simd, m - largest)));
+        // Nothing was there to rescale (and -inf - -inf is no number) while m is -inf.
+        let rescale = if m == T::NEG_INFINITY { T::ZERO } else { rescale };
+        ([largest, l * rescale + T::reduce_sum(simd, sum)], rescale)
+    }
+}
+
+/// row = factor row.
+///
+/// # Safety
+/// `row` holds `n` elements.
+#[inline(always)]
+unsafe fn scale_row<S: Simd, T: Scalar>(simd: S, row: *mut T, n: usize, factor: T) {
+    for at in (0..n).step_by(T::lanes::<S>()) {
+        let mask = T::first_lanes(simd, n - at);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = T::vmul(simd, T::splat(simd, factor), T::load_masked(simd, mask, row.add(at)));
+            T::store_masked(simd, mask, row.add(at), x);
+        }
+    }
+}
+
+/// The edge function over the dots of one row block with one panel.
+#[derive(Clone, Copy, Debug)]
+pub struct EdgeCell<'a, T, F> {
+    /// The edge function.
+    pub edge: F,
+    /// The rows.
+    pub visits: &'a [Visit],
+    /// The dots, in the order of the visits; they become the weights.
+    pub weights: *mut T,
+    /// The values in the same order; null (then zeros) when the edge function does not use them.
+    pub values: *const T,
+    /// Number of dots.
+    pub nnz: usize,
+    /// For a softmax, (m, l) by row of the block.
+    pub states: *mut [T; 2],
+    /// For a softmax, the factor by which each visited row of E is to be multiplied before the weights are used.
+    pub rescale: *mut T,
+}
+
+/// Runs the task.
+///
+/// # Safety
+/// `weights` and `values`, unless null, hold `nnz` elements, the sum of the visits'; for a softmax `states` and
+/// `rescale` have every visited row.
+pub unsafe fn edge_cell<T: Scalar, F: Edge<T>>(arch: Arch, task: EdgeCell<'_, T, F>) {
+    arch.dispatch(EdgeTask(task));
+}
+
+struct EdgeTask<'a, T, F>(EdgeCell<'a, T, F>);
+
+impl<T: Scalar, F: Edge<T>> WithSimd for EdgeTask<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let task = &self.0;
+        // SAFETY: the promise of `edge_cell`.
+        unsafe {
+            apply::<S, T, F>(simd, task.edge, task.weights, task.values, task.nnz);
+            if F::SOFTMAX {
+                let mut w = task.weights;
+                for visit in task.visits {
+                    let row = visit.row as usize;
+                    let (state, rescale) = softmax_step::<S, T>(simd, *task.states.add(row), w, visit.nnz as usize);
+                    *task.states.add(row) = state;
+                    *task.rescale.add(row) = rescale;
+                    w = w.add(visit.nnz as usize);
+                }
+            }
+        }
+    }
+}
+
+/// Divides row r of `e` by `states[r][1]`, the sum of its weights; rows without weights become zeros.
+///
+/// # Safety
+/// `e` is valid for reads and writes of one row of `n` elements per state.
+pub unsafe fn normalise_rows<T: Scalar>(arch: Arch, states: &[[T; 2]], n: usize, e: *mut T, lde: usize) {
+    arch.dispatch(Normalise { states, n, e, lde });
+}
+
+struct Normalise<'a, T> {
+    states: &'a [[T; 2]],
+    n: usize,
+    e: *mut T,
+    lde: usize,
+}
+
+impl<T: Scalar> WithSimd for Normalise<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        for (r, &[_, sum]) in self.states.iter().enumerate() {
+            let factor = if sum == T::ZERO { T::ZERO } else { T::ONE / sum };
+            // SAFETY: the promise of `normalise_rows`.
+            unsafe { scale_row::<S, T>(simd, self.e.add(r * self.lde), self.n, factor) }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! SDDMM: out_p = (C B^T)_ij for each nonzero p = (i, j) of a pattern, times a_ij if asked for.
+//!
+//! ```text
+//! direct: for i in rows                         panel: for each panel of B's rows, copied into L1
+//!     c = C_i                                       for each row i with nonzeros there
+//!     for j in columns of row i                         c = C_i
+//!         out_ij = c . B_j                              for j in columns of row i in the panel: out_ij = c . B_j
+//! ```
+//!
+//! The row of C is in registers (Zubair and Bauinger 2023, their Figure 8); their one reduction per nonzero is a tree
+//! over as many dots as a register has lanes (see `dot`). Rows longer than a tile are summed over tiles in `out`.
+
+use pulp::{Simd, WithSimd};
+
+use crate::dot::{Sink, dots};
+use crate::rows::{Gathered, Packed};
+use crate::spmm::Cell;
+use crate::tile::{self, Tile, tiles, with_width};
+use crate::{Arch, Scalar};
+
+/// Dots for rows of a CSR pattern.
+#[derive(Clone, Copy, Debug)]
+pub struct SddmmRows<T> {
+    /// CSR row pointers.
+    pub row_ptr: *const usize,
+    /// CSR column indices.
+    pub columns: *const u32,
+    /// Factors of the dots, one per nonzero; null for none.
+    pub values: *const T,
+    /// First row and one past the last.
+    pub rows: [usize; 2],
+    /// The nonzeros to take: rows that begin before or end after are taken in part.
+    pub nonzeros: [usize; 2],
+    /// C.
+    pub c: *const T,
+    /// Row stride of C.
+    pub ldc: usize,
+    /// B.
+    pub b: *const T,
+    /// Row stride of B.
+    pub ldb: usize,
+    /// Columns of B and C.
+    pub n: usize,
+    /// One element per nonzero.
+    pub out: *mut T,
+    /// How many nonzeros ahead rows of B are prefetched; 0 for not at all.
+    pub ahead: usize,
+}
+
+/// Runs the task.
+///
+/// # Safety
+/// The CSR arrays are valid, every row is a row of C and every column a row of B, the operands have the strides and
+/// sizes stated, and no one else uses the task's part of `out` at the same time.
+pub unsafe fn sddmm_rows<T: Scalar>(arch: Arch, task: SddmmRows<T>) {
+    arch.dispatch(Rows(task));
+}
+
+struct Rows<T>(SddmmRows<T>);
+
+/// Widest tile of C held in registers beside one accumulator per lane.
+#[inline(always)]
+pub(crate) fn max_vectors<S: Simd>() -> usize {
+    // 16 accumulators + 8 of C + operands fit 32 registers; 8 + 4 + operands fit 16.
+    if S::REGISTER_COUNT >= 32 { 8 } else { 4 }
+}
+
+impl<T: Scalar> WithSimd for Rows<T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        for tile in tiles(self.0.n, T::lanes::<S>(), max_vectors::<S>()) {
+            // SAFETY: the promise of `sddmm_rows`; the tile is inside the rows of B and C.
+            unsafe { with_width!(tile, rows_tile::<S, T>(simd, &self.0, tile)) }
+        }
+    }
+}
+
+/// What a register of dots becomes: added to earlier tiles' sums, multiplied by the values after the last tile.
+#[derive(Clone, Copy)]
+pub(crate) struct Output<T> {
+    /// Where the first dot goes.
+    out: *mut T,
+    values: *const T,
+    add: bool,
+}
+
+impl<T: Scalar> Output<T> {
+    /// Of the tile at `tile`, of rows of `n` elements.
+    #[inline(always)]
+    fn new<S: Simd>(out: *mut T, values: *const T, tile: Tile, n: usize) -> Self {
+        let last = tile.start + tile.vectors * T::lanes::<S>() >= n;
+        Self { out, values: if last { values } else { std::ptr::null() }, add: tile.start > 0 }
+    }
+
+    /// Of the tile at `tile`, no values.
+    #[inline(always)]
+    pub(crate) fn plain(out: *mut T, tile: Tile) -> Self {
+        Self { out, values: std::ptr::null(), add: tile.start > 0 }
+    }
+
+    /// The same from position `at` on.
+    ///
+    /// # Safety
+    /// `at` is inside the output.
+    #[inline(always)]
+    unsafe fn at(self, at: usize) -> Self {
+        // SAFETY: the caller's promise, and there are as many values as outputs.
+        let values = if self.values.is_null() { self.values } else { unsafe { self.values.add(at) } };
+        // SAFETY: the caller's promise.
+        Self { out: unsafe { self.out.add(at) }, values, add: self.add }
+    }
+}
+
+impl<T: Scalar> Sink<T> for Output<T> {
+    #[inline(always)]
+    unsafe fn emit<S: Simd>(&self, simd: S, at: usize, lanes: usize, mut dots: T::Vector<S>) {
+        // SAFETY: the caller's promise; the mask has the first `lanes` lanes.
+        unsafe {
+            let out = self.out.add(at);
+            if lanes == T::lanes::<S>() {
+                if self.add {
+                    dots = T::vadd(simd, dots, T::load(simd, out));
+                }
+                if !self.values.is_null() {
+                    dots = T::vmul(simd, dots, T::load(simd, self.values.add(at)));
+                }
+                T::store(simd, out, dots);
+            } else {
+                let mask = T::first_lanes(simd, lanes);
+                if self.add {
+                    dots = T::vadd(simd, dots, T::load_masked(simd, mask, out));
+                }
+                if !self.values.is_null() {
+                    dots = T::vmul(simd, dots, T::load_masked(simd, mask, self.values.add(at)));
+                }
+                T::store_masked(simd, mask, out, dots);
+            }
+        }
+    }
+}
+
+/// One tile of all the rows.
+///
+/// # Safety
+/// As [`sddmm_rows`].
+#[inline(always)]
+unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd: S, task: &SddmmRows<T>, tile: Tile) {
+    let mask = T::first_lanes(simd, tile.rest);
+    let output = Output::new::<S>(task.out, task.values, tile, task.n);
+    // SAFETY: the promise of `sddmm_rows`.
+    unsafe {
+        for i in task.rows[0]..task.rows[1] {
+            let start = (*task.row_ptr.add(i)).max(task.nonzeros[0]);
+            let end = (*task.row_ptr.add(i + 1)).min(task.nonzeros[1]);
+            if start >= end {
+                continue;
+            }
+            let rows = Gathered {
+                columns: task.columns.add(start),
+                base: task.b.add(tile.start),
+                stride: task.ldb,
+                last: task.nonzeros[1] - 1 - start,
+                ahead: task.ahead,
+            };
+            let c = tile::load::<S, T, NV, TAIL>(simd, mask, task.c.add(i * task.ldc + tile.start));
+            dots::<S, T, NV, TAIL>(simd, mask, &c, end - start, &rows, &output.at(start));
+        }
+    }
+}
+
+/// Dots of one row block with one panel of B, packed.
+#[derive(Clone, Copy, Debug)]
+pub struct SddmmPanel<'a, T> {
+    /// Where the nonzeros are.
+    pub cell: Cell<'a>,
+    /// Position in `out` (and `values`) of each visit's first dot, the others following; null for the cell's own order.
+    pub starts: *const usize,
+    /// Factors of the dots, by position in `out`; null for none.
+    pub values: *const T,
+    /// The row block of C.
+    pub c: *const T,
+    /// Row stride of C.
+    pub ldc: usize,
+    /// The rows of B in the panel.
+    pub b: *const T,
+    /// Row stride of B.
+    pub ldb: usize,
+    /// Rows of B in the panel.
+    pub width: usize,
+    /// Columns of B and C.
+    pub n: usize,
+    /// The dots.
+    pub out: *mut T,
+    /// Room for the packed panel: `width` rows of a tile.
+    pub scratch: *mut T,
+}
+
+/// Runs the task.
+///
+/// # Safety
+/// The cell's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
+/// one else uses the task's part of `out` or the scratch at the same time.
+pub unsafe fn sddmm_panel<T: Scalar>(arch: Arch, task: SddmmPanel<'_, T>) {
+    arch.dispatch(Panel(task));
+}
+
+struct Panel<'a, T>(SddmmPanel<'a, T>);
+
+impl<T: Scalar> WithSimd for Panel<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        for tile in tiles(self.0.n, T::lanes::<S>(), max_vectors::<S>()) {
+            // SAFETY: the promise of `sddmm_panel`.
+            unsafe { with_width!(tile, panel_tile::<S, T>(simd, &self.0, tile)) }
+        }
+    }
+}
+
+/// One tile of a panel.
+///
+/// # Safety
+/// As [`sddmm_panel`].
+#[inline(always)]
+unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+    simd: S,
+    task: &SddmmPanel<'_, T>,
+    tile: Tile,
+) {
+    let mask = T::first_lanes(simd, tile.rest);
+    let output = Output::new::<S>(task.out, task.values, tile, task.n);
+    let row_len = NV * T::lanes::<S>();
+    let mut offsets = task.cell.offsets.as_ptr();
+    let mut own = 0;
+    // SAFETY: the promise of `sddmm_panel`; offsets advance over the cell's own.
+    unsafe {
+        let b = task.b.add(tile.start);
+        tile::pack::<S, T, NV, TAIL>(simd, mask, b, task.ldb, task.width, None, task.scratch);
+        for (v, visit) in task.cell.visits.iter().enumerate() {
+            let nnz = visit.nnz as usize;
+            let start = if task.starts.is_null() { own } else { *task.starts.add(v) };
+            let c = task.c.add(visit.row as usize * task.ldc + tile.start);
+            // The packed rows end in zeros, so that only the row of C needs the mask.
+            let c = tile::load::<S, T, NV, TAIL>(simd, mask, c);
+            let rows = Packed { offsets, panel: task.scratch.cast_const(), row: row_len };
+            dots::<S, T, NV, false>(simd, mask, &c, nnz, &rows, &output.at(start));
+            own += nnz;
+            offsets = offsets.add(nnz.next_multiple_of(8));
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Register tiles: `NV` vectors of one dense row, the last one masked where the row ends inside it.
+//!
+//! A row of n elements is cut into tiles of at most `max` vectors. Whole tiles need no mask, and only the last vector of
+//! the last tile has one: masking every load costs 2 x (AVX-512) to 5 x (AVX2).
+
+use pulp::Simd;
+
+use crate::Scalar;
+
+/// One tile of a row: `vectors` registers from element `start` on.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile {
+    pub start: usize,
+    pub vectors: usize,
+    /// Elements of the last vector when the row ends inside it, else 0.
+    pub rest: usize,
+}
+
+/// The tiles of a row, from its start; made by [`tiles`]. An iterator by hand: a closure per tile would not be inlined,
+/// and would lose the target features.
+pub(crate) struct Tiles {
+    n: usize,
+    lanes: usize,
+    max: usize,
+    start: usize,
+}
+
+/// The tiles of a row of `n` elements in vectors of `lanes`, of 1, 2, 3, 4 or 8 vectors each and at most `max`.
+///
+/// Eight vectors hide the latency of the multiply-add behind the other seven; what is left is split evenly.
+#[inline(always)]
+pub(crate) fn tiles(n: usize, lanes: usize, max: usize) -> Tiles {
+    Tiles { n, lanes, max, start: 0 }
+}
+
+impl Iterator for Tiles {
+    type Item = Tile;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Tile> {
+        let start = self.start;
+        if start >= self.n {
+            return None;
+        }
+        let vectors = match (self.n - start).div_ceil(self.lanes).min(self.max) {
+            8.. => 8,
+            v @ (1 | 2) => v,
+            3 | 5 | 6 => 3,
+            _ => 4,
+        };
+        self.start = start + vectors * self.lanes;
+        Some(Tile { start, vectors, rest: if self.start > self.n { self.n % self.lanes } else { 0 } })
+    }
+}
+
+/// Calls `$f::<.., NV, TAIL>($args)` with the tile's width as const generics.
+macro_rules! with_width {
+    ($tile:expr, $f:ident :: <$($g:ty),*> ($($arg:expr),* $(,)?)) => {
+        match ($tile.vectors, $tile.rest != 0) {
+            (1, false) => $f::<$($g,)* 1, false>($($arg),*),
+            (1, true) => $f::<$($g,)* 1, true>($($arg),*),
+            (2, false) => $f::<$($g,)* 2, false>($($arg),*),
+            (2, true) => $f::<$($g,)* 2, true>($($arg),*),
+            (3, false) => $f::<$($g,)* 3, false>($($arg),*),
+            (3, true) => $f::<$($g,)* 3, true>($($arg),*),
+            (4, false) => $f::<$($g,)* 4, false>($($arg),*),
+            (4, true) => $f::<$($g,)* 4, true>($($arg),*),
+            (_, false) => $f::<$($g,)* 8, false>($($arg),*),
+            (_, true) => $f::<$($g,)* 8, true>($($arg),*),
+        }
+    };
+}
+pub(crate) use with_width;
+
+/// The tile at `p`: zero in the lanes outside `mask` of the last vector when `TAIL`.
+///
+/// # Safety
+/// `p` is valid for reads of the tile's elements.
+#[inline(always)]
+pub(crate) unsafe fn load<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+    simd: S,
+    mask: T::Mask<S>,
+    p: *const T,
+) -> [T::Vector<S>; NV] {
+    let mut tile = [T::splat(simd, T::ZERO); NV];
+    for j in 0..NV {
+        // SAFETY: the caller's promise; vector j is inside the tile.
+        unsafe {
+            let p = p.add(j * T::lanes::<S>());
+            tile[j] = if TAIL && j == NV - 1 { T::load_masked(simd, mask, p) } else { T::load(simd, p) };
+        }
+    }
+    tile
+}
+
+/// Stores the tile at `p`.
+///
+/// # Safety
+/// `p` is valid for writes of the tile's elements.
+#[inline(always)]
+pub(crate) unsafe fn store<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+    simd: S,
+    mask: T::Mask<S>,
+    p: *mut T,
+    tile: [T::Vector<S>; NV],
+) {
+    for j in 0..NV {
+        // SAFETY: the caller's promise; vector j is inside the tile.
+        unsafe {
+            let p = p.add(j * T::lanes::<S>());
+            if TAIL && j == NV - 1 {
+                T::store_masked(simd, mask, p, tile[j]);
+            } else {
+                T::store(simd, p, tile[j]);
+            }
+        }
+    }
+}
+
+/// Copies one tile of `rows` rows of B into `out`, tightly, times `alpha` if there is one.
+///
+/// Packed rows are aligned whatever B's stride is, and do not compete for the same cache sets.
+///
+/// # Safety
+/// `b` is valid for reads of the rows' tiles, `out` for writes of `rows * NV` vectors.
+#[inline(always)]
+pub(crate) unsafe fn pack<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+    simd: S,
+    mask: T::Mask<S>,
+    b: *const T,
+    ldb: usize,
+    rows: usize,
+    alpha: Option<T>,
+    out: *mut T,
+) {
+    let lanes = T::lanes::<S>();
+    for r in 0..rows {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut tile = load::<S, T, NV, TAIL>(simd, mask, b.add(r * ldb));
+            if let Some(alpha) = alpha {
+                for x in &mut tile {
+                    *x = T::vmul(simd, T::splat(simd, alpha), *x);
+                }
+            }
+            for j in 0..NV {
+                T::store(simd, out.add((r * NV + j) * lanes), tile[j]);
+            }
+        }
+    }
+}

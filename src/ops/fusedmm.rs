@@ -1,0 +1,271 @@
+//! FusedMM: E = f(C B^T on a pattern) D, the edge values never stored for the whole matrix.
+
+use sparsimd_kernels::edge::Edge;
+use sparsimd_kernels::{
+    EdgeCell, FusedRows, Scalar, SddmmPanel, SpmmPanel, edge_cell, fused_rows, normalise_rows, scale_rows, sddmm_panel,
+    spmm_panel,
+};
+
+use super::operand::{Sparse, check, check_columns};
+use super::run::{Heads, Shared};
+use crate::cpu::Cpu;
+use crate::dense::{MatMut, MatRef};
+use crate::error::Result;
+use crate::formats::{Block, CellView, Panel, Pattern};
+use crate::plan::{Op, Task, by_nonzeros};
+
+/// The dense operands of one call.
+#[derive(Clone, Copy)]
+struct Dense<'a, T> {
+    c: MatRef<'a, T>,
+    b: MatRef<'a, T>,
+    d: MatRef<'a, T>,
+}
+
+impl Cpu {
+    /// E_i = sum over the nonzeros (i, j) of A of f((C B^T)_ij, a_ij) D_j; C dense M x N, B dense K x N, D dense K x P,
+    /// E dense M x P.
+    ///
+    /// f is one of [`edge`](crate::edge): the identity, a scaling by a_ij, a sigmoid, a softmax over the row (sparse
+    /// attention), or a function of the caller's own, which is compiled into the kernel. Rows without nonzeros become
+    /// zeros.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) when the shapes do not fit, N or P is 0, or `a` was prepared for another
+    /// operation or has no values where f needs them.
+    ///
+    /// ```
+    /// use sparsimd::{Cpu, Mat, Pattern, edge};
+    /// let cpu = Cpu::new()?;
+    /// let pattern = Pattern::new(2, 3, vec![0, 2, 3], vec![0, 2, 1])?;
+    /// let x = |rows| Mat::from_fn(rows, 4, |i, j| (i + j) as f32);
+    /// let (q, k, v) = (x(2)?, x(3)?, x(3)?);
+    /// let mut e = Mat::zeros(2, 4)?;
+    /// cpu.fusedmm(&pattern, edge::Softmax { scale: 0.5 }, q.as_ref(), k.as_ref(), v.as_ref(), e.as_mut())?;
+    /// assert_eq!(e.row(1), v.row(1)); // one neighbour has all the weight
+    /// # Ok::<(), sparsimd::Error>(())
+    /// ```
+    pub fn fusedmm<'a, T: Scalar, F: Edge<T>>(
+        &self,
+        a: impl Into<Sparse<'a, T>>,
+        edge: F,
+        c: MatRef<'_, T>,
+        b: MatRef<'_, T>,
+        d: MatRef<'_, T>,
+        e: MatMut<'_, T>,
+    ) -> Result<()> {
+        const OP: &str = "fusedmm";
+        let a = a.into();
+        let pattern = a.pattern();
+        check_columns(OP, c.cols())?;
+        check_columns(OP, e.cols())?;
+        check(OP, "C", c, pattern.rows(), c.cols())?;
+        check(OP, "B", b, pattern.cols(), c.cols())?;
+        check(OP, "D", d, pattern.cols(), e.cols())?;
+        check(OP, "E", e.as_ref(), pattern.rows(), e.cols())?;
+        let mut values = if F::USES_VALUES { Some(a.need_values(OP)?) } else { None };
+        let dense = Dense { c, b, d };
+        if let Sparse::Prepared(prepared) = a {
+            prepared.check_op(OP, &[Op::FusedMm])?;
+            if let Some(panel) = prepared.panel() {
+                values = values.and(prepared.worked_values());
+                self.fused_by_panels(panel, values, edge, dense, e);
+                return Ok(());
+            }
+        }
+        self.fused_directly(pattern, values, edge, dense, e)
+    }
+
+    /// The direct path; shapes have been checked.
+    fn fused_directly<T: Scalar, F: Edge<T>>(
+        &self,
+        pattern: &Pattern,
+        values: Option<&[T]>,
+        edge: F,
+        Dense { c, b, d }: Dense<'_, T>,
+        mut e: MatMut<'_, T>,
+    ) -> Result<()> {
+        let (n, width) = (c.cols(), e.cols());
+        let plan = self.direct_plan::<T>(Op::FusedMm, pattern, n)?;
+        let tasks = by_nonzeros(pattern.row_ptr(), plan.tasks, plan.pieces_per_row(pattern.rows()));
+        let mut heads = Heads::new(&tasks, width);
+        let head = heads.shared();
+        let mut partial = vec![[[T::ZERO; 2]; 2]; tasks.len()];
+        let states = Shared(partial.as_mut_ptr());
+        let (lde, out) = (e.stride(), Shared(e.reborrow().into_data().as_mut_ptr()));
+        self.for_each(tasks.len(), pattern.nnz().saturating_mul(n + width), |k| {
+            // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in this
+            // task, its head and its states are its own.
+            unsafe {
+                fused_rows(
+                    self.arch(),
+                    FusedRows {
+                        edge,
+                        row_ptr: pattern.row_ptr().as_ptr(),
+                        columns: pattern.col_idx().as_ptr(),
+                        values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
+                        rows: tasks[k].rows,
+                        nonzeros: tasks[k].nonzeros,
+                        c: (c.data().as_ptr(), c.stride()),
+                        b: (b.data().as_ptr(), b.stride()),
+                        n,
+                        d: (d.data().as_ptr(), d.stride()),
+                        e: (out.get(), lde),
+                        width,
+                        head: head(k, &tasks[k]),
+                        partial: states.get().wrapping_add(k),
+                        ahead: plan.ahead,
+                    },
+                );
+            }
+        });
+        if F::SOFTMAX {
+            merge_softmax(&tasks, &heads, &partial, e);
+        } else {
+            heads.add_to(&tasks, e);
+        }
+        Ok(())
+    }
+
+    /// The panel path; shapes have been checked, `values` are in panel order.
+    fn fused_by_panels<T: Scalar, F: Edge<T>>(
+        &self,
+        panel: &Panel,
+        values: Option<&[T]>,
+        edge: F,
+        dense: Dense<'_, T>,
+        e: MatMut<'_, T>,
+    ) {
+        let width = e.cols();
+        let work = panel.blocks().len() * (dense.c.cols() + width) * panel.width() * 64;
+        let (lde, out) = (e.stride(), Shared(e.into_data().as_mut_ptr()));
+        self.for_each(panel.blocks().len(), work, |k| {
+            let block = &panel.blocks()[k];
+            let rows = block.rows.len();
+            let e = out.get().wrapping_add(block.rows.start * lde);
+            let largest = block.cells(panel).map(|cell| cell.nnz).max().unwrap_or(0);
+            let mut room = Room {
+                packed: self.packed_panel(panel),
+                weights: vec![T::ZERO; largest],
+                states: vec![[T::NEG_INFINITY, T::ZERO]; if F::SOFTMAX { rows } else { 0 }],
+                rescale: vec![T::ONE; if F::SOFTMAX { rows } else { 0 }],
+            };
+            // SAFETY: the rows of a block are its own task's, and inside E.
+            unsafe { scale_rows(self.arch(), T::ZERO, rows, width, e, lde) };
+            for cell in block.cells(panel) {
+                let values = values.map(|values| &values[cell.first..]);
+                self.fused_cell(block, cell, values, edge, dense, Output { e, lde, width }, &mut room);
+            }
+            if F::SOFTMAX {
+                // SAFETY: one state per row of the block.
+                unsafe { normalise_rows(self.arch(), &room.states, width, e, lde) };
+            }
+        });
+    }
+
+    /// One cell: its dots, their weights, and the sum weighted by them.
+    #[expect(clippy::too_many_arguments, reason = "one cell of the caller's loop, with all that the loop holds")]
+    fn fused_cell<T: Scalar, F: Edge<T>>(
+        &self,
+        block: &Block,
+        cell: CellView<'_>,
+        values: Option<&[T]>,
+        edge: F,
+        Dense { c, b, d }: Dense<'_, T>,
+        out: Output<T>,
+        room: &mut Room<T>,
+    ) {
+        let weights = room.weights.as_mut_ptr();
+        let dots = SddmmPanel {
+            cell: cell.cell,
+            starts: std::ptr::null(),
+            values: std::ptr::null(),
+            c: c.data()[block.rows.start * c.stride()..].as_ptr(),
+            ldc: c.stride(),
+            b: b.data()[cell.column * b.stride()..].as_ptr(),
+            ldb: b.stride(),
+            width: cell.width,
+            n: c.cols(),
+            out: weights,
+            scratch: room.packed.as_mut_ptr(),
+        };
+        let edges = EdgeCell {
+            edge,
+            visits: cell.cell.visits,
+            weights,
+            values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
+            nnz: cell.nnz,
+            states: room.states.as_mut_ptr(),
+            rescale: room.rescale.as_mut_ptr(),
+        };
+        let sums = SpmmPanel {
+            cell: cell.cell,
+            weights,
+            b: d.data()[cell.column * d.stride()..].as_ptr(),
+            ldb: d.stride(),
+            width: cell.width,
+            n: out.width,
+            alpha: T::ONE,
+            c: out.e,
+            ldc: out.lde,
+            rescale: if F::SOFTMAX { room.rescale.as_ptr() } else { std::ptr::null() },
+            vectors: 8,
+            scratch: room.packed.as_mut_ptr(),
+        };
+        // SAFETY: a panel's cells index its own rows and columns, which are those of the operands; the weights hold the
+        // largest cell, the states and factors a block's rows, the scratch the widest tile, and all are this task's own.
+        unsafe {
+            sddmm_panel(self.arch(), dots);
+            edge_cell(self.arch(), edges);
+            spmm_panel(self.arch(), sums);
+        }
+    }
+}
+
+/// The row block of E.
+#[derive(Clone, Copy)]
+struct Output<T> {
+    e: *mut T,
+    lde: usize,
+    width: usize,
+}
+
+/// What a task of the panel path works in.
+struct Room<T> {
+    packed: crate::dense::Aligned<T>,
+    weights: Vec<T>,
+    states: Vec<[T; 2]>,
+    rescale: Vec<T>,
+}
+
+/// Rows in several parts, each with its own (m, l): E_i = sum_k e^(m_k - m) E_k / sum_k e^(m_k - m) l_k, m the largest.
+fn merge_softmax<T: Scalar>(tasks: &[Task], heads: &Heads<T>, partial: &[[[T; 2]; 2]], mut e: MatMut<'_, T>) {
+    let mut k = 0;
+    while k < tasks.len() {
+        // The row that goes on in the tasks after k, and the last of them that has a part of it.
+        let row = tasks[k].rows[1].saturating_sub(1);
+        let mut end = k + 1;
+        while end < tasks.len() && tasks[end].continues && tasks[end].rows[0] == row {
+            end += 1;
+        }
+        if end == k + 1 {
+            k += 1;
+            continue;
+        }
+        let states: Vec<[T; 2]> = (k..end).map(|part| partial[part][usize::from(part == k)]).collect();
+        let largest = states.iter().fold(T::NEG_INFINITY, |m, s| if s[0] > m { s[0] } else { m });
+        let factor = |m: T| if m == T::NEG_INFINITY { T::ZERO } else { (m - largest).exp() };
+        let mut sum = T::ZERO;
+        for &[m, l] in &states {
+            sum += factor(m) * l;
+        }
+        let out = e.reborrow().into_row(row);
+        out.iter_mut().for_each(|x| *x = factor(states[0][0]) / sum * *x);
+        for (part, &[m, _]) in (k..end).zip(&states).skip(1) {
+            let weight = factor(m) / sum;
+            out.iter_mut().zip(heads.row(part)).for_each(|(x, &head)| *x += weight * head);
+        }
+        // The last part's task may begin another row that goes on.
+        k = if tasks[end - 1].rows[1] - 1 > row { end - 1 } else { end };
+    }
+}

@@ -1,0 +1,77 @@
+//! The sparse operand of an operation.
+
+use std::sync::Arc;
+
+use sparsimd_kernels::Scalar;
+
+use super::prepare::Prepared;
+use crate::dense::MatRef;
+use crate::error::{Error, Result};
+use crate::formats::{Csr, Pattern};
+
+/// A sparse matrix as an operation takes it: everything that is [`Into`] it will do.
+#[derive(Clone, Copy, Debug)]
+pub enum Sparse<'a, T> {
+    /// Straight from CSR: nothing to prepare.
+    Csr(&'a Csr<T>),
+    /// A pattern alone, where no values are needed.
+    Pattern(&'a Arc<Pattern>),
+    /// Prepared by [`Cpu::prepare`](crate::Cpu::prepare), for many runs.
+    Prepared(&'a Prepared<T>),
+}
+
+impl<'a, T> From<&'a Csr<T>> for Sparse<'a, T> {
+    fn from(a: &'a Csr<T>) -> Self {
+        Self::Csr(a)
+    }
+}
+
+impl<'a, T> From<&'a Arc<Pattern>> for Sparse<'a, T> {
+    fn from(pattern: &'a Arc<Pattern>) -> Self {
+        Self::Pattern(pattern)
+    }
+}
+
+impl<'a, T> From<&'a Prepared<T>> for Sparse<'a, T> {
+    fn from(prepared: &'a Prepared<T>) -> Self {
+        Self::Prepared(prepared)
+    }
+}
+
+impl<'a, T: Scalar> Sparse<'a, T> {
+    /// The pattern, as the caller gave it.
+    pub fn pattern(self) -> &'a Arc<Pattern> {
+        match self {
+            Self::Csr(a) => a.pattern(),
+            Self::Pattern(pattern) => pattern,
+            Self::Prepared(prepared) => prepared.pattern(),
+        }
+    }
+
+    /// The values in CSR order, if there are any.
+    pub fn values(self) -> Option<&'a [T]> {
+        match self {
+            Self::Csr(a) => Some(a.values()),
+            Self::Pattern(_) => None,
+            Self::Prepared(prepared) => prepared.values(),
+        }
+    }
+
+    /// The values, or the error that `op` needs them.
+    pub(super) fn need_values(self, op: &'static str) -> Result<&'a [T]> {
+        self.values().ok_or_else(|| Error::shape(op, "needs the values of the sparse matrix, and was given a pattern"))
+    }
+}
+
+/// Checks that `what` has `rows` x `cols` elements.
+pub(super) fn check<T>(op: &'static str, what: &str, m: MatRef<'_, T>, rows: usize, cols: usize) -> Result<()> {
+    if (m.rows(), m.cols()) == (rows, cols) {
+        return Ok(());
+    }
+    Err(Error::shape(op, format!("{what} is {} x {}, not {rows} x {cols}", m.rows(), m.cols())))
+}
+
+/// Checks that there is at least one column.
+pub(super) fn check_columns(op: &'static str, n: usize) -> Result<()> {
+    if n == 0 { Err(Error::shape(op, "the dense operands have 0 columns; at least 1")) } else { Ok(()) }
+}

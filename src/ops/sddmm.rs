@@ -1,0 +1,173 @@
+//! SDDMM: out_p = (C B^T)_ij for each nonzero p = (i, j) of a pattern.
+
+use sparsimd_kernels::{Scalar, SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
+
+use super::operand::{Sparse, check, check_columns};
+use super::run::{Shared, scratch};
+use crate::cpu::Cpu;
+use crate::dense::MatRef;
+use crate::error::{Error, Result};
+use crate::formats::{Panel, Pattern};
+use crate::plan::{Op, by_nonzeros};
+
+impl Cpu {
+    /// out_p = (C B^T)_ij for each nonzero p = (i, j) of the pattern, in CSR order; C dense M x N, B dense K x N.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the shapes do not fit, N is 0, or `a` was prepared for another operation.
+    ///
+    /// ```
+    /// use sparsimd::{Cpu, Mat, Pattern};
+    /// let cpu = Cpu::new()?;
+    /// let pattern = Pattern::new(2, 3, vec![0, 2, 3], vec![0, 2, 1])?;
+    /// let c = Mat::from_fn(2, 4, |i, _| (i + 1) as f32)?;
+    /// let b = Mat::from_fn(3, 4, |j, _| (j + 1) as f32)?;
+    /// let mut out = [0.0; 3];
+    /// cpu.sddmm(&pattern, c.as_ref(), b.as_ref(), &mut out)?;
+    /// assert_eq!(out, [4.0, 12.0, 16.0]);
+    /// # Ok::<(), sparsimd::Error>(())
+    /// ```
+    pub fn sddmm<'a, T: Scalar>(
+        &self,
+        a: impl Into<Sparse<'a, T>>,
+        c: MatRef<'_, T>,
+        b: MatRef<'_, T>,
+        out: &mut [T],
+    ) -> Result<()> {
+        self.sampled("sddmm", a.into(), None, c, b, out)
+    }
+
+    /// out_p = a_ij (C B^T)_ij for each nonzero p = (i, j) of A, in CSR order; C dense M x N, B dense K x N.
+    ///
+    /// # Errors
+    /// As [`Cpu::sddmm`], and when `a` has no values.
+    pub fn sddmm_scaled<'a, T: Scalar>(
+        &self,
+        a: impl Into<Sparse<'a, T>>,
+        c: MatRef<'_, T>,
+        b: MatRef<'_, T>,
+        out: &mut [T],
+    ) -> Result<()> {
+        let a = a.into();
+        self.sampled("sddmm_scaled", a, Some(a.need_values("sddmm_scaled")?), c, b, out)
+    }
+
+    /// Both, by path.
+    fn sampled<T: Scalar>(
+        &self,
+        op: &'static str,
+        a: Sparse<'_, T>,
+        values: Option<&[T]>,
+        c: MatRef<'_, T>,
+        b: MatRef<'_, T>,
+        out: &mut [T],
+    ) -> Result<()> {
+        let pattern = a.pattern();
+        check_columns(op, c.cols())?;
+        check(op, "C", c, pattern.rows(), c.cols())?;
+        check(op, "B", b, pattern.cols(), c.cols())?;
+        if out.len() != pattern.nnz() {
+            let detail = format!("out has {} elements for a pattern of {} nonzeros", out.len(), pattern.nnz());
+            return Err(Error::shape(op, detail));
+        }
+        let panel = match a {
+            Sparse::Prepared(prepared) => {
+                prepared.check_op(op, &[Op::Sddmm])?;
+                prepared.panel()
+            }
+            _ => None,
+        };
+        let Some(panel) = panel else { return self.sampled_directly(pattern, values, c, b, out) };
+        let Some(order) = panel.unsorted() else {
+            self.sampled_by_panels(panel, values, c, b, out);
+            return Ok(());
+        };
+        // Dots come out by ascending column; then each goes to its place, and meets its value there.
+        let mut sorted = vec![T::ZERO; out.len()];
+        self.sampled_by_panels(panel, None, c, b, &mut sorted);
+        match values {
+            None => order.iter().zip(&sorted).for_each(|(&p, &dot)| out[p] = dot),
+            Some(values) => order.iter().zip(&sorted).for_each(|(&p, &dot)| out[p] = values[p] * dot),
+        }
+        Ok(())
+    }
+
+    /// The direct path; shapes have been checked.
+    fn sampled_directly<T: Scalar>(
+        &self,
+        pattern: &Pattern,
+        values: Option<&[T]>,
+        c: MatRef<'_, T>,
+        b: MatRef<'_, T>,
+        out: &mut [T],
+    ) -> Result<()> {
+        let n = c.cols();
+        let plan = self.direct_plan::<T>(Op::Sddmm, pattern, n)?;
+        let tasks = by_nonzeros(pattern.row_ptr(), plan.tasks, plan.pieces_per_row(pattern.rows()));
+        let out = Shared(out.as_mut_ptr());
+        self.for_each(tasks.len(), pattern.nnz().saturating_mul(n), |k| {
+            // SAFETY: the pattern's invariants and the checked shapes make every index valid; a nonzero is one task's.
+            unsafe {
+                sddmm_rows(
+                    self.arch(),
+                    SddmmRows {
+                        row_ptr: pattern.row_ptr().as_ptr(),
+                        columns: pattern.col_idx().as_ptr(),
+                        values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
+                        rows: tasks[k].rows,
+                        nonzeros: tasks[k].nonzeros,
+                        c: c.data().as_ptr(),
+                        ldc: c.stride(),
+                        b: b.data().as_ptr(),
+                        ldb: b.stride(),
+                        n,
+                        out: out.get(),
+                        ahead: plan.ahead,
+                    },
+                );
+            }
+        });
+        Ok(())
+    }
+
+    /// The panel path; shapes have been checked, `values` and `out` are in row-sorted order.
+    fn sampled_by_panels<T: Scalar>(
+        &self,
+        panel: &Panel,
+        values: Option<&[T]>,
+        c: MatRef<'_, T>,
+        b: MatRef<'_, T>,
+        out: &mut [T],
+    ) {
+        let n = c.cols();
+        let work = out.len().saturating_mul(n);
+        let out = Shared(out.as_mut_ptr());
+        self.for_each(panel.blocks().len(), work, |k| {
+            let block = &panel.blocks()[k];
+            let mut packed = self.packed_panel::<T>(panel);
+            for cell in block.cells(panel) {
+                let task = SddmmPanel {
+                    cell: cell.cell,
+                    starts: cell.starts.as_ptr(),
+                    values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
+                    c: c.data()[block.rows.start * c.stride()..].as_ptr(),
+                    ldc: c.stride(),
+                    b: b.data()[cell.column * b.stride()..].as_ptr(),
+                    ldb: b.stride(),
+                    width: cell.width,
+                    n,
+                    out: out.get(),
+                    scratch: packed.as_mut_ptr(),
+                };
+                // SAFETY: a panel's cells index its own rows and columns, which are those of C and B; a visit's dots and
+                // the scratch are this task's own, and the scratch has room for the widest tile.
+                unsafe { sddmm_panel(self.arch(), task) };
+            }
+        });
+    }
+
+    /// Room for a packed panel at the widest tile, eight vectors.
+    pub(super) fn packed_panel<T: Scalar>(&self, panel: &Panel) -> crate::dense::Aligned<T> {
+        scratch(panel.width() * 8 * self.arch().vector_bytes() / size_of::<T>())
+    }
+}

@@ -1,0 +1,214 @@
+//! SpMM: C = alpha A B + beta C and C = alpha A^T B + beta C.
+
+use sparsimd_kernels::{Scalar, SpmmPanel, SpmmRows, scale_rows, spmm_panel, spmm_rows};
+
+use super::operand::{Sparse, check, check_columns};
+use super::run::{Heads, Shared, scratch};
+use crate::cpu::Cpu;
+use crate::dense::{MatMut, MatRef};
+use crate::error::Result;
+use crate::formats::{Panel, Pattern};
+use crate::plan::{Op, Path, Plan, Stats, by_nonzeros};
+
+impl Cpu {
+    /// C = alpha A B + beta C, A sparse M x K, B dense K x N, C dense M x N.
+    ///
+    /// With beta = 0, C is not read. From a [`Csr`](crate::Csr) it runs directly; from a
+    /// [`Prepared`](super::Prepared) as its plan says. The same operand, plan and number of threads give the same bits.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) when the shapes do not fit, N is 0, or `a` was prepared for another
+    /// operation or has no values.
+    ///
+    /// ```
+    /// use sparsimd::{Cpu, Csr, Mat, Pattern};
+    /// let cpu = Cpu::new()?;
+    /// let a = Csr::new(Pattern::new(2, 3, vec![0, 2, 3], vec![0, 2, 1])?, vec![1.0, 2.0, 3.0])?;
+    /// let b = Mat::from_fn(3, 4, |i, j| (10 * i + j) as f64)?;
+    /// let mut c = Mat::zeros(2, 4)?;
+    /// cpu.spmm(1.0, &a, b.as_ref(), 0.0, c.as_mut())?;
+    /// assert_eq!(c.row(0), [40.0, 43.0, 46.0, 49.0]);
+    /// # Ok::<(), sparsimd::Error>(())
+    /// ```
+    pub fn spmm<'a, T: Scalar>(
+        &self,
+        alpha: T,
+        a: impl Into<Sparse<'a, T>>,
+        b: MatRef<'_, T>,
+        beta: T,
+        c: MatMut<'_, T>,
+    ) -> Result<()> {
+        let a = a.into();
+        let values = a.need_values("spmm")?;
+        check_operands("spmm", a.pattern().rows(), a.pattern().cols(), b, c.as_ref())?;
+        let prepared = match a {
+            Sparse::Prepared(prepared) => {
+                prepared.check_op("spmm", &[Op::Spmm])?;
+                prepared.panel().zip(prepared.worked_values()).map(|(panel, values)| (panel, values, prepared.plan()))
+            }
+            _ => None,
+        };
+        match prepared {
+            Some((panel, values, plan)) => self.spmm_by_panels(alpha, panel, values, plan, b, beta, c),
+            None => self.spmm_directly(alpha, a.pattern(), values, b, beta, c),
+        }
+    }
+
+    /// C = alpha A^T B + beta C, A sparse M x K, B dense M x N, C dense K x N: the gradient of SpMM by its B.
+    ///
+    /// From a [`Csr`](crate::Csr) the transpose is made on every call; from a [`Prepared`](super::Prepared) it was made
+    /// once.
+    ///
+    /// # Errors
+    /// As [`Cpu::spmm`].
+    pub fn spmm_t<'a, T: Scalar>(
+        &self,
+        alpha: T,
+        a: impl Into<Sparse<'a, T>>,
+        b: MatRef<'_, T>,
+        beta: T,
+        c: MatMut<'_, T>,
+    ) -> Result<()> {
+        let a = a.into();
+        let values = a.need_values("spmm_t")?;
+        check_operands("spmm_t", a.pattern().cols(), a.pattern().rows(), b, c.as_ref())?;
+        let Sparse::Prepared(prepared) = a else {
+            let (pattern, order) = a.pattern().transpose();
+            let values: Vec<T> = order.iter().map(|&p| values[p]).collect();
+            return self.spmm_directly(alpha, &pattern, &values, b, beta, c);
+        };
+        prepared.check_op("spmm_t", &[Op::SpmmTransposed])?;
+        let values = prepared.worked_values().unwrap_or_default();
+        match prepared.panel() {
+            Some(panel) => self.spmm_by_panels(alpha, panel, values, prepared.plan(), b, beta, c),
+            None => self.spmm_directly(alpha, prepared.worked(), values, b, beta, c),
+        }
+    }
+
+    /// The direct path; shapes have been checked.
+    fn spmm_directly<T: Scalar>(
+        &self,
+        alpha: T,
+        pattern: &Pattern,
+        values: &[T],
+        b: MatRef<'_, T>,
+        beta: T,
+        mut c: MatMut<'_, T>,
+    ) -> Result<()> {
+        let n = c.cols();
+        let plan = self.direct_plan::<T>(Op::Spmm, pattern, n)?;
+        // alpha = 0 does not look at A and B, as in BLAS.
+        let skip = alpha == T::ZERO;
+        let tasks = by_nonzeros(pattern.row_ptr(), plan.tasks, plan.pieces_per_row(pattern.rows()));
+        let mut heads = Heads::new(&tasks, n);
+        let head = heads.shared();
+        let (ldc, out) = (c.stride(), Shared(c.reborrow().into_data().as_mut_ptr()));
+        self.for_each(tasks.len(), pattern.nnz().saturating_mul(n), |k| {
+            let task = &tasks[k];
+            if skip {
+                let begun = task.rows[0] + usize::from(task.continues);
+                let row = out.get().wrapping_add(begun * ldc);
+                // SAFETY: the rows that begin in this task are its own.
+                return unsafe { scale_rows(self.arch(), beta, task.rows[1] - begun, n, row, ldc) };
+            }
+            // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in this
+            // task, and its head, are its own.
+            unsafe {
+                spmm_rows(
+                    self.arch(),
+                    SpmmRows {
+                        row_ptr: pattern.row_ptr().as_ptr(),
+                        columns: pattern.col_idx().as_ptr(),
+                        values: values.as_ptr(),
+                        rows: task.rows,
+                        nonzeros: task.nonzeros,
+                        b: b.data().as_ptr(),
+                        ldb: b.stride(),
+                        n,
+                        alpha,
+                        beta,
+                        c: out.get(),
+                        ldc,
+                        head: head(k, task),
+                        ahead: plan.ahead,
+                    },
+                );
+            }
+        });
+        if !skip {
+            heads.add_to(&tasks, c);
+        }
+        Ok(())
+    }
+
+    /// The panel path; shapes have been checked, `values` are in panel order.
+    #[expect(clippy::too_many_arguments, reason = "the operation's own, and how to run it")]
+    fn spmm_by_panels<T: Scalar>(
+        &self,
+        alpha: T,
+        panel: &Panel,
+        values: &[T],
+        plan: &Plan,
+        b: MatRef<'_, T>,
+        beta: T,
+        c: MatMut<'_, T>,
+    ) -> Result<()> {
+        let n = c.cols();
+        let (ldc, out) = (c.stride(), Shared(c.into_data().as_mut_ptr()));
+        let tile = plan.tile_vectors * self.arch().vector_bytes() / size_of::<T>();
+        self.for_each(panel.blocks().len(), values.len().saturating_mul(n), |k| {
+            let block = &panel.blocks()[k];
+            let c = out.get().wrapping_add(block.rows.start * ldc);
+            // SAFETY: the rows of a block are its own task's, and inside C.
+            unsafe { scale_rows(self.arch(), beta, block.rows.len(), n, c, ldc) };
+            if alpha == T::ZERO {
+                return;
+            }
+            let mut packed = scratch::<T>(panel.width() * tile);
+            // The columns of a tile pass over all panels, so that the block of C stays in L2 however wide C is.
+            for column in (0..n).step_by(tile) {
+                for cell in block.cells(panel) {
+                    let task = SpmmPanel {
+                        cell: cell.cell,
+                        weights: values[cell.first..].as_ptr(),
+                        b: b.data()[cell.column * b.stride()..].as_ptr().wrapping_add(column),
+                        ldb: b.stride(),
+                        width: cell.width,
+                        n: tile.min(n - column),
+                        alpha,
+                        c: c.wrapping_add(column),
+                        ldc,
+                        rescale: std::ptr::null(),
+                        vectors: plan.tile_vectors,
+                        scratch: packed.as_mut_ptr(),
+                    };
+                    // SAFETY: a panel's cells index its own rows and columns, which are those of C and B; the block's
+                    // rows and the scratch are this task's own, and the scratch has a panel's room.
+                    unsafe { spmm_panel(self.arch(), task) };
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// The direct plan for one call.
+    pub(super) fn direct_plan<T: Scalar>(&self, op: Op, pattern: &Pattern, n: usize) -> Result<Plan> {
+        // Facts about the pattern would cost a pass over it, and the direct path needs none but its size.
+        let stats = Stats::size_of(pattern);
+        let options = self.plan_options(Path::Direct, 1);
+        Plan::choose(op, &stats, self.machine(), n, size_of::<T>(), &options)
+    }
+}
+
+/// Checks B and C against op(A) of `rows` x `cols`.
+fn check_operands<T: Scalar>(
+    op: &'static str,
+    rows: usize,
+    cols: usize,
+    b: MatRef<'_, T>,
+    c: MatRef<'_, T>,
+) -> Result<()> {
+    check_columns(op, c.cols())?;
+    check(op, "B", b, cols, c.cols())?;
+    check(op, "C", c, rows, c.cols())
+}

@@ -1,0 +1,192 @@
+//! Plans of the matrix operations: which path, which panels, how many tasks.
+
+use std::fmt;
+
+use super::{Stats, threads_per_row};
+use crate::error::{Error, Result};
+use crate::formats::MAX_WIDTH;
+use crate::machine::Machine;
+
+/// An operation on a sparse matrix A.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// C = alpha A B + beta C.
+    Spmm,
+    /// C = alpha A^T B + beta C.
+    SpmmTransposed,
+    /// A_ij = (C B^T)_ij on the pattern.
+    Sddmm,
+    /// E = f(C B^T on the pattern) D.
+    FusedMm,
+}
+
+/// Where the kernels read the nonzeros from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Path {
+    /// Whichever the model says is faster.
+    #[default]
+    Auto,
+    /// Straight from CSR, no preparation.
+    Direct,
+    /// From panels that are prepared once.
+    Panel,
+}
+
+/// What the caller knows about the use of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanOptions {
+    /// The path, or [`Path::Auto`].
+    pub path: Path,
+    /// How often the plan will be run. A panel costs the time of some runs to prepare.
+    pub reuse: usize,
+    /// Threads that will run it.
+    pub threads: usize,
+    /// Bytes of a vector register.
+    pub vector_bytes: usize,
+    /// Vector registers.
+    pub registers: usize,
+}
+
+/// Runs after which a panel has paid for its preparation.
+const PANEL_PAYS_AFTER: usize = 20;
+
+/// Tasks per thread of the direct path: enough that a late thread can be helped, few enough that starting them is free.
+const TASKS_PER_THREAD: usize = 16;
+
+/// Share of L1 that the packed panel takes: the rest is for the row of C, the offsets and the values that stream by.
+/// Measured: 40 of 48 KiB is best; the whole loses 8 %, two thirds 2 %.
+const L1_SHARE: (usize, usize) = (5, 6);
+
+/// Nonzeros per visit that a tile should have: at 12, eight vectors of C are loaded and stored per 96 multiply-adds.
+const GOOD_VISIT: f64 = 12.0;
+
+/// Nonzeros per visit below which the panel path loses to the direct one.
+const LEAST_VISIT: f64 = 3.5;
+
+/// How one operation on one pattern will be done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The operation.
+    pub op: Op,
+    /// Columns of the dense operands.
+    pub n: usize,
+    /// [`Path::Direct`] or [`Path::Panel`].
+    pub path: Path,
+    /// NT: threads that may share a row (see [`threads_per_row`]).
+    pub threads_per_row: usize,
+    /// Tasks of the direct path.
+    pub tasks: usize,
+    /// Nonzeros ahead at which the direct path prefetches rows of B; 0 for not at all.
+    pub ahead: usize,
+    /// Columns of a panel.
+    pub panel_width: usize,
+    /// Rows of a block, at most.
+    pub block_rows: usize,
+    /// Vectors of a tile in the panel path.
+    pub tile_vectors: usize,
+    /// Row blocks come in multiples of this: the threads.
+    pub blocks_multiple: usize,
+    reason: String,
+}
+
+impl Plan {
+    /// The plan for `op` with dense operands of `n` columns of `scalar_bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when `n` is 0.
+    pub fn choose(
+        op: Op,
+        stats: &Stats,
+        machine: &Machine,
+        n: usize,
+        scalar_bytes: usize,
+        options: &PlanOptions,
+    ) -> Result<Self> {
+        if n == 0 {
+            return Err(Error::argument("n", "0 columns; dense operands have at least 1"));
+        }
+        let threads = options.threads.max(1);
+        let lanes = (options.vector_bytes / scalar_bytes).max(1);
+        let l1 = machine.l1d_bytes() * L1_SHARE.0 / L1_SHARE.1;
+        let width_of = |vectors: usize| (l1 / (vectors * lanes * scalar_bytes)).clamp(16, MAX_WIDTH) / 8 * 8;
+
+        let all = n.div_ceil(lanes);
+        let widest = match op {
+            Op::Spmm | Op::SpmmTransposed => all.min(8),
+            // SDDMM keeps its dots beside the row of C, and FusedMM uses SDDMM's panels.
+            Op::Sddmm | Op::FusedMm => all.min(if options.registers >= 32 { 8 } else { 4 }),
+        };
+        let mut vectors = widest;
+        if matches!(op, Op::Spmm | Op::SpmmTransposed) {
+            // Narrower tiles make wider panels, so that a visit to a row of C is worth its load and store.
+            while vectors > 2 && stats.per_visit(width_of(vectors)) < GOOD_VISIT {
+                vectors = vectors.div_ceil(2);
+            }
+        }
+        let panel_width = width_of(vectors);
+        let per_visit = stats.per_visit(panel_width);
+
+        // A block of C (or of the dots) and what streams past it share L2; rows of C count once per tile.
+        let row_bytes = (vectors * lanes * scalar_bytes).max(64);
+        let block_rows = (machine.l2_bytes() / 2 / row_bytes).clamp(64, 2048);
+        // Copying a panel into L1 must be a small part of using it.
+        let block_nnz = stats.nnz as f64 / stats.rows.max(1) as f64 * block_rows.min(stats.rows) as f64;
+        let touched = (stats.cols as f64).min(block_nnz / per_visit.max(1.0) * panel_width as f64);
+        let copies_per_nonzero = touched / block_nnz.max(1.0);
+
+        let (path, reason) = match options.path {
+            Path::Direct | Path::Panel => (options.path, "as asked".to_string()),
+            Path::Auto if n == 1 => (Path::Direct, "one column: nothing to keep in registers".to_string()),
+            Path::Auto if options.reuse < PANEL_PAYS_AFTER => {
+                (Path::Direct, format!("{} runs do not pay for preparing panels", options.reuse))
+            }
+            Path::Auto if per_visit < LEAST_VISIT => {
+                (Path::Direct, format!("{per_visit:.1} nonzeros of a row in a panel do not pay for its row of C"))
+            }
+            Path::Auto if copies_per_nonzero > 1.0 => {
+                (Path::Direct, format!("panels would be copied {copies_per_nonzero:.1} times per use"))
+            }
+            Path::Auto => (Path::Panel, format!("{per_visit:.1} nonzeros of a row in a panel")),
+        };
+        let work_items = threads * TASKS_PER_THREAD;
+        let nt = threads_per_row(stats.rows, work_items);
+        Ok(Self {
+            op,
+            n,
+            path,
+            threads_per_row: nt,
+            tasks: if threads == 1 { 1 } else { work_items },
+            ahead: 16,
+            panel_width,
+            block_rows,
+            tile_vectors: vectors,
+            blocks_multiple: threads,
+            reason,
+        })
+    }
+}
+
+impl Plan {
+    /// Pieces into which one of `rows` rows may be cut: NT where rows are fewer than the tasks, else as many as balance
+    /// needs, since one long row would hold up all.
+    pub(crate) fn pieces_per_row(&self, rows: usize) -> usize {
+        if rows < self.tasks { self.threads_per_row.max(self.tasks / rows.max(1)) } else { self.tasks }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path {
+            Path::Panel => write!(
+                f,
+                "panel: {} columns x {} rows, {} vectors of the row at a time ({})",
+                self.panel_width, self.block_rows, self.tile_vectors, self.reason
+            ),
+            _ => write!(
+                f,
+                "direct: {} tasks, at most {} per row, prefetch {} ahead ({})",
+                self.tasks, self.threads_per_row, self.ahead, self.reason
+            ),
+        }
+    }
+}

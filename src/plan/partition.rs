@@ -1,0 +1,147 @@
+//! Cutting rows into tasks of equal numbers of nonzeros.
+
+/// A piece of work: whole rows, but for the first, which may have begun in the task before, and the last, which may go on in
+/// the one after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// First row and one past the last.
+    pub rows: [usize; 2],
+    /// First nonzero and one past the last.
+    pub nonzeros: [usize; 2],
+    /// Whether the first row began in the task before: its part is added to that one's result, in task order.
+    pub continues: bool,
+}
+
+/// At most `parts` tasks (and at most `split` per row) of about equal weight, where a row weighs its nonzeros and one more:
+/// empty rows are work as well. Every row begins in exactly one task and every nonzero is in exactly one.
+pub fn by_nonzeros(row_ptr: &[usize], parts: usize, split: usize) -> Vec<Task> {
+    let rows = row_ptr.len() - 1;
+    let total = row_ptr[rows] + rows;
+    let mut tasks: Vec<Task> = Vec::with_capacity(parts);
+    // Where the last task ended: a row and the nonzeros of that row already taken.
+    let (mut row, mut at) = (0, 0);
+    for part in 1..=parts.max(1) {
+        let goal = if part == parts.max(1) { total } else { (total as u128 * part as u128 / parts as u128) as usize };
+        // The first row whose end lies beyond the goal.
+        let (mut low, mut high) = (row, rows);
+        while low < high {
+            let middle = low.midpoint(high);
+            if row_ptr[middle + 1] + middle < goal { low = middle + 1 } else { high = middle }
+        }
+        let (mut end_row, mut end) = (low, row_ptr[low.min(rows)]);
+        if low < rows {
+            let nnz = row_ptr[low + 1] - row_ptr[low];
+            // A row is cut only where it is long enough to be worth a sum of parts.
+            let piece = nnz.div_ceil(split.max(1)).max(MIN_PIECE);
+            let inside = goal.saturating_sub(low).saturating_sub(row_ptr[low]).min(nnz);
+            let inside = inside.checked_div(piece).unwrap_or(0) * piece;
+            match inside {
+                0 => {}
+                _ if inside + piece > nnz => (end_row, end) = (low + 1, row_ptr[low + 1]),
+                _ => end = row_ptr[low] + inside,
+            }
+        }
+        if part == parts.max(1) {
+            (end_row, end) = (rows, row_ptr[rows]);
+        }
+        if (end_row, end) <= (row, at) && !(rows == 0 && tasks.is_empty()) {
+            continue;
+        }
+        let cut = end_row < rows && end > row_ptr[end_row];
+        let continues = row < rows && at > row_ptr[row];
+        tasks.push(Task { rows: [row, end_row + usize::from(cut)], nonzeros: [at, end], continues });
+        (row, at) = (end_row, end);
+    }
+    tasks
+}
+
+/// Nonzeros below which a row is not cut.
+const MIN_PIECE: usize = 256;
+
+/// Bounds of row blocks of at most `max_rows` rows and about equal numbers of nonzeros, `multiple` of them or a multiple of
+/// that many, where there are rows enough.
+pub fn blocks(row_ptr: &[usize], max_rows: usize, multiple: usize) -> Vec<usize> {
+    let rows = row_ptr.len() - 1;
+    let count = rows.div_ceil(max_rows.max(1)).next_multiple_of(multiple.max(1)).min(rows).max(1);
+    let total = row_ptr[rows] + rows;
+    let mut bounds = vec![0];
+    for part in 1..count {
+        let goal = (total as u128 * part as u128 / count as u128) as usize;
+        let last = bounds[bounds.len() - 1];
+        let mut end = last + row_ptr[last..rows].iter().zip(last..).take_while(|&(&p, i)| p + i < goal).count();
+        // A stretch of short rows still ends after max_rows of them.
+        while end > bounds[bounds.len() - 1] + max_rows {
+            bounds.push(bounds[bounds.len() - 1] + max_rows);
+        }
+        end = end.min(rows);
+        if end > bounds[bounds.len() - 1] {
+            bounds.push(end);
+        }
+    }
+    while rows > bounds[bounds.len() - 1] + max_rows {
+        bounds.push(bounds[bounds.len() - 1] + max_rows);
+    }
+    bounds.push(rows);
+    bounds.dedup();
+    bounds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(row_ptr: &[usize], parts: usize, split: usize) -> Vec<Task> {
+        let tasks = by_nonzeros(row_ptr, parts, split);
+        let rows = row_ptr.len() - 1;
+        assert!(tasks.len() <= parts.max(1));
+        let (mut row, mut at) = (0, 0);
+        for task in &tasks {
+            assert_eq!(task.nonzeros[0], at);
+            assert_eq!(task.continues, row > task.rows[0]);
+            assert_eq!(task.rows[0], row - usize::from(task.continues));
+            for i in task.rows[0]..task.rows[1] {
+                assert!(row_ptr[i] <= task.nonzeros[1] && row_ptr[i + 1] >= task.nonzeros[0]);
+            }
+            (row, at) = (task.rows[1], task.nonzeros[1]);
+        }
+        assert_eq!((row, at), (rows, row_ptr[rows]), "{row_ptr:?} {parts}");
+        tasks
+    }
+
+    #[test]
+    fn every_row_and_nonzero_once() {
+        let shapes: [&[usize]; 7] = [
+            &[],
+            &[0, 0, 0],
+            &[5; 40],
+            &[100_000],
+            &[0, 0, 10_000, 0, 3, 9_000, 0],
+            &[1, 2, 3, 4, 5, 6, 7, 8, 9],
+            &[300, 0, 300, 0, 5000],
+        ];
+        for lens in shapes {
+            let mut row_ptr = vec![0];
+            for len in lens {
+                row_ptr.push(row_ptr[row_ptr.len() - 1] + len);
+            }
+            for parts in [1, 2, 3, 7, 32, 100] {
+                for split in [1, 2, 16, usize::MAX] {
+                    check(&row_ptr, parts, split);
+                }
+                for max_rows in [1, 3, 1000] {
+                    let bounds = blocks(&row_ptr, max_rows, parts);
+                    assert_eq!((bounds[0], bounds[bounds.len() - 1]), (0, lens.len()));
+                    assert!(bounds.windows(2).all(|w| w[0] < w[1] && w[1] - w[0] <= max_rows), "{bounds:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_giant_row_is_shared() {
+        let tasks = check(&[0, 100_000], 8, usize::MAX);
+        assert_eq!(tasks.len(), 8);
+        assert!(tasks.iter().all(|t| t.nonzeros[1] - t.nonzeros[0] < 14_000));
+        assert_eq!(check(&[0, 100_000], 8, 2).len(), 2);
+    }
+}

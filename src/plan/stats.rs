@@ -1,0 +1,75 @@
+//! Facts about a pattern that plans are chosen by.
+
+use crate::formats::Pattern;
+
+/// Widths of panels at which visits are counted.
+const WIDTHS: [usize; 4] = [32, 64, 128, 256];
+
+/// Rows that are looked at for the number of visits; more would tell the same.
+const SAMPLE: usize = 2048;
+
+/// Facts about a sparsity pattern.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stats {
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub cols: usize,
+    /// Number of nonzeros.
+    pub nnz: usize,
+    /// Rows without nonzeros.
+    pub empty_rows: usize,
+    /// Most nonzeros in a row.
+    pub max_row: usize,
+    /// Mean nonzeros of a row in a panel of 32, 64, 128 and 256 columns where it has any.
+    per_visit: [f64; WIDTHS.len()],
+}
+
+impl Stats {
+    /// The facts about `pattern`, in one pass over its row pointers and one over a sample of its rows.
+    pub fn of(pattern: &Pattern) -> Self {
+        let lens = || pattern.row_ptr().windows(2).map(|w| w[1] - w[0]);
+        let rows = pattern.rows();
+        let step = rows.div_ceil(SAMPLE).max(1);
+        let mut per_visit = [0.0; WIDTHS.len()];
+        for (mean, width) in per_visit.iter_mut().zip(WIDTHS) {
+            let (mut visits, mut nnz) = (0usize, 0usize);
+            for i in (0..rows).step_by(step) {
+                let row = pattern.row(i);
+                nnz += row.len();
+                // Neighbours in different panels; unsorted rows count too many, and are seldom.
+                visits += usize::from(!row.is_empty());
+                visits += row.windows(2).filter(|w| w[0] / width as u32 != w[1] / width as u32).count();
+            }
+            *mean = nnz as f64 / visits.max(1) as f64;
+        }
+        Self {
+            rows,
+            cols: pattern.cols(),
+            nnz: pattern.nnz(),
+            empty_rows: lens().filter(|&len| len == 0).count(),
+            max_row: lens().max().unwrap_or(0),
+            per_visit,
+        }
+    }
+
+    /// The size of `pattern` and nothing else, without a pass over it: enough for the direct path.
+    pub(crate) fn size_of(pattern: &Pattern) -> Self {
+        let (rows, cols, nnz) = (pattern.rows(), pattern.cols(), pattern.nnz());
+        Self { rows, cols, nnz, empty_rows: 0, max_row: 0, per_visit: [0.0; WIDTHS.len()] }
+    }
+
+    /// Share of the entries that are nonzero.
+    pub fn density(&self) -> f64 {
+        self.nnz as f64 / (self.rows as f64 * self.cols as f64).max(1.0)
+    }
+
+    /// Mean nonzeros of a row in a panel of `width` columns where it has any, interpolated between the counted widths.
+    pub fn per_visit(&self, width: usize) -> f64 {
+        let upper = WIDTHS.iter().position(|&w| w >= width).unwrap_or(WIDTHS.len() - 1);
+        let lower = upper.saturating_sub(1);
+        let (w0, w1) = (WIDTHS[lower] as f64, WIDTHS[upper] as f64);
+        let share = if w1 > w0 { ((width as f64 - w0) / (w1 - w0)).clamp(0.0, 1.0) } else { 0.0 };
+        self.per_visit[lower] + share * (self.per_visit[upper] - self.per_visit[lower])
+    }
+}

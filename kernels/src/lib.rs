@@ -18,6 +18,8 @@ mod scalar;
 mod sddmm;
 mod spmm;
 mod tile;
+mod stream;
+mod ttm;
 
 pub use arch::Arch;
 pub use exp::exp;
@@ -27,3 +29,5 @@ pub use prefetch::{prefetch_l1, prefetch_row};
 pub use scalar::Scalar;
 pub use sddmm::{SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
 pub use spmm::{Cell, SpmmPanel, SpmmRows, Visit, scale_rows, spmm_panel, spmm_rows};
+pub use stream::{store_streaming, stream_fence};
+pub use ttm::{TtmFibers, ttm_fibers, ttv_fibers};

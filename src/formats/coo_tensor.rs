@@ -30,6 +30,11 @@ pub(crate) fn check_mode_order(mode_order: &[usize], order: usize) -> Result<()>
     Err(Error::argument("mode_order", format!("{mode_order:?} is not an order of the modes 0 to {}", order - 1)))
 }
 
+/// Whether `mode` is one of `order` modes.
+pub(crate) fn check_mode(mode: usize, order: usize) -> Result<()> {
+    check_modes("mode", &[mode], order)
+}
+
 /// Whether `modes` are modes of a tensor of `order`, none twice.
 pub(crate) fn check_modes(name: &'static str, modes: &[usize], order: usize) -> Result<()> {
     for (at, &mode) in modes.iter().enumerate() {

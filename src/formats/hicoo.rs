@@ -11,12 +11,12 @@
 use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
-use super::CooTensor;
 use super::coo_tensor::check_modes;
 use super::deposit::{Deposit, interleave};
 use super::packing::mode_bits;
 use super::places::{Places, TASK};
 use super::radix::{self, Key};
+use super::{CooTensor, Fibers};
 use crate::error::{Error, Result};
 
 /// The block size of the PASTA suite, 128: a block's rows of a factor of 32 single-precision columns fill 16 KiB of L1.
@@ -102,6 +102,9 @@ pub(super) struct Blocked<P> {
     pub pattern: BlockPattern,
     /// Full coordinates in the free modes.
     pub free: Vec<Vec<u32>>,
+    /// First entry of each run that shares its place in the blocked modes, and the end of the last one; empty when no mode
+    /// is free.
+    pub runs: Vec<usize>,
     pub payload: Vec<P>,
 }
 
@@ -168,6 +171,16 @@ fn block_by<K: Key, P: Copy + Send + Sync>(
     let corner = |c: usize| ptr.par_iter().map(|&p| deposit.coordinate(entries[p].0, c) >> block_bits).collect();
     let blocks = (0..blocked.len()).map(corner).collect();
     ptr.push(places.n);
+    let free_bits: u32 = free.iter().map(width).sum();
+    let runs = match free.len() {
+        0 => Vec::new(),
+        _ => {
+            let new = |&p: &usize| p == 0 || entries[p - 1].0.above(free_bits) != entries[p].0.above(free_bits);
+            let mut runs: Vec<usize> = (0..places.n).into_par_iter().with_min_len(TASK).filter(new).collect();
+            runs.push(places.n);
+            runs
+        }
+    };
     // The element coordinate's bits are a contiguous field: no need to go bit by bit.
     let mut at = shift;
     let elements = blocked
@@ -187,7 +200,7 @@ fn block_by<K: Key, P: Copy + Send + Sync>(
         })
         .collect();
     let pattern = BlockPattern { block_bits, modes: blocked.to_vec(), ptr, blocks, elements };
-    Ok(Blocked { pattern, free, payload: entries.into_par_iter().with_min_len(TASK).map(|(_, x)| x).collect() })
+    Ok(Blocked { pattern, free, runs, payload: entries.into_par_iter().with_min_len(TASK).map(|(_, x)| x).collect() })
 }
 
 /// A sparse tensor in HiCOO (all modes blocked) or gHiCOO (some modes free).
@@ -197,6 +210,7 @@ pub struct HiCoo<T> {
     pattern: BlockPattern,
     free_modes: Vec<usize>,
     free: Vec<Vec<u32>>,
+    runs: Vec<usize>,
     values: Vec<T>,
 }
 
@@ -220,8 +234,8 @@ impl<T: Scalar> HiCoo<T> {
         let mut free_modes = free_modes.to_vec();
         free_modes.sort_unstable();
         let sorted = block("HiCOO", coo.places(), &blocked, &free_modes, block_bits, |p| coo.values()[p])?;
-        let Blocked { pattern, free, payload: values } = sorted;
-        Ok(Self { dims: coo.dims().to_vec(), pattern, free_modes, free, values })
+        let Blocked { pattern, free, runs, payload: values } = sorted;
+        Ok(Self { dims: coo.dims().to_vec(), pattern, free_modes, free, runs, values })
     }
 
     /// Number of modes.
@@ -278,9 +292,50 @@ impl<T: Scalar> HiCoo<T> {
         Ok(Self { values, ..self.clone() })
     }
 
-    /// Bytes of all indices.
+    /// Bytes of all indices: of the blocks, 4 per entry and free mode, 8 per run of entries that only free modes tell apart.
     pub fn index_bytes(&self) -> usize {
-        self.pattern.index_bytes() + size_of::<u32>() * self.free_modes.len() * self.nnz()
+        let free = size_of::<u32>() * self.free_modes.len() * self.nnz();
+        self.pattern.index_bytes() + free + size_of::<usize>() * self.runs.len()
+    }
+
+    /// The fibers of the only free mode.
+    ///
+    /// # Errors
+    /// [`Error::Structure`] when not exactly one mode is free.
+    pub fn fibers(&self) -> Result<Fibers<'_, T>> {
+        match (&self.free_modes[..], &self.free[..]) {
+            ([mode], [leaf]) => Ok(Fibers { dim: self.dims[*mode], ptr: &self.runs, leaf, values: &self.values }),
+            (modes, _) => Err(Error::structure("gHiCOO", format!("modes {modes:?} are free; fibers need exactly one"))),
+        }
+    }
+
+    /// Blocks of the places in the blocked modes, each place once: the pattern of a product in the free mode.
+    ///
+    /// # Errors
+    /// As [`HiCoo::fibers`].
+    pub fn fiber_pattern(&self) -> Result<BlockPattern> {
+        self.fibers()?;
+        let heads = &self.runs[..self.runs.len() - 1];
+        let at_heads = |elements: &Vec<u8>| heads.iter().map(|&p| elements[p]).collect();
+        Ok(BlockPattern {
+            block_bits: self.pattern.block_bits,
+            modes: self.pattern.modes.clone(),
+            // A block starts with a run.
+            ptr: self.pattern.ptr.iter().map(|&p| self.runs.partition_point(|&run| run < p)).collect(),
+            blocks: self.pattern.blocks.clone(),
+            elements: self.pattern.elements.iter().map(at_heads).collect(),
+        })
+    }
+
+    /// The tensor of one mode less that holds `values` on [`HiCoo::fiber_pattern`].
+    pub(crate) fn without_free_mode(&self, values: Vec<T>) -> Result<Self> {
+        let mode = self.free_modes.first().copied().unwrap_or(0);
+        let mut pattern = self.fiber_pattern()?;
+        pattern.modes.iter_mut().for_each(|m| *m -= usize::from(*m > mode));
+        let mut dims = self.dims.clone();
+        dims.remove(mode);
+        debug_assert_eq!(values.len(), self.runs.len() - 1);
+        Ok(Self { dims, pattern, free_modes: Vec::new(), free: Vec::new(), runs: Vec::new(), values })
     }
 
     /// The same tensor in coordinate format, entries in block order.

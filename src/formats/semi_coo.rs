@@ -215,6 +215,17 @@ impl<T: Scalar> SemiHiCoo<T> {
         Ok(Self { dims: scoo.dims.clone(), dense_modes: scoo.dense_modes.clone(), pattern, values })
     }
 
+    /// The tensor of arrays that are known to be valid.
+    pub(crate) fn from_checked(
+        dims: Vec<usize>,
+        dense_modes: Vec<usize>,
+        pattern: BlockPattern,
+        values: Mat<T>,
+    ) -> Self {
+        debug_assert_eq!(pattern.ptr()[pattern.num_blocks()], values.rows());
+        Self { dims, dense_modes, pattern, values }
+    }
+
     /// The same tensor in sCOO, blocks in the same order.
     pub fn to_semi_coo(&self) -> SemiCoo<T> {
         let coords = (0..self.pattern.modes().len()).map(|level| self.pattern.expand(level)).collect();

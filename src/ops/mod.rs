@@ -9,3 +9,9 @@ mod spmm;
 
 pub use operand::Sparse;
 pub use prepare::Prepared;
+//! One file per operation.
+
+mod ttm;
+mod ttv;
+
+pub use ttm::TtmAlgorithm;

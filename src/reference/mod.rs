@@ -22,6 +22,7 @@
 //! Operations that compute in stages say how they carry the first stage's error through the second one.
 
 mod matrix;
+mod tensor;
 
 use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
@@ -30,6 +31,7 @@ use crate::dense::MatRef;
 use crate::error::{Error, Result};
 
 pub use matrix::{Edge, fusedmm, sddmm, spmm, spmm_t};
+pub use tensor::{ttm, ttv};
 
 /// The numbers of an element type that the bound is made of.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,307 @@
+//! TTM, the tensor times a matrix in one mode: Y = X x_n U, y(.., r, ..) = sum over i_n of x(.., i_n, ..) U(i_n, r).
+//!
+//! U is I_n x R, as in the PASTA suite (the transpose of Kolda and Bader's). Mode n becomes dense, the other modes keep
+//! their places: one row of R values for each fiber of X in mode n, so the result's pattern is known beforehand.
+
+use rayon::prelude::*;
+use sparsimd_kernels::{Scalar, TtmFibers, ttm_fibers};
+
+use crate::cpu::Cpu;
+use crate::dense::{ALIGN, Mat, MatMut, MatRef};
+use crate::error::{Error, Result};
+use crate::formats::{CooTensor, FiberCoo, Fibers, HiCoo, SemiCoo, SemiHiCoo, check_mode};
+
+/// Nonzeros between the one at hand and the one whose row of U is prefetched: within 3 % of the best at 8 to 32, whether U is in L2
+/// or in L3.
+const AHEAD: usize = 16;
+/// Results larger than this bypass the caches: they would drive U out of the last level of common ones.
+const STREAM_BYTES: usize = 16 << 20;
+/// Tasks for each thread: what is left when one thread has finished is then a sixteenth of its share at most.
+const TASKS_PER_THREAD: usize = 16;
+
+/// How a TTM is cut into tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TtmAlgorithm {
+    /// By fibers, unless there are too few of them.
+    #[default]
+    Auto,
+    /// Fiber-centric: a task computes whole rows of Y.
+    Fiber,
+    /// Element-centric: a task computes one register of columns of its rows, so that even a single fiber occupies all threads;
+    /// the nonzeros are read again for each register.
+    Element,
+}
+
+/// A pointer that tasks share; each writes its own places.
+#[derive(Clone, Copy)]
+pub(super) struct Shared<T>(*mut T);
+// SAFETY: the pointer is only used by tasks on disjoint places.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    pub fn new(p: *mut T) -> Self {
+        Self(p)
+    }
+
+    /// A method, so that closures capture the wrapper and not the pointer in it.
+    pub fn get(self) -> *mut T {
+        self.0
+    }
+}
+
+/// `ptr`'s fibers in runs of about equal work: a nonzero is a row of U read, a fiber a row of Y written.
+pub(super) fn cut_fibers(ptr: &[usize], tasks: usize) -> Vec<[usize; 2]> {
+    let fibers = ptr.len() - 1;
+    let work = |f: usize| ptr[f] + f;
+    let total = work(fibers);
+    let bound = |task: usize| {
+        let want = (total as u128 * task as u128 / tasks as u128) as usize;
+        // The first fiber whose work before it reaches the bound: `work` ascends.
+        let (mut low, mut high) = (0, fibers);
+        while low < high {
+            let middle = (low + high) / 2;
+            if work(middle) < want { low = middle + 1 } else { high = middle }
+        }
+        low
+    };
+    let bounds: Vec<usize> = (0..=tasks).map(bound).collect();
+    bounds.windows(2).map(|w| [w[0], w[1]]).filter(|[a, b]| a < b).collect()
+}
+
+/// What is multiplied: fibers of nonzeros that hold `block` values each.
+struct Blocks<'a, T> {
+    ptr: &'a [usize],
+    leaf: &'a [u32],
+    x: &'a [T],
+    x_stride: usize,
+    block: usize,
+}
+
+impl Cpu {
+    /// Y = X x_n U for the mode n whose fibers X is given by: [`FiberCoo`], [`Fibers::of_csf`] or [`HiCoo::fibers`]. Row f of
+    /// `y` receives fiber f.
+    ///
+    /// `u` is I_n x R, `y` fibers x R. Bit-reproducible on any number of threads.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `u` or `y` has another shape.
+    pub fn ttm_into<'a, T: Scalar>(
+        &self,
+        x: impl Into<Fibers<'a, T>>,
+        u: MatRef<'_, T>,
+        algorithm: TtmAlgorithm,
+        y: MatMut<'_, T>,
+    ) -> Result<()> {
+        let x = x.into();
+        check_u(u, x.dim)?;
+        if (y.rows(), y.cols()) != (x.len(), u.cols()) {
+            let detail = format!("Y is {} x {}, expected {} x {}", y.rows(), y.cols(), x.len(), u.cols());
+            return Err(Error::shape("ttm", detail));
+        }
+        let blocks = Blocks { ptr: x.ptr, leaf: x.leaf, x: x.values, x_stride: 1, block: 1 };
+        self.multiply(&blocks, u, algorithm, y);
+        Ok(())
+    }
+
+    /// Y = X x_n U as a semi-sparse tensor with mode n dense.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `u` is not I_n x R; [`Error::Argument`] when Y does not fit the address space.
+    ///
+    /// ```
+    /// use sparsimd::{CooTensor, Cpu, Mat, formats::FiberCoo};
+    /// // x(0, 0) = 2, x(0, 2) = 3; U = ((1, 2), (3, 4), (5, 6)).
+    /// let x = CooTensor::new(vec![2, 3], vec![vec![0, 0], vec![0, 2]], vec![2.0, 3.0])?;
+    /// let u = Mat::from_fn(3, 2, |i, r| (2 * i + r + 1) as f64)?;
+    /// let y = Cpu::new()?.ttm(&FiberCoo::new(x, 1)?, u.as_ref(), Default::default())?;
+    /// assert_eq!((y.coords(0), y.values().row(0)), (&[0][..], &[17.0, 22.0][..]));
+    /// # Ok::<(), sparsimd::Error>(())
+    /// ```
+    pub fn ttm<T: Scalar>(&self, x: &FiberCoo<T>, u: MatRef<'_, T>, algorithm: TtmAlgorithm) -> Result<SemiCoo<T>> {
+        check_u(u, x.dims()[x.mode()])?;
+        let mut y = Mat::zeros(x.num_fibers(), u.cols())?;
+        self.ttm_into(x, u, algorithm, y.as_mut())?;
+        let mut dims = x.dims().to_vec();
+        dims[x.mode()] = u.cols();
+        Ok(SemiCoo::from_checked(dims, vec![x.mode()], x.coords().to_vec(), y))
+    }
+
+    /// Y = X x_n U of a tensor in gHiCOO, n being its only free mode, as a semi-sparse tensor in the same blocks.
+    ///
+    /// # Errors
+    /// As [`Cpu::ttm`], and [`Error::Structure`] when not exactly one mode is free.
+    pub fn ttm_hicoo<T: Scalar>(
+        &self,
+        x: &HiCoo<T>,
+        u: MatRef<'_, T>,
+        algorithm: TtmAlgorithm,
+    ) -> Result<SemiHiCoo<T>> {
+        let fibers = x.fibers()?;
+        check_u(u, fibers.dim)?;
+        let mut y = Mat::zeros(fibers.len(), u.cols())?;
+        self.ttm_into(fibers, u, algorithm, y.as_mut())?;
+        let mode = x.free_modes()[0];
+        let mut dims = x.dims().to_vec();
+        dims[mode] = u.cols();
+        Ok(SemiHiCoo::from_checked(dims, vec![mode], x.fiber_pattern()?, y))
+    }
+
+    /// Y = X x_n U of a semi-sparse tensor. Mode n, sparse or dense before, becomes the last of the dense modes.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when `mode` is not below the order, or Y does not fit the address space; [`Error::Shape`] when
+    /// `u` is not I_n x R.
+    pub fn ttm_semi<T: Scalar>(&self, x: &SemiCoo<T>, mode: usize, u: MatRef<'_, T>) -> Result<SemiCoo<T>> {
+        check_mode(mode, x.order())?;
+        check_u(u, x.dims()[mode])?;
+        match x.sparse_modes().iter().position(|&m| m == mode) {
+            Some(level) => self.ttm_semi_sparse(x, level, u),
+            None => self.ttm_semi_dense(x, mode, u),
+        }
+    }
+
+    /// In a sparse mode: the outer products of blocks and rows of U, added up by fibers.
+    fn ttm_semi_sparse<T: Scalar>(&self, x: &SemiCoo<T>, level: usize, u: MatRef<'_, T>) -> Result<SemiCoo<T>> {
+        let mode = x.sparse_modes()[level];
+        let sparse_dims: Vec<usize> = x.sparse_modes().iter().map(|&m| x.dims()[m]).collect();
+        // Positions of blocks take the place of values, so that sorting the places by fibers tells where blocks go.
+        let positions: Vec<f64> = (0..x.num_blocks()).map(|p| p as f64).collect();
+        let places = CooTensor::from_checked(sparse_dims, x.all_coords().to_vec(), positions);
+        let fibers = self.install(|| FiberCoo::new(places, level))?;
+        let stride = x.values().stride();
+        let mut sorted = Mat::zeros(x.num_blocks(), x.block_len())?;
+        let sorted_stride = sorted.as_ref().stride().max(1);
+        self.install(|| {
+            let rows = sorted.as_mut().into_data().par_chunks_mut(sorted_stride);
+            rows.zip(fibers.values()).for_each(|(row, &p)| {
+                let from = &x.values().data()[p as usize * stride..][..x.block_len()];
+                row[..x.block_len()].copy_from_slice(from);
+            });
+        });
+        let cols = x.block_len().checked_mul(u.cols());
+        let cols = cols.ok_or_else(|| Error::argument("ttm", "a block of Y does not fit the address space"))?;
+        let mut y = Mat::zeros(fibers.num_fibers(), cols)?;
+        let blocks = Blocks {
+            ptr: fibers.ptr(),
+            leaf: fibers.leaf(),
+            x: sorted.as_ref().data(),
+            x_stride: sorted_stride,
+            block: x.block_len(),
+        };
+        self.multiply(&blocks, u, TtmAlgorithm::Fiber, y.as_mut());
+        let mut dims = x.dims().to_vec();
+        dims[mode] = u.cols();
+        let dense_modes = [x.dense_modes(), &[mode]].concat();
+        Ok(SemiCoo::from_checked(dims, dense_modes, fibers.coords().to_vec(), y))
+    }
+
+    /// In a dense mode: every block, turned so that mode n comes last, times U.
+    fn ttm_semi_dense<T: Scalar>(&self, x: &SemiCoo<T>, mode: usize, u: MatRef<'_, T>) -> Result<SemiCoo<T>> {
+        let at = x.dense_modes().iter().position(|&m| m == mode).expect("a mode is sparse or dense");
+        let lens: Vec<usize> = x.dense_modes().iter().map(|&m| x.dims()[m]).collect();
+        let (n, inner) = (lens[at], lens[at + 1..].iter().product::<usize>());
+        let rows: usize = lens[..at].iter().product::<usize>() * inner;
+        let cols = rows.checked_mul(u.cols());
+        let cols = cols.ok_or_else(|| Error::argument("ttm", "a block of Y does not fit the address space"))?;
+        let mut y = Mat::zeros(x.num_blocks(), cols)?;
+        let stride = y.as_ref().stride().max(1);
+        // A block is `rows` fibers of n values: the same for all blocks.
+        let ptr: Vec<usize> = (0..=rows).map(|row| row * n).collect();
+        let leaf: Vec<u32> = (0..rows).flat_map(|_| 0..n as u32).collect();
+        self.install(|| {
+            y.as_mut().into_data().par_chunks_mut(stride).enumerate().for_each_init(
+                || vec![T::ZERO; rows * n],
+                |turned, (p, y)| {
+                    let block = x.values().row(p);
+                    for (row, fiber) in turned.chunks_exact_mut(n.max(1)).enumerate() {
+                        let (outer, inside) = (row / inner, row % inner);
+                        fiber.iter_mut().enumerate().for_each(|(k, t)| *t = block[(outer * n + k) * inner + inside]);
+                    }
+                    let blocks = Blocks { ptr: &ptr, leaf: &leaf, x: turned, x_stride: 1, block: 1 };
+                    let task = task(&blocks, u, u.cols(), y.as_mut_ptr(), u.cols(), false);
+                    // SAFETY: `ptr` and `leaf` were made for the block above and U has n rows; `y` is this block's row, of
+                    // rows * R values.
+                    unsafe { ttm_fibers(self.arch(), task) };
+                },
+            );
+        });
+        let mut dims = x.dims().to_vec();
+        dims[mode] = u.cols();
+        let mut dense_modes: Vec<usize> = x.dense_modes().iter().copied().filter(|&m| m != mode).collect();
+        dense_modes.push(mode);
+        Ok(SemiCoo::from_checked(dims, dense_modes, x.all_coords().to_vec(), y))
+    }
+
+    /// Row f of `y`: the products of fiber f. Shapes have been checked.
+    fn multiply<T: Scalar>(&self, x: &Blocks<'_, T>, u: MatRef<'_, T>, algorithm: TtmAlgorithm, y: MatMut<'_, T>) {
+        let (cols, stride, fibers) = (u.cols(), y.stride(), y.rows());
+        debug_assert_eq!(y.cols(), cols * x.block);
+        if fibers == 0 || cols == 0 {
+            return;
+        }
+        let y = y.into_data();
+        let aligned = y.as_ptr().addr().is_multiple_of(ALIGN) && (stride * size_of::<T>()).is_multiple_of(ALIGN);
+        let whole = x.block == 1 || (cols * size_of::<T>()).is_multiple_of(ALIGN);
+        let stream = aligned && whole && size_of_val::<[T]>(y) > STREAM_BYTES;
+        let lanes = (self.arch().vector_bytes() / size_of::<T>()).max(1);
+        let by_element = match algorithm {
+            TtmAlgorithm::Fiber => false,
+            TtmAlgorithm::Element => true,
+            TtmAlgorithm::Auto => fibers < 4 * self.threads() && cols > lanes,
+        };
+        let width = if by_element { lanes } else { cols };
+        let runs = cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads());
+        let tasks: Vec<([usize; 2], usize)> =
+            runs.iter().flat_map(|&run| (0..cols).step_by(width).map(move |at| (run, at))).collect();
+        let shared = Shared::new(y.as_mut_ptr());
+        self.install(|| {
+            tasks.into_par_iter().with_max_len(1).for_each(|([first, end], at)| {
+                let fibers = Blocks { ptr: &x.ptr[first..=end], ..*x };
+                let y = shared.get().wrapping_add(first * stride + at);
+                let width = width.min(cols - at);
+                let u = MatRef::new(&u.data()[at..], u.rows(), width, u.stride()).expect("columns of a valid view");
+                let task = task(&fibers, u, cols, y, stride, stream);
+                // SAFETY: formats keep `ptr` ascending within `leaf` and coordinates below the mode's length, which is U's
+                // number of rows; tasks are disjoint in fibers or columns, all inside `y`.
+                unsafe { ttm_fibers(self.arch(), task) };
+            });
+        });
+    }
+}
+
+/// The kernel's view of one task.
+fn task<'a, T: Scalar>(
+    x: &Blocks<'a, T>,
+    u: MatRef<'_, T>,
+    y_block: usize,
+    y: *mut T,
+    y_stride: usize,
+    stream: bool,
+) -> TtmFibers<'a, T> {
+    TtmFibers {
+        ptr: x.ptr,
+        leaf: x.leaf,
+        x: x.x,
+        x_stride: x.x_stride,
+        block: x.block,
+        u: u.data().as_ptr(),
+        u_stride: u.stride(),
+        cols: u.cols(),
+        y,
+        y_stride,
+        y_block,
+        ahead: AHEAD,
+        stream,
+    }
+}
+
+/// Whether `u` has a row for every coordinate of the mode.
+fn check_u<T>(u: MatRef<'_, T>, dim: usize) -> Result<()> {
+    if u.rows() == dim && u.cols() > 0 {
+        return Ok(());
+    }
+    Err(Error::shape("ttm", format!("U is {} x {}, expected {dim} rows and at least one column", u.rows(), u.cols())))
+}

@@ -1,0 +1,70 @@
+//! TTV, the tensor times a vector in one mode: y(others) = sum over i_n of x(.., i_n, ..) v(i_n).
+
+use rayon::prelude::*;
+use sparsimd_kernels::{Scalar, ttv_fibers};
+
+use super::ttm::cut_fibers;
+use crate::cpu::Cpu;
+use crate::error::{Error, Result};
+use crate::formats::{CooTensor, FiberCoo, Fibers, HiCoo};
+
+/// Tasks for each thread, as in TTM.
+const TASKS_PER_THREAD: usize = 16;
+
+impl Cpu {
+    /// y = X x_n v for the mode n whose fibers X is given by: [`FiberCoo`], [`Fibers::of_csf`] or [`HiCoo::fibers`];
+    /// `y[f]` receives fiber f. Bit-reproducible on any number of threads.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `v` has not I_n elements or `y` not one for each fiber.
+    pub fn ttv_into<'a, T: Scalar>(&self, x: impl Into<Fibers<'a, T>>, v: &[T], y: &mut [T]) -> Result<()> {
+        let x = x.into();
+        if v.len() != x.dim {
+            return Err(Error::shape("ttv", format!("v has {} elements, expected {}", v.len(), x.dim)));
+        }
+        if y.len() != x.len() {
+            return Err(Error::shape("ttv", format!("y has {} elements, expected {}", y.len(), x.len())));
+        }
+        let mut rest = y;
+        let runs = cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads());
+        let mut tasks = Vec::with_capacity(runs.len());
+        for [first, end] in runs {
+            let (part, tail) = rest.split_at_mut(end - first);
+            tasks.push((&x.ptr[first..=end], part));
+            rest = tail;
+        }
+        self.install(|| {
+            tasks.into_par_iter().with_max_len(1).for_each(|(ptr, y)| ttv_fibers(ptr, x.leaf, x.values, v, y));
+        });
+        Ok(())
+    }
+
+    /// y = X x_n v as a tensor of one mode less.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `v` has not I_n elements, or X is of order 1: the result would be a number.
+    pub fn ttv<T: Scalar>(&self, x: &FiberCoo<T>, v: &[T]) -> Result<CooTensor<T>> {
+        if x.coords().is_empty() {
+            return Err(Error::shape("ttv", "a tensor of order 1 times a vector is a number, not a tensor"));
+        }
+        let mut y = vec![T::ZERO; x.num_fibers()];
+        self.ttv_into(x, v, &mut y)?;
+        let mut dims = x.dims().to_vec();
+        dims.remove(x.mode());
+        Ok(CooTensor::from_checked(dims, x.coords().to_vec(), y))
+    }
+
+    /// y = X x_n v of a tensor in gHiCOO, n being its only free mode, in HiCOO with the same blocks.
+    ///
+    /// # Errors
+    /// As [`Cpu::ttv`], and [`Error::Structure`] when not exactly one mode is free.
+    pub fn ttv_hicoo<T: Scalar>(&self, x: &HiCoo<T>, v: &[T]) -> Result<HiCoo<T>> {
+        let fibers = x.fibers()?;
+        if x.order() == 1 {
+            return Err(Error::shape("ttv", "a tensor of order 1 times a vector is a number, not a tensor"));
+        }
+        let mut y = vec![T::ZERO; fibers.len()];
+        self.ttv_into(fibers, v, &mut y)?;
+        x.without_free_mode(y)
+    }
+}

@@ -17,8 +17,8 @@ mod rows;
 mod scalar;
 mod sddmm;
 mod spmm;
-mod tile;
 mod stream;
+mod tile;
 mod ttm;
 
 pub use arch::Arch;

@@ -6,12 +6,9 @@ mod prepare;
 mod run;
 mod sddmm;
 mod spmm;
-
-pub use operand::Sparse;
-pub use prepare::Prepared;
-//! One file per operation.
-
 mod ttm;
 mod ttv;
 
+pub use operand::Sparse;
+pub use prepare::Prepared;
 pub use ttm::TtmAlgorithm;

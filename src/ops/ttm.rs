@@ -6,6 +6,7 @@
 use rayon::prelude::*;
 use sparsimd_kernels::{Scalar, TtmFibers, ttm_fibers};
 
+use super::run::Shared;
 use crate::cpu::Cpu;
 use crate::dense::{ALIGN, Mat, MatMut, MatRef};
 use crate::error::{Error, Result};
@@ -31,25 +32,6 @@ pub enum TtmAlgorithm {
     /// Element-centric: a task computes one register of columns of its rows, so that even a single fiber occupies all threads;
     /// the nonzeros are read again for each register.
     Element,
-}
-
-/// A pointer that tasks share; each writes its own places.
-#[derive(Clone, Copy)]
-pub(super) struct Shared<T>(*mut T);
-// SAFETY: the pointer is only used by tasks on disjoint places.
-unsafe impl<T: Send> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    pub fn new(p: *mut T) -> Self {
-        Self(p)
-    }
-
-    /// A method, so that closures capture the wrapper and not the pointer in it.
-    pub fn get(self) -> *mut T {
-        self.0
-    }
 }
 
 /// `ptr`'s fibers in runs of about equal work: a nonzero is a row of U read, a fiber a row of Y written.
@@ -256,7 +238,7 @@ impl Cpu {
         let runs = cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads());
         let tasks: Vec<([usize; 2], usize)> =
             runs.iter().flat_map(|&run| (0..cols).step_by(width).map(move |at| (run, at))).collect();
-        let shared = Shared::new(y.as_mut_ptr());
+        let shared = Shared(y.as_mut_ptr());
         self.install(|| {
             tasks.into_par_iter().with_max_len(1).for_each(|([first, end], at)| {
                 let fibers = Blocks { ptr: &x.ptr[first..=end], ..*x };

@@ -27,7 +27,7 @@ pub struct Mat<T> {
 }
 
 /// The row stride that [`Mat`] chooses for rows of `cols` elements.
-fn padded_stride<T>(cols: usize) -> usize {
+pub(crate) fn padded_stride<T>(cols: usize) -> usize {
     let line = ALIGN / size_of::<T>();
     if cols < line { cols } else { cols.next_multiple_of(line) }
 }

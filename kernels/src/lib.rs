@@ -7,6 +7,7 @@
 #![allow(clippy::needless_range_loop, reason = "register tiles are indexed by constants: the index is the register")]
 
 mod arch;
+mod bandwidth;
 mod dot;
 pub mod edge;
 mod exp;
@@ -22,9 +23,10 @@ mod tile;
 mod ttm;
 
 pub use arch::Arch;
+pub use bandwidth::{chase_pass, clock_pass, gather_pass, read_pass, triad_pass};
 pub use exp::exp;
 pub use fusedmm::{EdgeCell, FusedRows, edge_cell, fused_rows, normalise_rows};
-pub use peak::fma_burst;
+pub use peak::{add_burst, fma_burst};
 pub use prefetch::{prefetch_l1, prefetch_row};
 pub use scalar::Scalar;
 pub use sddmm::{SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};

@@ -4,11 +4,14 @@
 //! an error, which is one line.
 
 mod convert;
+mod generate;
 mod info;
 #[allow(dead_code)]
 mod matrix;
 mod output;
 mod progress;
+#[allow(dead_code)]
+mod tensor;
 #[allow(dead_code)]
 mod timing;
 
@@ -42,6 +45,8 @@ enum Command {
     Info(info::Args),
     /// Write a matrix file in another format; the endings of the names tell which.
     Convert(convert::Args),
+    /// Make a synthetic sparse tensor and write it to a file.
+    Generate(generate::Args),
 }
 
 impl Command {
@@ -49,6 +54,7 @@ impl Command {
         match self {
             Self::Info(args) => info::run(args),
             Self::Convert(args) => convert::run(args),
+            Self::Generate(args) => generate::run(args),
         }
     }
 }

@@ -1,5 +1,8 @@
 //! [`Cpu`]: an instruction set and a pool of pinned threads, as a value.
 
+mod nodes;
+mod placed;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,6 +10,9 @@ use sparsimd_kernels::Arch;
 
 use crate::error::{Error, Result};
 use crate::machine::{Machine, Pinning};
+
+pub use nodes::NodeCpus;
+pub use placed::{Chunk, PlacedCsr, PlacedMat, SharedMat};
 
 /// Executes operations on this machine's processor.
 ///

@@ -13,6 +13,9 @@ const MAX_CPU: usize = (1 << 20) - 1;
 pub struct CpuSet(Vec<usize>);
 
 impl CpuSet {
+    /// No member.
+    pub const EMPTY: Self = Self(Vec::new());
+
     /// The set written as `list`: numbers and ranges, separated by commas, `0-3,8`. The empty text is the empty set.
     ///
     /// # Errors

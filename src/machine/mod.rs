@@ -3,17 +3,26 @@
 //! A [`Machine`] is a value: [`Machine::detect`] reads this one, so that plans and placements are functions that can be
 //! tested for hardware that is not at hand.
 
+mod ceilings;
 mod cpuset;
 mod describe;
+mod page_buffer;
+mod pages;
 mod peak;
 mod pinning;
+mod placement;
+mod rate;
 mod sysfs;
 
 use sparsimd_kernels::Arch;
 
+pub use ceilings::{Ceilings, LevelCeiling, Rate, clock_ghz};
 pub use cpuset::CpuSet;
-pub use peak::fma_peak;
+pub use page_buffer::PageBuffer;
+pub use pages::{MemoryMode, MemoryPolicy, move_pages, page_bytes, page_nodes};
+pub use peak::{add_peak, fma_peak};
 pub use pinning::Pinning;
+pub use placement::{BPlacement, NumaPolicy, RowPlacement, SharedOperand, split_rows};
 
 /// Assumed when nothing tells: the smallest L1 data cache of today's server and desktop cores.
 const DEFAULT_L1D: usize = 32 << 10;

@@ -1,0 +1,297 @@
+//! Operands on the NUMA nodes that own them: [`PlacedCsr`], [`PlacedMat`], [`SharedMat`].
+
+use std::ops::Range;
+use std::sync::Mutex;
+
+use sparsimd_kernels::Scalar;
+
+use super::{Cpu, NodeCpus};
+use crate::dense::{MatMut, MatRef, padded_stride};
+use crate::error::{Error, Result};
+use crate::formats::{Csr, Pattern};
+use crate::machine::{BPlacement, PageBuffer, RowPlacement, move_pages};
+
+/// A node's rows are cut in at most this many chunks, the unit that a node which has run dry takes from another.
+const MAX_CHUNKS: usize = 8;
+/// Nonzeros of the smallest chunk worth its own run of a kernel: a few tenths of a millisecond.
+const MIN_CHUNK_NNZ: usize = 1 << 16;
+
+/// Consecutive rows of a sparse matrix as a matrix of its own, in memory of the node that owns them.
+#[derive(Debug)]
+pub struct Chunk<T> {
+    rows: Range<usize>,
+    matrix: Csr<T>,
+}
+
+impl<T> Chunk<T> {
+    /// The rows of the whole matrix that these are.
+    pub fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    /// The rows.
+    pub fn matrix(&self) -> &Csr<T> {
+        &self.matrix
+    }
+}
+
+/// A sparse matrix whose rows are copied to the nodes that own them.
+#[derive(Debug)]
+pub struct PlacedCsr<T> {
+    pools: NodeCpus,
+    placement: RowPlacement,
+    /// By part of the placement.
+    chunks: Vec<Vec<Chunk<T>>>,
+    rows: usize,
+}
+
+impl<T: Scalar> PlacedCsr<T> {
+    /// Copies the rows of `a` to their nodes as `placement` says, each written by its owner's threads.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when the parts of `placement` are not the rows of `a` in order or name a node without threads.
+    pub fn new(pools: NodeCpus, a: &Csr<T>, placement: RowPlacement) -> Result<Self> {
+        let mut next = 0;
+        for (node, rows) in &placement.parts {
+            if rows.start != next || rows.end < rows.start || !pools.iter().any(|(n, _)| n == *node) {
+                return Err(Error::argument(
+                    "placement",
+                    format!("rows {rows:?} on node {node}: not the next rows, or no threads"),
+                ));
+            }
+            next = rows.end;
+        }
+        if next != a.rows() {
+            return Err(Error::argument("placement", format!("{next} rows for a matrix of {}", a.rows())));
+        }
+        // One part per pool, in the order of pools: a part with no rows for a pool that owns none.
+        let parts: Vec<_> = pools
+            .iter()
+            .map(|(node, _)| placement.parts.iter().find(|(n, _)| *n == node).map_or(0..0, |(_, rows)| rows.clone()))
+            .collect();
+        let row_ptr = a.pattern().row_ptr();
+        let ranges: Vec<Vec<Range<usize>>> = parts
+            .iter()
+            .map(|rows| {
+                let own: Vec<_> = row_ptr[rows.start..=rows.end].iter().map(|p| p - row_ptr[rows.start]).collect();
+                let count = (own[own.len() - 1] / MIN_CHUNK_NNZ).clamp(1, MAX_CHUNKS);
+                let cut = crate::machine::split_rows(&own, &vec![1; count]);
+                cut.into_iter().map(|r| r.start + rows.start..r.end + rows.start).collect()
+            })
+            .collect();
+        let built: Vec<Mutex<Vec<Chunk<T>>>> = ranges.iter().map(|_| Mutex::default()).collect();
+        // Each owner does all of its own: nothing may be built on another node.
+        let node_ids: Vec<_> = pools.iter().map(|(node, cpu)| cpu.machine().nodes()[node].id).collect();
+        let own = vec![1; ranges.len()];
+        pools.run_owned(&own, |place, _| {
+            let chunks = ranges[place].iter().map(|rows| chunk(a, rows.clone(), node_ids[place])).collect();
+            if let Ok(mut slot) = built[place].lock() {
+                *slot = chunks;
+            }
+        });
+        let chunks = built.into_iter().map(|slot| slot.into_inner().unwrap_or_default()).collect();
+        Ok(Self { pools, placement, chunks, rows: a.rows() })
+    }
+
+    /// The pool of each node.
+    pub fn pools(&self) -> &NodeCpus {
+        &self.pools
+    }
+
+    /// Which rows are where and why.
+    pub fn placement(&self) -> &RowPlacement {
+        &self.placement
+    }
+
+    /// The chunks of each pool's node, in the order of [`NodeCpus::iter`].
+    pub fn chunks(&self) -> &[Vec<Chunk<T>>] {
+        &self.chunks
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// A matrix of zeros with this one's rows, each first written by its owner.
+    ///
+    /// # Errors
+    /// As [`PageBuffer::zeros`].
+    pub fn output(&self, cols: usize) -> Result<PlacedMat<T>> {
+        let mut out = PlacedMat::untouched(self.rows, cols)?;
+        let stride = out.stride;
+        let rows = |part: &Vec<Chunk<T>>| Some(part.first()?.rows.start * stride..part.last()?.rows.end * stride);
+        out.buffer.advise_huge_pages(&self.chunks.iter().filter_map(rows).collect::<Vec<_>>());
+        let slots = self.row_slots(out.as_mut());
+        let counts: Vec<_> = self.chunks.iter().map(Vec::len).collect();
+        self.pools.run_owned(&counts, |owner, chunk| {
+            if let Some(rows) = take(&slots[owner][chunk]) {
+                rows.into_data().fill(T::ZERO);
+            }
+        });
+        drop(slots);
+        Ok(out)
+    }
+
+    /// `b`, which all rows use, where the placement wants it.
+    ///
+    /// # Errors
+    /// As [`PageBuffer::zeros`]; [`Error::Unavailable`] when the operating system refuses to interleave.
+    pub fn share<'b>(&self, b: MatRef<'b, T>) -> Result<SharedMat<'b, T>> {
+        Ok(match self.placement.shared {
+            BPlacement::Alone => SharedMat::Alone(b),
+            BPlacement::Interleave => {
+                let mut copy = PlacedMat::untouched(b.rows(), b.cols())?;
+                let ids: Vec<_> = self.pools.iter().map(|(node, cpu)| cpu.machine().nodes()[node].id).collect();
+                copy.buffer.interleave(&ids)?;
+                copy.fill_from(b);
+                SharedMat::Interleaved(copy)
+            }
+            BPlacement::Replicate => {
+                let copies: Vec<_> = self.pools.iter().map(|_| Mutex::new(None)).collect();
+                self.pools.run_owned(&vec![1; copies.len()], |place, _| {
+                    let made = PlacedMat::untouched(b.rows(), b.cols()).map(|mut copy| {
+                        let whole = 0..copy.buffer.len();
+                        copy.buffer.advise_huge_pages(std::slice::from_ref(&whole));
+                        copy.fill_from(b);
+                        copy
+                    });
+                    if let Ok(mut slot) = copies[place].lock() {
+                        *slot = Some(made);
+                    }
+                });
+                let copies = copies.into_iter().filter_map(|slot| slot.into_inner().ok().flatten());
+                SharedMat::Copies(copies.collect::<Result<_>>()?)
+            }
+        })
+    }
+
+    /// Runs `task(cpu, place, chunk, rows)` once for every chunk, `rows` its rows of `out` and `place` the position of the
+    /// pool that runs it; chunks that are behind move to nodes that have none left ([`NodeCpus::run`]).
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `out` has other rows than the matrix; the first error of `task` in the order of rows.
+    pub fn run(
+        &self,
+        out: MatMut<'_, T>,
+        task: impl Fn(&Cpu, usize, (usize, usize), MatMut<'_, T>) -> Result<()> + Sync,
+    ) -> Result<()> {
+        if out.rows() != self.rows {
+            return Err(Error::shape("placed run", format!("output of {} rows for {}", out.rows(), self.rows)));
+        }
+        let slots = self.row_slots(out);
+        let failures = Mutex::new(Vec::new());
+        let counts: Vec<_> = self.chunks.iter().map(Vec::len).collect();
+        self.pools.run(&counts, |place, cpu, owner, chunk| {
+            let done = match take(&slots[owner][chunk]) {
+                Some(rows) => task(cpu, place, (owner, chunk), rows),
+                None => Ok(()),
+            };
+            if let (Err(error), Ok(mut all)) = (done, failures.lock()) {
+                all.push(((owner, chunk), error));
+            }
+        });
+        let mut failures = failures.into_inner().unwrap_or_default();
+        failures.sort_by_key(|(place, _)| *place);
+        failures.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    /// The rows of `out` of each chunk, to be taken once.
+    fn row_slots<'o>(&self, out: MatMut<'o, T>) -> Vec<Vec<Mutex<Option<MatMut<'o, T>>>>> {
+        let (cols, stride) = (out.cols(), out.stride());
+        let mut rest = out.into_data();
+        let mut slots: Vec<Vec<_>> = self.chunks.iter().map(|_| Vec::new()).collect();
+        // Pools are ascending by node and so are the placement's parts: chunks come in the order of rows.
+        for (owner, chunk) in self.chunks.iter().enumerate().flat_map(|(o, all)| all.iter().map(move |c| (o, c))) {
+            let rows = chunk.rows.len();
+            // The last row may end before its stride does.
+            let (own, after) = rest.split_at_mut((rows * stride).min(rest.len()));
+            rest = after;
+            slots[owner].push(Mutex::new(MatMut::new(own, rows, cols, stride).ok()));
+        }
+        slots
+    }
+}
+
+/// What the slot holds, once.
+fn take<X>(slot: &Mutex<Option<X>>) -> Option<X> {
+    slot.lock().ok()?.take()
+}
+
+/// Rows `rows` of `a`, in memory of node `node` (as the operating system numbers it).
+fn chunk<T: Scalar>(a: &Csr<T>, rows: Range<usize>, node: usize) -> Chunk<T> {
+    let pattern = a.pattern();
+    let pointers = &pattern.row_ptr()[rows.start..=rows.end];
+    let (first, last) = (pointers[0], pointers[pointers.len() - 1]);
+    let row_ptr: Vec<_> = pointers.iter().map(|p| p - first).collect();
+    let col_idx = pattern.col_idx()[first..last].to_vec();
+    let values = a.values()[first..last].to_vec();
+    // Fresh pages are already here; the allocator may have handed out older ones. Where the system cannot move pages,
+    // they stay where they are, which is slower and nothing else.
+    let _ = move_pages(&row_ptr, |_| node);
+    let _ = move_pages(&col_idx, |_| node);
+    let _ = move_pages(&values, |_| node);
+    // SAFETY: rows of a valid pattern, with pointers counted from the first of them.
+    let own = unsafe { Pattern::new_unchecked(rows.len(), pattern.cols(), row_ptr, col_idx) };
+    let matrix = Csr::new(own, values).expect("as many values as column indices");
+    Chunk { rows, matrix }
+}
+
+/// A dense matrix in pages of its own.
+#[derive(Debug)]
+pub struct PlacedMat<T> {
+    buffer: PageBuffer<T>,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+}
+
+impl<T: Scalar> PlacedMat<T> {
+    /// Zeros that nobody has touched, with the row stride of [`crate::Mat`].
+    fn untouched(rows: usize, cols: usize) -> Result<Self> {
+        let stride = padded_stride::<T>(cols);
+        let len = rows.saturating_mul(stride);
+        Ok(Self { buffer: PageBuffer::zeros(len)?, rows, cols, stride })
+    }
+
+    fn fill_from(&mut self, b: MatRef<'_, T>) {
+        for i in 0..b.rows() {
+            self.as_mut().into_row(i).copy_from_slice(b.row(i));
+        }
+    }
+
+    /// A shared view.
+    pub fn as_ref(&self) -> MatRef<'_, T> {
+        MatRef::new(&self.buffer, self.rows, self.cols, self.stride).expect("the buffer holds all rows")
+    }
+
+    /// A mutable view.
+    pub fn as_mut(&mut self) -> MatMut<'_, T> {
+        MatMut::new(&mut self.buffer, self.rows, self.cols, self.stride).expect("the buffer holds all rows")
+    }
+}
+
+/// An operand that all rows use, as placed.
+#[derive(Debug)]
+pub enum SharedMat<'b, T> {
+    /// Where it was.
+    Alone(MatRef<'b, T>),
+    /// A copy whose pages take turns over the nodes.
+    Interleaved(PlacedMat<T>),
+    /// A copy per pool.
+    Copies(Vec<PlacedMat<T>>),
+}
+
+impl<T: Scalar> SharedMat<'_, T> {
+    /// The copy for the pool at `place`.
+    ///
+    /// # Panics
+    /// When it was made for fewer pools.
+    pub fn on(&self, place: usize) -> MatRef<'_, T> {
+        match self {
+            Self::Alone(b) => *b,
+            Self::Interleaved(copy) => copy.as_ref(),
+            Self::Copies(copies) => copies[place].as_ref(),
+        }
+    }
+}

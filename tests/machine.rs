@@ -153,3 +153,42 @@ fn refused_bindings_are_counted_and_the_pool_works() {
     let forced = Cpu::builder().threads(Machine::detect().allowed().len() + 3).pin(true).build().unwrap();
     assert_eq!(forced.unpinned_threads(), 3);
 }
+
+#[cfg(feature = "hwloc")]
+#[test]
+fn hwloc_and_sysfs_agree() {
+    let (hwloc, sysfs) = (Machine::from_hwloc().unwrap(), Machine::from_sysfs().unwrap());
+    assert_consistent(&hwloc);
+    assert_eq!(hwloc.threads(), sysfs.threads());
+    assert_eq!(hwloc.caches(), sysfs.caches());
+    assert_eq!((hwloc.allowed(), hwloc.parallelism()), (sysfs.allowed(), sysfs.parallelism()));
+    assert_eq!((hwloc.processor(), hwloc.huge_pages()), (sysfs.processor(), sysfs.huge_pages()));
+    assert_eq!(hwloc.nodes().len(), sysfs.nodes().len());
+    for (a, b) in hwloc.nodes().iter().zip(sysfs.nodes()) {
+        // Memory is left out: a virtual machine's may change between the two questions.
+        assert_eq!((a.id, &a.distances), (b.id, &b.distances));
+    }
+}
+
+/// Descriptions mean the same to us and to hwloc.
+#[cfg(feature = "hwloc")]
+#[test]
+fn descriptions_are_hwlocs() {
+    use hwlocality::Topology;
+    use hwlocality::object::types::ObjectType;
+    for text in ["numa:2 core:8 pu:2", "pack:2 [numa] l3:4 core:2 pu:2", "pack:2 numa:2 l3:1 l2:4 l1d:1 core:1 pu:2"] {
+        let theirs = Topology::builder().from_synthetic(text).unwrap().build().unwrap();
+        let ours = Machine::describe(text).unwrap();
+        let count = |kind| theirs.objects_with_type(kind).count();
+        assert_eq!(
+            (ours.threads().len(), ours.cores(), ours.nodes().len()),
+            (count(ObjectType::PU), count(ObjectType::Core), count(ObjectType::NUMANode)),
+            "{text}"
+        );
+        for thread in theirs.objects_with_type(ObjectType::PU) {
+            let cpu = thread.os_index().unwrap();
+            let node = theirs.objects_with_type(ObjectType::NUMANode).position(|n| n.cpuset().unwrap().is_set(cpu));
+            assert_eq!(Some(ours.threads()[cpu].node), node, "{text}: processor {cpu}");
+        }
+    }
+}

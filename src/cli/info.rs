@@ -1,8 +1,10 @@
 //! `sparsimd info`.
 
 use serde::Serialize;
-use sparsimd::{Arch, Machine, Result};
+use sparsimd::machine::{Ceilings, MemoryPolicy, Source, TransparentHugePages};
+use sparsimd::{Arch, Cpu, Error, Machine, Result};
 
+use super::machine::{MachineArgs, ceilings, table};
 use super::{Verdict, output};
 
 /// Arguments of `info`.
@@ -11,14 +13,24 @@ pub struct Args {
     /// One JSON object instead of text
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    machine: MachineArgs,
+    /// Also what the machine was measured to sustain (remembered on disk; under 15 s the first time)
+    #[arg(long)]
+    ceilings: bool,
+    /// Measure again
+    #[arg(long, requires = "ceilings")]
+    fresh: bool,
 }
 
 #[derive(Serialize)]
 struct Info<'a> {
     version: &'static str,
+    source: &'static str,
     processor: &'a str,
     simd: &'static str,
     vector_bytes: usize,
+    f32_lanes: usize,
     simd_available: Vec<&'static str>,
     sockets: usize,
     numa_nodes: usize,
@@ -31,43 +43,107 @@ struct Info<'a> {
     l2_bytes: usize,
     l3_bytes: usize,
     line_bytes: usize,
+    nodes: Vec<Node>,
+    memory_policy: String,
+    transparent_huge_pages: &'static str,
+    huge_page_bytes: usize,
+    reserved_huge_pages: usize,
+    hwloc: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ceilings: Option<Ceilings>,
+}
+
+#[derive(Serialize)]
+struct Node {
+    id: usize,
+    memory_bytes: u64,
+    distances: Vec<u32>,
+    cpus: String,
 }
 
 /// Prints what the library knows about this machine.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let machine = Machine::detect();
-    let info = Info {
-        version: env!("CARGO_PKG_VERSION"),
-        processor: machine.processor(),
-        simd: machine.simd().name,
-        vector_bytes: machine.simd().vector_bytes,
-        simd_available: Arch::available().into_iter().map(Arch::name).collect(),
-        sockets: machine.sockets(),
-        numa_nodes: machine.nodes().len(),
-        l3_groups: machine.l3_groups(),
-        cores: machine.cores(),
-        hardware_threads: machine.threads().len(),
-        allowed: machine.allowed().to_string(),
-        threads: machine.parallelism(),
-        l1d_bytes: machine.l1d_bytes(),
-        l2_bytes: machine.l2_bytes(),
-        l3_bytes: machine.l3_bytes(),
-        line_bytes: machine.line_bytes(),
+    let machine = args.machine.get()?;
+    let described = machine.source() == Source::Described;
+    if described && args.ceilings {
+        let detail = "only this machine can be measured, not a described one".to_owned();
+        return Err(Error::Argument { name: "ceilings", detail });
+    }
+    let measured = match args.ceilings {
+        true => Some(ceilings(&Cpu::builder().machine(machine.clone()).build()?, args.fresh)?.0),
+        false => None,
     };
+    let info = Info::new(&machine, measured);
     if args.json {
-        output::json(&info)?;
+        output::json(&info)?
     } else {
-        output::line(&text(&info))?;
+        output::line(&text(&info))?
     }
     Ok(Verdict::Good)
 }
 
+impl<'a> Info<'a> {
+    fn new(machine: &'a Machine, ceilings: Option<Ceilings>) -> Self {
+        let pages = machine.huge_pages();
+        let cpus = |node| machine.threads().iter().filter(move |t| t.node == node).map(|t| t.cpu);
+        let nodes = machine.nodes().iter().enumerate().map(|(i, node)| Node {
+            id: node.id,
+            memory_bytes: node.memory,
+            distances: node.distances.clone(),
+            cpus: cpus(i).collect::<sparsimd::machine::CpuSet>().to_string(),
+        });
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            source: match machine.source() {
+                Source::Sysfs => "sysfs",
+                Source::Hwloc => "hwloc",
+                Source::Described => "described",
+                _ => "assumed",
+            },
+            processor: machine.processor(),
+            simd: machine.simd().name,
+            vector_bytes: machine.simd().vector_bytes,
+            f32_lanes: machine.simd().vector_bytes / 4,
+            simd_available: Arch::available().into_iter().map(Arch::name).collect(),
+            sockets: machine.sockets(),
+            numa_nodes: machine.nodes().len(),
+            l3_groups: machine.l3_groups(),
+            cores: machine.cores(),
+            hardware_threads: machine.threads().len(),
+            allowed: machine.allowed().to_string(),
+            threads: machine.parallelism(),
+            l1d_bytes: machine.l1d_bytes(),
+            l2_bytes: machine.l2_bytes(),
+            l3_bytes: machine.l3_bytes(),
+            line_bytes: machine.line_bytes(),
+            nodes: nodes.collect(),
+            memory_policy: MemoryPolicy::current().to_string(),
+            transparent_huge_pages: match pages.transparent {
+                TransparentHugePages::Always => "always",
+                TransparentHugePages::Madvise => "madvise",
+                TransparentHugePages::Never => "never",
+                _ => "unknown",
+            },
+            huge_page_bytes: pages.size,
+            reserved_huge_pages: pages.reserved,
+            hwloc: cfg!(feature = "hwloc"),
+            ceilings,
+        }
+    }
+}
+
 fn text(info: &Info<'_>) -> String {
     let kib = |bytes: usize| format!("{} KiB", bytes / 1024);
-    [
+    let mut lines = vec![
         format!("sparsimd   {}", info.version),
-        format!("processor  {}", info.processor),
-        format!("simd       {}, {} bytes (also: {})", info.simd, info.vector_bytes, info.simd_available.join(", ")),
+        format!("processor  {} (from {})", info.processor, info.source),
+        format!(
+            "simd       {}, {} bytes = {} f32 lanes (also: {})",
+            info.simd,
+            info.vector_bytes,
+            info.f32_lanes,
+            info.simd_available.join(", ")
+        ),
         format!(
             "cores      {} in {} socket(s), {} NUMA node(s), {} L3 group(s); {} hardware thread(s)",
             info.cores, info.sockets, info.numa_nodes, info.l3_groups, info.hardware_threads
@@ -80,6 +156,28 @@ fn text(info: &Info<'_>) -> String {
             kib(info.l3_bytes),
             info.line_bytes
         ),
-    ]
-    .join("\n")
+    ];
+    for node in &info.nodes {
+        let gib = node.memory_bytes as f64 / (1u64 << 30) as f64;
+        let distances: Vec<_> = node.distances.iter().map(u32::to_string).collect();
+        lines.push(format!(
+            "node {:<5} processors {}; {gib:.1} GiB; distances {}",
+            node.id,
+            node.cpus,
+            distances.join(" ")
+        ));
+    }
+    lines.push(format!("memory     policy: {}", info.memory_policy));
+    lines.push(format!(
+        "huge pages transparent: {}, {} each; {} reserved",
+        info.transparent_huge_pages,
+        kib(info.huge_page_bytes),
+        info.reserved_huge_pages
+    ));
+    lines.push(format!(
+        "topology   {}",
+        if info.hwloc { "hwloc is built in" } else { "from /sys: this build is without the feature 'hwloc'" }
+    ));
+    lines.extend(info.ceilings.as_ref().map(|ceilings| format!("\n{}", table(ceilings, info.f32_lanes))));
+    lines.join("\n")
 }

@@ -6,6 +6,7 @@
 mod convert;
 mod generate;
 mod info;
+mod machine;
 #[allow(dead_code)]
 mod matrix;
 mod output;
@@ -14,6 +15,7 @@ mod progress;
 mod tensor;
 #[allow(dead_code)]
 mod timing;
+mod topology;
 
 use std::process::ExitCode;
 
@@ -43,6 +45,8 @@ struct Cli {
 enum Command {
     /// This machine as the library sees it, and what this build can do.
     Info(info::Args),
+    /// The machine as a tree, with where threads would be bound.
+    Topology(topology::Args),
     /// Write a matrix file in another format; the endings of the names tell which.
     Convert(convert::Args),
     /// Make a synthetic sparse tensor and write it to a file.
@@ -53,6 +57,7 @@ impl Command {
     fn run(&self) -> Result<Verdict> {
         match self {
             Self::Info(args) => info::run(args),
+            Self::Topology(args) => topology::run(args),
             Self::Convert(args) => convert::run(args),
             Self::Generate(args) => generate::run(args),
         }

@@ -21,6 +21,12 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     line(&text)
 }
 
+/// Writes `text` and the end of the line to standard error: what is not a result.
+pub fn note(text: &str) {
+    // A closed standard error is no reason to stop.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// Whether the reader of standard output has gone, as `head` does: no mistake of anybody's.
 pub fn is_closed_pipe(error: &Error) -> bool {
     matches!(error, Error::Io { path, source }

@@ -90,7 +90,7 @@ mod tests {
             let set = CsfSet::from_coo(&coo, kind).unwrap();
             let orders: Vec<_> = set.trees().iter().map(|t| t.pattern().mode_order().to_vec()).collect();
             let roots: Vec<_> = (0..4).map(|mode| set.tree(mode).pattern().mode_order()[0]).collect();
-            assert_eq!(set.index_bytes(), set.trees().iter().map(|t| t.pattern().index_bytes()).sum());
+            assert_eq!(set.index_bytes(), set.trees().iter().map(|t| t.pattern().index_bytes()).sum::<usize>());
             assert_eq!((set.kind(), set.to_coo().nnz()), (kind, 3));
             (orders, roots)
         };

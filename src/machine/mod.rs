@@ -3,9 +3,12 @@
 //! A [`Machine`] is a value: [`Machine::detect`] reads this one, so that plans and placements are functions that can be
 //! tested for hardware that is not at hand.
 
+mod assemble;
 mod ceilings;
 mod cpuset;
 mod describe;
+#[cfg(feature = "hwloc")]
+mod hwloc;
 mod page_buffer;
 mod pages;
 mod peak;
@@ -13,6 +16,7 @@ mod pinning;
 mod placement;
 mod rate;
 mod sysfs;
+mod tree;
 
 use sparsimd_kernels::Arch;
 
@@ -53,6 +57,8 @@ pub struct Machine {
 pub enum Source {
     /// Linux's /sys.
     Sysfs,
+    /// The library hwloc.
+    Hwloc,
     /// [`Machine::describe`].
     Described,
     /// Nothing could be read: as many single-threaded cores as the process may use, one NUMA node, usual caches.
@@ -135,11 +141,25 @@ pub enum TransparentHugePages {
 }
 
 impl Machine {
-    /// This machine. Reads some files per processor: keep the value rather than asking again. What cannot be read is
-    /// assumed; [`Machine::source`] says so.
+    /// This machine: from hwloc where this build has it, else from /sys. Reads some files per processor: keep the value
+    /// rather than asking again. What cannot be read is assumed; [`Machine::source`] says so.
     pub fn detect() -> Self {
-        let allowed = allowed_cpus();
-        sysfs::read("/".as_ref(), &allowed).unwrap_or_else(|| Self::assumed(allowed))
+        #[cfg(feature = "hwloc")]
+        if let Some(machine) = Self::from_hwloc() {
+            return machine;
+        }
+        Self::from_sysfs().unwrap_or_else(|| Self::assumed(allowed_cpus()))
+    }
+
+    /// This machine as Linux describes it in /sys; `None` where there is no such thing.
+    pub fn from_sysfs() -> Option<Self> {
+        sysfs::read("/".as_ref(), &allowed_cpus())
+    }
+
+    /// This machine as hwloc sees it; `None` when hwloc fails.
+    #[cfg(feature = "hwloc")]
+    pub fn from_hwloc() -> Option<Self> {
+        hwloc::read(&allowed_cpus())
     }
 
     /// One node of single-threaded cores, the allowed ones.

@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{
-    Caches, CpuSet, HugePages, HwThread, Machine, NumaNode, Simd, Source, TransparentHugePages, default_distances,
-    parallelism,
-};
+use super::assemble::{Raw, assemble};
+use super::{Caches, CpuSet, HugePages, Machine, NumaNode, Source, TransparentHugePages, default_distances};
 
 /// The files below one folder, read as trimmed text.
 struct Folder(PathBuf);
@@ -30,19 +28,6 @@ impl Folder {
     }
 }
 
-/// What /sys says of one processor, before things are counted from 0.
-struct Raw {
-    cpu: usize,
-    /// The package's number and the first processor of the core: together they name the core.
-    socket: usize,
-    core: usize,
-    /// The first processor that shares the last-level cache.
-    l3: usize,
-    /// Position among the nodes.
-    node: usize,
-    caches: Caches,
-}
-
 /// The machine whose /sys and /proc are below `root`; `None` when no processor can be read there.
 pub(super) fn read(root: &Path, allowed: &CpuSet) -> Option<Machine> {
     let system = Folder(root.join("sys/devices/system"));
@@ -54,26 +39,8 @@ pub(super) fn read(root: &Path, allowed: &CpuSet) -> Option<Machine> {
     }
     let raw: Vec<Raw> =
         online.iter().filter_map(|cpu| read_cpu(&system.folder(format!("cpu/cpu{cpu}")), cpu, &nodes)).collect();
-    let caches = raw.iter().filter(|r| allowed.contains(r.cpu)).chain(&raw).map(|r| r.caches).next()?;
-    let caches = raw
-        .iter()
-        .filter(|r| allowed.contains(r.cpu))
-        .map(|r| r.caches)
-        .fold(caches, |a, b| if b.l2 < a.l2 { b } else { a });
-    // A list that names none of the processors seen is not this machine's: then all count.
-    let usable: CpuSet = raw.iter().map(|r| r.cpu).filter(|&cpu| allowed.contains(cpu)).collect();
-    let allowed = if usable.is_empty() { raw.iter().map(|r| r.cpu).collect() } else { usable };
-    Some(Machine {
-        source: Source::Sysfs,
-        processor: processor(root),
-        simd: Simd::detect(),
-        caches,
-        threads: count_from_zero(&raw),
-        nodes: nodes.into_iter().map(|(node, _)| node).collect(),
-        parallelism: parallelism(&allowed),
-        allowed,
-        huge_pages: huge_pages(root),
-    })
+    let nodes = nodes.into_iter().map(|(node, _)| node).collect();
+    assemble(Source::Sysfs, processor(root), &raw, nodes, allowed, huge_pages(root))
 }
 
 /// Every online node with its processors, in ascending order.
@@ -147,34 +114,6 @@ fn read_caches(folder: &Folder) -> (Caches, Option<CpuSet>) {
     (caches, last.map(|(_, set)| set))
 }
 
-/// Numbers sockets, shared caches, cores and a core's threads in the order of their first processor.
-fn count_from_zero(raw: &[Raw]) -> Vec<HwThread> {
-    let mut seen: [Vec<usize>; 3] = Default::default();
-    let mut rank = |kind: usize, name: usize| {
-        let known = &mut seen[kind];
-        known.iter().position(|&n| n == name).unwrap_or_else(|| {
-            known.push(name);
-            known.len() - 1
-        })
-    };
-    let mut per_core: BTreeMap<usize, usize> = BTreeMap::new();
-    raw.iter()
-        .map(|r| {
-            let next = per_core.entry(r.core).or_default();
-            let smt = *next;
-            *next += 1;
-            HwThread {
-                cpu: r.cpu,
-                core: rank(0, r.core),
-                smt,
-                l3: rank(1, r.l3),
-                node: r.node,
-                socket: rank(2, r.socket),
-            }
-        })
-        .collect()
-}
-
 /// `48K`, `32768K`, `1M` in bytes.
 fn size(text: &str) -> Option<usize> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
@@ -200,13 +139,15 @@ fn total_memory(root: &Path) -> Option<u64> {
     kilobytes(&Folder(root.join("proc")).text("meminfo")?, "MemTotal:")
 }
 
-fn processor(root: &Path) -> String {
+/// The processor's name.
+pub(super) fn processor(root: &Path) -> String {
     let text = Folder(root.join("proc")).text("cpuinfo").unwrap_or_default();
     let named = text.lines().find_map(|line| line.split_once(':').filter(|(key, _)| key.trim() == "model name"));
     named.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-fn huge_pages(root: &Path) -> HugePages {
+/// Huge pages.
+pub(super) fn huge_pages(root: &Path) -> HugePages {
     let memory = Folder(root.join("sys/kernel/mm"));
     let transparent = memory.folder("transparent_hugepage");
     let size: usize = transparent.number("hpage_pmd_size").unwrap_or(0);

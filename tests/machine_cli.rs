@@ -1,0 +1,89 @@
+//! `info` and `topology` on the command line.
+#![cfg(feature = "cli")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use sparsimd::Machine;
+
+fn sparsimd(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(args).output().expect("the program starts")
+}
+
+fn info(args: &[&str]) -> Value {
+    let output = sparsimd(&[&["info", "--json"], args].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+/// The one line on standard error of a command that must fail with status 2.
+fn refusal(args: &[&str]) -> String {
+    let output = sparsimd(args);
+    let text = String::from_utf8(output.stderr).expect("text");
+    assert_eq!((output.status.code(), output.stdout.len(), text.lines().count()), (Some(2), 0, 1), "{text}");
+    text
+}
+
+#[test]
+fn info_is_the_detected_machine() {
+    let machine = Machine::detect();
+    let info = info(&[]);
+    assert_eq!(info["cores"], machine.cores());
+    assert_eq!(info["allowed"], machine.allowed().to_string());
+    assert_eq!(info["l2_bytes"], machine.l2_bytes());
+    assert_eq!(info["nodes"].as_array().unwrap().len(), machine.nodes().len());
+    assert_eq!(info["hwloc"], cfg!(feature = "hwloc"));
+    let text = String::from_utf8(sparsimd(&["info"]).stdout).unwrap();
+    assert!(text.contains(machine.processor()), "{text}");
+}
+
+#[test]
+fn info_of_a_described_machine() {
+    let info = info(&["--machine", "numa:2(memory=4GB) core:8 pu:2"]);
+    assert_eq!((&info["source"], &info["numa_nodes"], &info["cores"]), (&"described".into(), &2.into(), &16.into()));
+    assert_eq!(info["nodes"][1]["cpus"], "16-31");
+    assert_eq!(info["nodes"][1]["memory_bytes"], 4u64 << 30);
+    assert_eq!(info["allowed"], "0-31");
+}
+
+/// `taskset -c 1`, by the same system call.
+#[cfg(target_os = "linux")]
+#[test]
+fn restrictions_show() {
+    use std::os::unix::process::CommandExt;
+    let last = Machine::detect().allowed().iter().last().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sparsimd"));
+    let bind = move || {
+        let bound = core_affinity::set_for_current(core_affinity::CoreId { id: last });
+        if bound { Ok(()) } else { Err(std::io::Error::other("not bound")) }
+    };
+    // SAFETY: the closure makes one system call and touches no lock or memory of other threads.
+    let output = unsafe { command.args(["info", "--json"]).pre_exec(bind) }.output().unwrap();
+    let info: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&info["allowed"], &info["threads"]), (&last.to_string().into(), &1.into()));
+    assert_eq!(info["hardware_threads"], Machine::detect().threads().len(), "the rest stays visible");
+}
+
+#[test]
+fn topology_shows_the_binding() {
+    let output = sparsimd(&["topology", "--machine", "numa:2 core:2 pu:1", "--pin", "scatter", "--threads", "3"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for line in ["processor 0 <- thread 0", "processor 2 <- thread 1", "processor 1 <- thread 2", "processor 3\n"] {
+        assert!(text.contains(line), "{line} in\n{text}");
+    }
+    assert_eq!(text.matches("NUMA node").count(), 2);
+    let output = sparsimd(&["topology", "--machine", "core:2", "--threads", "5"]);
+    assert!(String::from_utf8(output.stdout).unwrap().contains("3 of 5 threads are not bound"));
+    assert!(sparsimd(&["topology"]).status.success());
+}
+
+#[test]
+fn bad_machines_and_lists_are_one_line() {
+    assert!(refusal(&["info", "--machine", "numa:2 blob:3"]).contains("'blob:3'"));
+    assert!(refusal(&["topology", "--pin", "0,99999"]).contains("does not exist"));
+    assert!(refusal(&["topology", "--pin", "nearby"]).contains("scatter"));
+    assert!(refusal(&["topology", "--machine", "core:2", "--pin", "0,0"]).contains("twice"));
+    assert!(refusal(&["topology", "--threads", "0", "--pin", "0"]).contains("0 is not a number of threads"));
+    assert!(refusal(&["info", "--machine", "core:2", "--ceilings"]).contains("described"));
+    assert!(refusal(&["info", "--fresh"]).contains("--ceilings"));
+}

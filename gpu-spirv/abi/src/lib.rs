@@ -1,0 +1,147 @@
+//! What the kernels and the host agree on: workgroup size, specialisation constants, task words, push constants.
+//!
+//! Sizes and offsets of dense operands count *blocks* of four elements (`Vec4`, `DVec4`): the unit that one lane loads.
+#![no_std]
+
+/// Invocations of a workgroup, in every kernel. A multiple of every subgroup size that a device may have (4 to 128).
+pub const WORKGROUP: u32 = 128;
+
+/// Elements of a block.
+pub const BLOCK: usize = 4;
+
+/// Blocks of a lane at most: the largest value of [`spec::REGISTERS`].
+pub const MAX_REGISTERS: u32 = 4;
+
+/// Lanes of a team at least: SDDMM gives each lane of a quad one of four dot products.
+pub const MIN_TEAM: u32 = 4;
+
+/// The fourth word of a task that owns its row alone; otherwise that word is the task's slot among the partial rows.
+pub const WHOLE: u32 = u32::MAX;
+
+/// Ids of the specialisation constants.
+pub mod spec {
+    /// Lanes of a team: the invocations that work on one task. A power of two.
+    pub const TEAM: u32 = 0;
+    /// Blocks that each lane of a team owns: 1, 2 or 4.
+    pub const REGISTERS: u32 = 1;
+    /// Which edge function (`edge::*`), or which operator.
+    pub const VARIANT: u32 = 2;
+}
+
+/// Values of [`spec::VARIANT`] where it chooses the edge function of FusedMM.
+pub mod edge {
+    /// The dot product itself.
+    pub const IDENTITY: u32 = 0;
+    /// Times the value of the sparse matrix.
+    pub const SCALE: u32 = 1;
+    /// Logistic function of the dot product.
+    pub const SIGMOID: u32 = 2;
+    /// Softmax over the row of the scaled dot products.
+    pub const SOFTMAX: u32 = 3;
+}
+
+/// Push constants: words and floats without padding, so that the host may copy them byte by byte.
+///
+/// # Safety
+/// The type is `repr(C)`, has no padding and any bit pattern is valid for it.
+pub unsafe trait PushConstants: Copy + 'static {}
+
+/// Declares a struct of push constants for f32 and f64: two numbers, then an even number of words.
+macro_rules! params {
+    ($(#[$doc:meta])* $name:ident { $(#[$xdoc:meta])* $x:ident, $(#[$ydoc:meta])* $y:ident,
+       $($(#[$fdoc:meta])* $field:ident,)* }) => {
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name<T> {
+            $(#[$xdoc])* pub $x: T,
+            $(#[$ydoc])* pub $y: T,
+            $($(#[$fdoc])* pub $field: u32,)*
+        }
+        #[cfg(not(target_arch = "spirv"))]
+        const _: () = {
+            let words = [$(stringify!($field)),*].len();
+            assert!(words % 2 == 0);
+            assert!(size_of::<$name<f32>>() == 4 * (2 + words));
+            assert!(size_of::<$name<f64>>() == 4 * (4 + words) && 4 * (4 + words) <= 128);
+        };
+        // SAFETY: repr(C), numbers and words only; the sizes asserted above leave no room for padding.
+        unsafe impl PushConstants for $name<f32> {}
+        // SAFETY: as above.
+        unsafe impl PushConstants for $name<f64> {}
+    };
+}
+
+params! {
+    /// Push constants of `spmm` and `reduce_rows`.
+    SpmmParams {
+        /// Factor of the product.
+        alpha,
+        /// Factor of the old C.
+        beta,
+        /// Number of tasks.
+        tasks,
+        /// Blocks of a row to compute.
+        width,
+        /// Blocks from one row of B to the next.
+        b_stride,
+        /// First block of a row of B.
+        b_offset,
+        /// Blocks from one row of C to the next.
+        c_stride,
+        /// First block of a row of C.
+        c_offset,
+        /// 0: C is not read.
+        read_c,
+        /// Not used: keeps the number of words even.
+        unused,
+    }
+}
+
+params! {
+    /// Push constants of `sddmm`.
+    SddmmParams {
+        /// Factor of every dot product.
+        alpha,
+        /// Not used.
+        beta,
+        /// Number of tasks.
+        tasks,
+        /// Blocks of a dot product.
+        width,
+        /// Blocks from one row of C to the next.
+        c_stride,
+        /// First block of a row of C.
+        c_offset,
+        /// Blocks from one row of B to the next.
+        b_stride,
+        /// First block of a row of B.
+        b_offset,
+        /// Not 0: each dot product is multiplied by the value of the sparse matrix.
+        scaled,
+        /// Not 0: the result is added to the output.
+        accumulate,
+    }
+}
+
+params! {
+    /// Push constants of `fusedmm` and `edge`.
+    FusedParams {
+        /// Factor of the scores of softmax.
+        scale,
+        /// Not used.
+        zero,
+        /// Number of tasks.
+        tasks,
+        /// Blocks of a row of C, B, D and E.
+        width,
+        /// Blocks from one row of C to the next.
+        c_stride,
+        /// Blocks from one row of B to the next.
+        b_stride,
+        /// Blocks from one row of D to the next.
+        d_stride,
+        /// Blocks from one row of E to the next.
+        e_stride,
+    }
+}

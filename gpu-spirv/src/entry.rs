@@ -1,0 +1,155 @@
+//! Entry points: they name the buffers and call the bodies, once for each element type.
+
+use sparsimd_gpu_abi::edge::SOFTMAX;
+use sparsimd_gpu_abi::{FusedParams, SddmmParams, SpmmParams, WORKGROUP};
+use spirv_std::glam::{UVec3, UVec4};
+use spirv_std::spirv;
+
+use crate::spmm::{Nonzeros, Shape};
+use crate::team::{Place, Subgroup, linear};
+use crate::{fusedmm, gather, sddmm, spmm};
+
+macro_rules! entry_points {
+    ($t:ident, $v:ident) => {
+        use super::*;
+        use spirv_std::glam::$v;
+
+        /// [`spmm::body`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn spmm(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(local_invocation_index)] local: u32,
+            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
+            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
+            #[spirv(push_constant)] p: &SpmmParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] idx: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] idx4: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] val: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] val4: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] b: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] c: &mut [$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] partial: &mut [$v],
+        ) {
+            let place = Place::new(linear(workgroup, workgroups), local, team);
+            let nonzeros = Nonzeros { idx, idx4, val, val4 };
+            spmm::body(Shape { team, registers }, p, place, workgroup.z, tasks, nonzeros, b, c, partial);
+        }
+
+        /// [`spmm::reduce`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn reduce_rows(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(local_invocation_index)] local: u32,
+            #[spirv(spec_constant(id = 2, default = 0))] variant: u32,
+            #[spirv(push_constant)] p: &SpmmParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] partial: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] stats: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] c: &mut [$v],
+        ) {
+            let i = linear(workgroup, workgroups) * WORKGROUP + local;
+            spmm::reduce(variant == SOFTMAX, p, i, tasks, partial, stats, c);
+        }
+
+        /// [`sddmm::body`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn sddmm(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(subgroup_id)] subgroup: u32,
+            #[spirv(num_subgroups)] subgroups: u32,
+            #[spirv(subgroup_local_invocation_id)] invocation: u32,
+            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
+            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
+            #[spirv(push_constant)] p: &SddmmParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] idx4: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] val: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] c: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] b: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] out: &mut [$t],
+        ) {
+            let lanes = Subgroup::new(invocation, team);
+            let task = lanes.task(linear(workgroup, workgroups) * subgroups + subgroup, subgroups);
+            sddmm::body(Shape { team, registers }, p, task, lanes, tasks, idx4, val, c, b, out);
+        }
+
+        /// [`fusedmm::body`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn fusedmm(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(subgroup_id)] subgroup: u32,
+            #[spirv(num_subgroups)] subgroups: u32,
+            #[spirv(subgroup_local_invocation_id)] invocation: u32,
+            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
+            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
+            #[spirv(spec_constant(id = 2, default = 0))] variant: u32,
+            #[spirv(push_constant)] p: &FusedParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] idx4: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] val: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] c: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] b: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] d: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] e: &mut [$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] partial: &mut [$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 8)] stats: &mut [$t],
+        ) {
+            let lanes = Subgroup::new(invocation, team);
+            let task = lanes.task(linear(workgroup, workgroups) * subgroups + subgroup, subgroups);
+            let shape = Shape { team, registers };
+            fusedmm::body(shape, variant, p, task, lanes, tasks, idx4, val, c, b, d, e, partial, stats);
+        }
+
+        /// [`fusedmm::apply`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn edge(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(subgroup_id)] subgroup: u32,
+            #[spirv(num_subgroups)] subgroups: u32,
+            #[spirv(subgroup_local_invocation_id)] invocation: u32,
+            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
+            #[spirv(spec_constant(id = 2, default = 0))] variant: u32,
+            #[spirv(push_constant)] p: &FusedParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] val: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] scores: &mut [$t],
+        ) {
+            let lanes = Subgroup::new(invocation, team);
+            let task = lanes.task(linear(workgroup, workgroups) * subgroups + subgroup, subgroups);
+            fusedmm::apply::<$v, _>(variant, p, task, lanes, tasks, val, scores);
+        }
+
+        /// [`gather::body`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn gather(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(local_invocation_index)] local: u32,
+            #[spirv(push_constant)] n: &u32,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] order: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] x: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] out: &mut [$t],
+        ) {
+            let i = linear(workgroup, workgroups) * WORKGROUP + local;
+            gather::body(*n, i, order, x, out);
+        }
+    };
+}
+
+/// The kernels on f32.
+#[cfg(feature = "single")]
+pub mod single {
+    entry_points!(f32, Vec4);
+}
+
+/// The kernels on f64.
+#[cfg(feature = "double")]
+pub mod double {
+    entry_points!(f64, DVec4);
+}

@@ -1,0 +1,325 @@
+//! SpMM, SDDMM and FusedMM on a Vulkan device against the reference, with the validation layer on. Without a device (or
+//! without the validation layer) every test reports so and passes.
+#![cfg(feature = "vulkan")]
+
+use std::sync::OnceLock;
+
+use sparsimd::generate::{random_matrix, uniform_dense, uniform_values};
+use sparsimd::gpu::{DeviceOptions, DeviceScalar, EdgeKind, Gpu};
+use sparsimd::{Csr, Error, Mat, Pattern, reference};
+
+mod common;
+
+/// A validated device, shared by the tests that need no limits of their own.
+fn gpu() -> Option<Gpu> {
+    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
+    GPU.get_or_init(|| limited(DeviceOptions::default())).clone()
+}
+
+/// A validated device with limits.
+fn limited(options: DeviceOptions) -> Option<Gpu> {
+    match Gpu::validated(DeviceOptions { cache_dir: None, ..options }) {
+        Ok(gpu) => Some(gpu),
+        Err(e @ Error::Unavailable { .. }) => {
+            println!("skipped: no device ({e})");
+            None
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn quiet(gpu: &Gpu) {
+    assert_eq!(gpu.validation_messages(), Vec::<String>::new());
+}
+
+/// Matrices at the edges: of each shape a kernel may trip over.
+fn edge_matrices<T: DeviceScalar>() -> Vec<(&'static str, Csr<T>)> {
+    let of = |rows, cols, row_ptr: Vec<usize>, idx: Vec<u32>| {
+        let values = uniform_values(idx.len(), 7);
+        Csr::new(Pattern::new(rows, cols, row_ptr, idx).unwrap(), values).unwrap()
+    };
+    // One row of every column, one long enough to be cut, the rest short or empty.
+    let mut row_ptr = vec![0];
+    let mut idx = Vec::new();
+    for i in 0..70u32 {
+        let len = match i {
+            3 => 2000,
+            5 => 1500,
+            _ => i % 7,
+        };
+        // Columns that do not ascend.
+        idx.extend((0..len).map(|j| (j * 1009 + i) % 2003));
+        row_ptr.push(idx.len());
+    }
+    vec![
+        ("no rows", of(0, 5, vec![0], vec![])),
+        ("no columns", of(3, 0, vec![0; 4], vec![])),
+        ("no nonzeros", of(40, 9, vec![0; 41], vec![])),
+        ("one element", of(1, 1, vec![0, 1], vec![0])),
+        ("one row", of(1, 300, vec![0, 300], (0..300).collect())),
+        ("one column", of(100, 1, (0..=100).collect(), vec![0; 100])),
+        ("skewed, unsorted", of(70, 2003, row_ptr, idx)),
+        ("dense", random_matrix(33, 65, 0.0, 1).unwrap()),
+        ("random", random_matrix(257, 129, 0.8, 2).unwrap()),
+        ("few rows", random_matrix(60, 1000, 0.5, 3).unwrap()),
+    ]
+}
+
+const COLUMNS: &[usize] = &[1, 3, 17, 32, 100, 128, 257];
+
+fn check_spmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
+    let ga = gpu.csr(a).unwrap();
+    for transposed in [false, true] {
+        let (m, k) = if transposed { (a.cols(), a.rows()) } else { (a.rows(), a.cols()) };
+        let b: Mat<T> = uniform_dense(k, n, 3).unwrap();
+        let mut c: Mat<T> = uniform_dense(m, n, 4).unwrap();
+        let gb = gpu.mat(b.as_ref()).unwrap();
+        for (alpha, beta) in [(1.0, 0.0), (-1.5, 0.75)] {
+            let (alpha, beta) = (T::from_f64(alpha), T::from_f64(beta));
+            let mut gc = gpu.mat(c.as_ref()).unwrap();
+            let want = if transposed {
+                gpu.spmm_t(alpha, &ga, &gb, beta, &mut gc).unwrap();
+                reference::spmm_t(alpha, a, b.as_ref(), beta, c.as_ref()).unwrap()
+            } else {
+                gpu.spmm(alpha, &ga, &gb, beta, &mut gc).unwrap();
+                reference::spmm(alpha, a, b.as_ref(), beta, c.as_ref()).unwrap()
+            };
+            gc.download(c.as_mut()).unwrap();
+            let d = want.deviation(c.as_ref()).unwrap();
+            assert!(d.error <= 1.0, "{name}, {}, n = {n}, transposed {transposed}: {d:?}", T::NAME);
+        }
+    }
+}
+
+fn check_sddmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
+    let ga = gpu.csr(a).unwrap();
+    let c: Mat<T> = uniform_dense(a.rows(), n, 3).unwrap();
+    let b: Mat<T> = uniform_dense(a.cols(), n, 4).unwrap();
+    let (gc, gb) = (gpu.mat(c.as_ref()).unwrap(), gpu.mat(b.as_ref()).unwrap());
+    let mut out = ga.new_values().unwrap();
+    let mut got = vec![T::ZERO; a.nnz()];
+    for scaled in [false, true] {
+        if scaled {
+            gpu.sddmm_scaled(&ga, &gc, &gb, &mut out).unwrap();
+        } else {
+            gpu.sddmm(&ga, &gc, &gb, &mut out).unwrap();
+        }
+        out.download(&mut got).unwrap();
+        let want = reference::sddmm(a, scaled, c.as_ref(), b.as_ref()).unwrap();
+        let d = want.deviation_of_values(&got).unwrap();
+        assert!(d.error <= 1.0, "{name}, {}, n = {n}, scaled {scaled}: {d:?}", T::NAME);
+    }
+}
+
+fn check_fusedmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, out: usize) {
+    let ga = gpu.csr(a).unwrap();
+    let c: Mat<T> = uniform_dense(a.rows(), n, 3).unwrap();
+    let b: Mat<T> = uniform_dense(a.cols(), n, 4).unwrap();
+    let d: Mat<T> = uniform_dense(a.cols(), out, 5).unwrap();
+    let mut e: Mat<T> = Mat::zeros(a.rows(), out).unwrap();
+    let [gc, gb, gd] = [&c, &b, &d].map(|m| gpu.mat(m.as_ref()).unwrap());
+    let mut ge = gpu.zeros(a.rows(), out).unwrap();
+    let scale = 1.0 / (n as f64).sqrt();
+    let kinds = [
+        (EdgeKind::Identity, reference::Edge::Identity),
+        (EdgeKind::Scale, reference::Edge::Scale),
+        (EdgeKind::Sigmoid, reference::Edge::Sigmoid),
+        (EdgeKind::Softmax { scale: T::from_f64(scale) }, reference::Edge::Softmax { scale: T::from_f64(scale).to_f64() }),
+    ];
+    for (kind, edge) in kinds {
+        gpu.fusedmm(&ga, kind, &gc, &gb, &gd, &mut ge).unwrap();
+        ge.download(e.as_mut()).unwrap();
+        let want = reference::fusedmm(a, edge, c.as_ref(), b.as_ref(), d.as_ref()).unwrap();
+        let dev = want.deviation(e.as_ref()).unwrap();
+        assert!(dev.error <= 1.0, "{name}, {}, n = {n} -> {out}, {kind:?}: {dev:?}", T::NAME);
+    }
+}
+
+fn every_edge_case<T: DeviceScalar>() {
+    let Some(gpu) = gpu() else { return };
+    if T::DOUBLE && !gpu.info().float64 {
+        println!("skipped: {} has no 64-bit floats", gpu.info().name);
+        return;
+    }
+    for (name, a) in edge_matrices::<T>() {
+        for &n in COLUMNS {
+            check_spmm(&gpu, name, &a, n);
+            check_sddmm(&gpu, name, &a, n);
+            check_fusedmm(&gpu, name, &a, n, n);
+        }
+        check_fusedmm(&gpu, name, &a, 20, 33);
+    }
+    quiet(&gpu);
+}
+
+#[test]
+fn edge_cases_f32() {
+    every_edge_case::<f32>();
+}
+
+#[test]
+fn edge_cases_f64() {
+    every_edge_case::<f64>();
+}
+
+#[test]
+fn operands_cut_in_chunks_and_panels_give_the_same_bits() {
+    let Some(whole) = gpu() else { return };
+    // 32 KiB of a buffer at a time: panels of a few columns, chunks of some thousand nonzeros.
+    let Some(cut) = limited(DeviceOptions { range_limit: Some(32 << 10), ..DeviceOptions::default() }) else { return };
+    let a: Csr<f32> = random_matrix(300, 500, 0.8, 5).unwrap();
+    let b: Mat<f32> = uniform_dense(500, 40, 6).unwrap();
+    let run = |gpu: &Gpu| {
+        let ga = gpu.csr(&a).unwrap();
+        let gb = gpu.mat(b.as_ref()).unwrap();
+        let mut gc = gpu.zeros(300, 40).unwrap();
+        gpu.spmm(1.0, &ga, &gb, 0.0, &mut gc).unwrap();
+        let mut c = Mat::zeros(300, 40).unwrap();
+        gc.download(c.as_mut()).unwrap();
+        ((0..300).map(|i| c.row(i).to_vec()).collect::<Vec<_>>(), ga.chunks(), gb.panels())
+    };
+    let (one, chunks, panels) = run(&whole);
+    assert_eq!((chunks, panels), (1, 1));
+    let (many, chunks, panels) = run(&cut);
+    assert!(chunks > 1 && panels > 1, "{chunks} chunks, {panels} panels");
+    assert_eq!(one, many);
+    for (name, a) in edge_matrices::<f32>() {
+        for n in [3, 40] {
+            check_spmm(&cut, name, &a, n);
+            check_sddmm(&cut, name, &a, n);
+            check_fusedmm(&cut, name, &a, n, n);
+        }
+    }
+    quiet(&cut);
+}
+
+#[test]
+fn wide_operands_take_the_unfused_way() {
+    let Some(gpu) = gpu() else { return };
+    for (name, a) in edge_matrices::<f32>() {
+        check_fusedmm(&gpu, name, &a, 600, 5);
+    }
+    quiet(&gpu);
+}
+
+#[test]
+fn real_matrices() {
+    let (Some(gpu), Some(dir)) = (gpu(), common::data_dir()) else { return };
+    for file in common::matrix_files(&dir) {
+        let coo = sparsimd::io::read_matrix::<f32>(&file).unwrap();
+        let a = Csr::from_coo(&coo).unwrap();
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        // The largest ones at one width: the reference is what takes the time.
+        let widths: &[usize] = if a.nnz() > 300_000 { &[17] } else { &[1, 32, 100] };
+        for &n in widths {
+            check_spmm(&gpu, &name, &a, n);
+            check_sddmm(&gpu, &name, &a, n);
+            check_fusedmm(&gpu, &name, &a, n, n);
+        }
+    }
+    quiet(&gpu);
+}
+
+#[test]
+fn repeated_runs_give_the_same_bits_and_values_can_be_exchanged() {
+    let Some(gpu) = gpu() else { return };
+    let (_, a) = edge_matrices::<f32>().swap_remove(6);
+    let c: Mat<f32> = uniform_dense(a.rows(), 48, 1).unwrap();
+    let b: Mat<f32> = uniform_dense(a.cols(), 48, 2).unwrap();
+    let (gc, gb) = (gpu.mat(c.as_ref()).unwrap(), gpu.mat(b.as_ref()).unwrap());
+    let mut ga = gpu.csr(&a).unwrap();
+    let mut out = ga.new_values().unwrap();
+    let mut ge = gpu.zeros(a.rows(), 48).unwrap();
+    let (mut first, mut second) = (Mat::zeros(a.rows(), 48).unwrap(), Mat::zeros(a.rows(), 48).unwrap());
+    gpu.fusedmm(&ga, EdgeKind::Identity, &gc, &gb, &gb, &mut ge).unwrap();
+    ge.download(first.as_mut()).unwrap();
+    let left = gpu.memory_left();
+    for _ in 0..3 {
+        gpu.fusedmm(&ga, EdgeKind::Identity, &gc, &gb, &gb, &mut ge).unwrap();
+        ge.download(second.as_mut()).unwrap();
+        assert!((0..a.rows()).all(|i| first.row(i) == second.row(i)));
+    }
+    assert_eq!(gpu.memory_left(), left, "a repeated call allocated");
+    // SDDMM's output as SpMM's input, and with A^T, is what FusedMM gives, without a copy.
+    gpu.sddmm(&ga, &gc, &gb, &mut out).unwrap();
+    ga.swap_values(&mut out).unwrap();
+    gpu.spmm(1.0, &ga, &gb, 0.0, &mut ge).unwrap();
+    ge.download(second.as_mut()).unwrap();
+    let mut edges = vec![0.0; a.nnz()];
+    gpu.sddmm(&ga, &gc, &gb, &mut out).unwrap();
+    out.download(&mut edges).unwrap();
+    let weighted = Csr::new(a.pattern().clone(), edges).unwrap();
+    let want = reference::spmm(1.0, &weighted, b.as_ref(), 0.0, second.as_ref()).unwrap();
+    assert!(want.deviation(second.as_ref()).unwrap().error <= 1.0);
+    let mut gt = gpu.zeros(a.cols(), 48).unwrap();
+    let mut t = Mat::zeros(a.cols(), 48).unwrap();
+    gpu.spmm_t(1.0, &ga, &gc, 0.0, &mut gt).unwrap();
+    gt.download(t.as_mut()).unwrap();
+    let want = reference::spmm_t(1.0, &weighted, c.as_ref(), 0.0, t.as_ref()).unwrap();
+    assert!(want.deviation(t.as_ref()).unwrap().error <= 1.0);
+    ga.set_values(a.values()).unwrap();
+    gpu.spmm_t(1.0, &ga, &gc, 0.0, &mut gt).unwrap();
+    gt.download(t.as_mut()).unwrap();
+    let want = reference::spmm_t(1.0, &a, c.as_ref(), 0.0, t.as_ref()).unwrap();
+    assert!(want.deviation(t.as_ref()).unwrap().error <= 1.0);
+    quiet(&gpu);
+}
+
+#[test]
+fn infinities_and_nans_stay_in_their_places() {
+    let Some(gpu) = gpu() else { return };
+    let a: Csr<f32> = random_matrix(64, 64, 0.9, 9).unwrap();
+    let mut b: Mat<f32> = uniform_dense(64, 6, 1).unwrap();
+    // Row 0 is what padded indices read; row 9 is some row.
+    b.as_mut().into_row(0).fill(f32::INFINITY);
+    b.as_mut().into_row(9)[2] = f32::NAN;
+    let c: Mat<f32> = uniform_dense(64, 6, 2).unwrap();
+    let (ga, gb, gc) = (gpu.csr(&a).unwrap(), gpu.mat(b.as_ref()).unwrap(), gpu.mat(c.as_ref()).unwrap());
+    let mut got = Mat::zeros(64, 6).unwrap();
+    let mut out = gpu.zeros(64, 6).unwrap();
+    gpu.spmm(1.0, &ga, &gb, 0.0, &mut out).unwrap();
+    out.download(got.as_mut()).unwrap();
+    let want = reference::spmm(1.0, &a, b.as_ref(), 0.0, got.as_ref()).unwrap();
+    assert!(want.deviation(got.as_ref()).unwrap().error <= 1.0);
+    // The result's padding took part in infinity times zero; it must not reach a dot product.
+    let mut edges = ga.new_values().unwrap();
+    let mut values = vec![0.0; a.nnz()];
+    gpu.sddmm(&ga, &out, &gc, &mut edges).unwrap();
+    edges.download(&mut values).unwrap();
+    let want = reference::sddmm(&a, false, got.as_ref(), c.as_ref()).unwrap();
+    assert!(want.deviation_of_values(&values).unwrap().error <= 1.0);
+    for kind in [EdgeKind::Identity, EdgeKind::Softmax { scale: 0.5 }] {
+        gpu.fusedmm(&ga, kind, &gc, &gc, &gb, &mut out).unwrap();
+        out.download(got.as_mut()).unwrap();
+        let edge = match kind {
+            EdgeKind::Identity => reference::Edge::Identity,
+            _ => reference::Edge::Softmax { scale: 0.5 },
+        };
+        let want = reference::fusedmm(&a, edge, c.as_ref(), c.as_ref(), b.as_ref()).unwrap();
+        assert!(want.deviation(got.as_ref()).unwrap().error <= 1.0, "{kind:?}");
+    }
+    quiet(&gpu);
+}
+
+#[test]
+fn wrong_operands_are_errors() {
+    let Some(gpu) = gpu() else { return };
+    let Some(other) = limited(DeviceOptions { memory_limit: Some(1 << 20), ..DeviceOptions::default() }) else { return };
+    let a = gpu.csr(&random_matrix::<f32>(8, 9, 0.5, 1).unwrap()).unwrap();
+    let b = gpu.zeros::<f32>(9, 4).unwrap();
+    let mut c = gpu.zeros::<f32>(8, 4).unwrap();
+    let mut wrong = gpu.zeros::<f32>(8, 5).unwrap();
+    let foreign = other.zeros::<f32>(9, 4).unwrap();
+    assert!(matches!(gpu.spmm(1.0, &a, &b, 0.0, &mut wrong), Err(Error::Shape { op: "spmm", .. })));
+    assert!(matches!(gpu.spmm(1.0, &a, &wrong, 0.0, &mut c), Err(Error::Shape { op: "spmm", .. })));
+    assert!(matches!(gpu.spmm(1.0, &a, &foreign, 0.0, &mut c), Err(Error::Shape { op: "spmm", .. })));
+    assert!(matches!(gpu.zeros::<f32>(3, 0), Err(Error::Argument { .. })));
+    assert!(matches!(other.zeros::<f32>(1 << 12, 1 << 12), Err(Error::Device { .. })), "over the memory limit");
+    let narrow = limited(DeviceOptions { range_limit: Some(4096), ..DeviceOptions::default() }).unwrap();
+    assert!(matches!(narrow.zeros::<f32>(1 << 12, 1), Err(Error::Device { .. })), "no panel holds a block of each row");
+    let long = random_matrix::<f32>(1, 5000, 0.0, 1).unwrap();
+    assert!(matches!(narrow.csr(&long), Err(Error::Device { .. })), "no chunk holds the row");
+    gpu.spmm(1.0, &a, &b, 0.0, &mut c).unwrap();
+    quiet(&gpu);
+    quiet(&other);
+}

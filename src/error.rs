@@ -59,6 +59,12 @@ pub enum Error {
         /// Why it is not there.
         detail: String,
     },
+    /// An accelerator failed or is too small. The processor can still be used.
+    #[error("{detail}")]
+    Device {
+        /// The device's name and what went wrong on it.
+        detail: String,
+    },
 }
 
 impl Error {

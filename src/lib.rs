@@ -5,6 +5,8 @@ pub mod dense;
 mod error;
 pub mod formats;
 pub mod generate;
+#[cfg(feature = "vulkan")]
+pub mod gpu;
 pub mod io;
 pub mod machine;
 pub mod ops;

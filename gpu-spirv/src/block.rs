@@ -47,6 +47,8 @@ pub trait Block: Copy {
     fn dot(self, b: Self) -> Self::Element;
     /// `self * b` by element.
     fn times(self, b: Self) -> Self;
+    /// The first `n` elements, zeros after them.
+    fn first(self, n: u32) -> Self;
     /// Element 0.
     fn x(self) -> Self::Element;
     /// Element 1.
@@ -115,6 +117,15 @@ macro_rules! block {
                 self * b
             }
             #[inline(always)]
+            fn first(self, n: u32) -> Self {
+                $v::new(
+                    self.x,
+                    if n > 1 { self.y } else { 0.0 },
+                    if n > 2 { self.z } else { 0.0 },
+                    if n > 3 { self.w } else { 0.0 },
+                )
+            }
+            #[inline(always)]
             fn x(self) -> $t {
                 self.x
             }
@@ -150,14 +161,8 @@ fn exp_f32(x: f32) -> f32 {
 fn exp_f64(x: f64) -> f64 {
     #[cfg(target_arch = "spirv")]
     use spirv_std::num_traits::Float;
-    // Past these the result is infinite or zero; a NaN passes every comparison by and comes out as itself.
-    let x = if x > 710.0 {
-        710.0
-    } else if x < -746.0 {
-        -746.0
-    } else {
-        x
-    };
+    // Past these the result is infinite or zero; a NaN stays one.
+    let x = x.clamp(-746.0, 710.0);
     let k = (x * core::f64::consts::LOG2_E + 0.5).floor();
     // ln 2 in two parts: the first has trailing zeros enough for k times it to be exact.
     let r = (x - k * 6.931_471_803_691_238e-1) - k * 1.908_214_929_270_587_7e-10;

@@ -76,7 +76,7 @@ fn add_quad<V: Block>(
 /// The values of lanes 0 to 3 of a team, in every lane.
 #[inline(always)]
 fn spread<E: Element, T: Team>(team: T, x: E) -> [E; 4] {
-    [team.from_lane(x, 0), team.from_lane(x, 1), team.from_lane(x, 2), team.from_lane(x, 3)]
+    [team.value_of(x, 0), team.value_of(x, 1), team.value_of(x, 2), team.value_of(x, 3)]
 }
 
 /// One lane's share of one task.
@@ -180,7 +180,7 @@ pub fn body<V: Block, T: Team>(
                 q0 + 2 >= start && q0 + 2 < end,
                 q0 + 3 >= start && q0 + 3 < end,
             ];
-            add_quad(shape, &mut acc, d, k0, w0, valid, lane, p.width);
+            add_quad(shape, &mut acc, d, k0, w0, valid, lane, p.out_width);
         }
         if second_counts {
             let valid = [
@@ -189,7 +189,7 @@ pub fn body<V: Block, T: Team>(
                 q1 + 2 >= start && q1 + 2 < end,
                 q1 + 3 >= start && q1 + 3 < end,
             ];
-            add_quad(shape, &mut acc, d, k1, w1, valid, lane, p.width);
+            add_quad(shape, &mut acc, d, k1, w1, valid, lane, p.out_width);
         }
         step += 1;
     }
@@ -205,11 +205,13 @@ pub fn body<V: Block, T: Team>(
     }
     each_register!(shape.registers, |R| {
         let j = lane + R as u32 * shape.team;
-        if j < p.width {
+        if j < p.out_width {
             if whole {
-                put(e, row * p.e_stride + j, acc[R]);
+                // Padding must stay zero whatever the values: it takes part in later dot products.
+                let out = if j + 1 == p.out_width { acc[R].first(p.tail) } else { acc[R] };
+                put(e, row * p.e_stride + j, out);
             } else {
-                put(partial, slot * p.width + j, acc[R]);
+                put(partial, slot * p.out_width + j, acc[R]);
             }
         }
     });

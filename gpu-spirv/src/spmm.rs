@@ -65,7 +65,7 @@ pub fn accumulate<V: Block>(
     });
     let mut p = start;
     // Up to three nonzeros before the first whole four.
-    while p < end && p % 4 != 0 {
+    while p < end && p & 3 != 0 {
         let row = at(nonzeros.idx, p) * b_stride;
         let v = at(nonzeros.val, p);
         each_register!(shape.registers, |R| {
@@ -149,6 +149,10 @@ fn store<V: Block>(p: &SpmmParams<V::Element>, c: &mut [V], i: u32, j: u32, sum:
     let mut out = sum.scaled(p.alpha);
     if p.read_c != 0 {
         out = out.add_scaled(p.beta, at(c, place));
+    }
+    // Padding must stay zero whatever the values: it takes part in later dot products.
+    if j + 1 == p.width {
+        out = out.first(p.tail);
     }
     put(c, place, out);
 }

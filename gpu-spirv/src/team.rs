@@ -37,7 +37,7 @@ pub trait Team: Copy {
     /// The value of the lane whose number differs by the bits of `mask`, which is below the team's size.
     fn shuffle_xor<E: Element>(self, x: E, mask: u32) -> E;
     /// The value of lane `lane`.
-    fn from_lane<E: Element>(self, x: E, lane: u32) -> E;
+    fn value_of<E: Element>(self, x: E, lane: u32) -> E;
     /// The largest value of all teams that run in step with this one.
     fn in_step_max(self, n: u32) -> u32;
 }
@@ -84,7 +84,7 @@ impl Team for Subgroup {
         x.hardware_shuffle_xor(mask)
     }
     #[inline(always)]
-    fn from_lane<E: Element>(self, x: E, lane: u32) -> E {
+    fn value_of<E: Element>(self, x: E, lane: u32) -> E {
         x.hardware_shuffle(self.base + lane)
     }
     #[inline(always)]

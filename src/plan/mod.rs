@@ -2,11 +2,13 @@
 //!
 //! Pure functions: no threads, no device, no values. A [`Plan`] is data and explains itself in one line (`Display`).
 
+mod device;
 mod matrix;
 mod occupancy;
 mod partition;
 mod stats;
 
+pub use device::{DeviceShape, DeviceTasks, RowChunk, Team};
 pub use matrix::{Op, Path, Plan, PlanOptions};
 pub use occupancy::{MAX_THREADS_PER_ROW, threads_per_row};
 pub use partition::{Task, blocks, by_nonzeros};

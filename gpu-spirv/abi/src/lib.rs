@@ -46,6 +46,20 @@ pub mod edge {
 /// The type is `repr(C)`, has no padding and any bit pattern is valid for it.
 pub unsafe trait PushConstants: Copy + 'static {}
 
+// SAFETY: a word.
+unsafe impl PushConstants for u32 {}
+
+/// The element types, `f32` and `f64`.
+///
+/// # Safety
+/// No padding, and any bit pattern is valid.
+pub unsafe trait Number: Copy + 'static {}
+
+// SAFETY: a float.
+unsafe impl Number for f32 {}
+// SAFETY: a float.
+unsafe impl Number for f64 {}
+
 /// Declares a struct of push constants for f32 and f64: two numbers, then an even number of words.
 macro_rules! params {
     ($(#[$doc:meta])* $name:ident { $(#[$xdoc:meta])* $x:ident, $(#[$ydoc:meta])* $y:ident,
@@ -66,9 +80,7 @@ macro_rules! params {
             assert!(size_of::<$name<f64>>() == 4 * (4 + words) && 4 * (4 + words) <= 128);
         };
         // SAFETY: repr(C), numbers and words only; the sizes asserted above leave no room for padding.
-        unsafe impl PushConstants for $name<f32> {}
-        // SAFETY: as above.
-        unsafe impl PushConstants for $name<f64> {}
+        unsafe impl<T: Number> PushConstants for $name<T> {}
     };
 }
 
@@ -93,8 +105,8 @@ params! {
         c_offset,
         /// 0: C is not read.
         read_c,
-        /// Not used: keeps the number of words even.
-        unused,
+        /// Elements that count in the last block of `width`: 1 to 4. The others are stored as zeros.
+        tail,
     }
 }
 
@@ -133,7 +145,7 @@ params! {
         zero,
         /// Number of tasks.
         tasks,
-        /// Blocks of a row of C, B, D and E.
+        /// Blocks of a row of C and B.
         width,
         /// Blocks from one row of C to the next.
         c_stride,
@@ -143,5 +155,9 @@ params! {
         d_stride,
         /// Blocks from one row of E to the next.
         e_stride,
+        /// Blocks of a row of D and E.
+        out_width,
+        /// Elements that count in the last block of E: 1 to 4. The others are stored as zeros.
+        tail,
     }
 }

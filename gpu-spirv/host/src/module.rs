@@ -108,7 +108,7 @@ pub fn describe(file: &str, bytes: &[u8]) -> Result<ModuleInfo> {
 
     let wrong = |detail: &str| Error::Module { file: file.to_owned(), detail: detail.to_owned() };
     let code = words(bytes);
-    if bytes.len() % 4 != 0 || code.len() < HEADER || code[0] != MAGIC {
+    if !bytes.len().is_multiple_of(4) || code.len() < HEADER || code[0] != MAGIC {
         return Err(wrong("not a SPIR-V module"));
     }
     let mut info = ModuleInfo {

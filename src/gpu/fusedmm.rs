@@ -1,0 +1,183 @@
+//! FusedMM on the device.
+
+use std::sync::PoisonError;
+
+use sparsimd_gpu_abi::{BLOCK, FusedParams, SpmmParams, WORKGROUP};
+
+use super::edge::{DeviceEdge, EdgeKind};
+use super::kernels::{EDGE, FUSEDMM, REDUCE_ROWS, groups};
+use super::operands::{GpuMat, GpuValues};
+use super::sparse::GpuCsr;
+use super::{DeviceScalar, Gpu, Scratch, State};
+use crate::error::{Error, Result};
+use crate::plan::Team;
+
+impl Gpu {
+    /// E_i = sum over j of f(C_i . B_j, a_ij) D_j for the nonzeros (i, j) of A, f the edge function.
+    ///
+    /// `a` is m x k, `c` m x n, `b` k x n, `d` k x n', `e` m x n'. The edge values are never stored, except for operands that are cut
+    /// into panels or whose rows are longer than a team's registers (more than 512 columns with subgroups of 32): these go
+    /// through SDDMM, the edge function and SpMM.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails.
+    pub fn fusedmm<T: DeviceScalar>(
+        &self,
+        a: &GpuCsr<T>,
+        edge: impl DeviceEdge<T>,
+        c: &GpuMat<T>,
+        b: &GpuMat<T>,
+        d: &GpuMat<T>,
+        e: &mut GpuMat<T>,
+    ) -> Result<()> {
+        self.check_own("fusedmm", "A", &a.gpu)?;
+        c.expect(self, "fusedmm", "C", a.rows(), c.cols())?;
+        b.expect(self, "fusedmm", "B", a.cols(), c.cols())?;
+        d.expect(self, "fusedmm", "D", a.cols(), d.cols())?;
+        e.expect(self, "fusedmm", "E", a.rows(), d.cols())?;
+        let team = self.team::<T>(c.blocks().max(d.blocks()));
+        let slots = a.pattern.chunks.iter().map(|chunk| chunk.tasks.slots).max().unwrap_or(0);
+        let partial = slots * d.blocks() * BLOCK;
+        let one_panel = c.panels() == 1 && b.panels() == 1 && d.panels() == 1 && e.panels() == 1;
+        let fits = c.blocks().max(d.blocks()) <= team.blocks() && partial <= self.shape::<T>().max_len;
+        match one_panel && fits {
+            true => self.fused(a, edge.kind(), c, b, d, e, team, slots),
+            false => self.unfused(a, edge.kind(), c, b, d, e),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the operands of the operation, its team and its slots")]
+    fn fused<T: DeviceScalar>(
+        &self,
+        a: &GpuCsr<T>,
+        edge: EdgeKind<T>,
+        c: &GpuMat<T>,
+        b: &GpuMat<T>,
+        d: &GpuMat<T>,
+        e: &mut GpuMat<T>,
+        team: Team,
+        slots: usize,
+    ) -> Result<()> {
+        let variant = edge.variant();
+        let fuse = self.shared.kernels.get::<T, FusedParams<T>>(FUSEDMM, team, variant)?;
+        let reduce = self.shared.kernels.get::<T, SpmmParams<T>>(REDUCE_ROWS, team, variant)?;
+        let (width, out_width) = (d.blocks(), e.blocks());
+        let tail = e.tail(out_width);
+        let mut state = self.state();
+        let State { stream, scratch } = &mut *state;
+        let bytes = slots * out_width * BLOCK * size_of::<T>();
+        let partial = Scratch::grow(&mut scratch.partial, self.device(), bytes)?.bind_mut();
+        let stats = Scratch::grow(&mut scratch.stats, self.device(), 2 * slots * size_of::<T>())?.bind_mut();
+        let output = e.parts_mut()[0].bind_mut();
+        let seconds = stream.record(|r| {
+            for (chunk, (_, val)) in a.pattern.chunks.iter().zip(&a.values.chunks) {
+                let tasks = &chunk.tasks;
+                let p = FusedParams {
+                    scale: edge.scale(),
+                    zero: T::ZERO,
+                    tasks: tasks.tasks.len() as u32,
+                    width: c.blocks() as u32,
+                    c_stride: c.blocks() as u32,
+                    b_stride: b.blocks() as u32,
+                    d_stride: width as u32,
+                    e_stride: out_width as u32,
+                    out_width: out_width as u32,
+                    tail,
+                };
+                let bindings = [
+                    tasks.tasks.bind(),
+                    chunk.idx.bind(),
+                    val.bind(),
+                    c.parts()[0].bind(),
+                    b.parts()[0].bind(),
+                    d.parts()[0].bind(),
+                    output,
+                    partial,
+                    stats,
+                ];
+                let groups_of_tasks =
+                    groups(self.device(), tasks.tasks.len(), (WORKGROUP / team.lanes) as usize, 1);
+                // SAFETY: tasks name rows of C and E and nonzeros of the chunk, indices are below the rows of B and D, all
+                // operands are of one panel, and there is a partial row and a pair of numbers for each slot.
+                unsafe { r.launch(&fuse, &bindings, &p, groups_of_tasks) }?;
+                if tasks.slots == 0 {
+                    continue;
+                }
+                r.barrier();
+                let p = SpmmParams {
+                    alpha: T::ONE,
+                    beta: T::ZERO,
+                    tasks: tasks.cut.len() as u32,
+                    width: out_width as u32,
+                    b_stride: 0,
+                    b_offset: 0,
+                    c_stride: out_width as u32,
+                    c_offset: 0,
+                    read_c: 0,
+                    tail,
+                };
+                let items = tasks.cut.len() * out_width;
+                let bindings = [tasks.cut.bind(), partial, stats, output];
+                // SAFETY: as above; each cut row's slots were written by the launch before the barrier.
+                unsafe { r.launch(&reduce, &bindings, &p, groups(self.device(), items, WORKGROUP as usize, 1)) }?;
+                r.barrier();
+            }
+            Ok::<_, Error>(())
+        })?;
+        drop(state);
+        self.note_kernel(seconds);
+        Ok(())
+    }
+
+    /// SDDMM, the edge function in place, SpMM.
+    fn unfused<T: DeviceScalar>(
+        &self,
+        a: &GpuCsr<T>,
+        edge: EdgeKind<T>,
+        c: &GpuMat<T>,
+        b: &GpuMat<T>,
+        d: &GpuMat<T>,
+        e: &mut GpuMat<T>,
+    ) -> Result<()> {
+        let mut slot = a.edges.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = match slot.take() {
+            Some(values) => values,
+            None => a.new_values()?,
+        };
+        let edges = slot.insert(kept);
+        self.sampled("fusedmm", a, false, c, b, edges)?;
+        self.apply_edge(a, edge, edges)?;
+        self.product(T::ONE, &a.pattern, edges, d, T::ZERO, e)
+    }
+
+    fn apply_edge<T: DeviceScalar>(&self, a: &GpuCsr<T>, edge: EdgeKind<T>, edges: &mut GpuValues<T>) -> Result<()> {
+        // As many lanes as an average row has nonzeros.
+        let team = self.team::<T>((a.nnz() / a.rows().max(1)).max(1));
+        let team = Team { registers: 1, ..team };
+        let kernel = self.shared.kernels.get::<T, FusedParams<T>>(EDGE, team, edge.variant())?;
+        let outputs: Vec<_> = edges.chunks.iter_mut().map(|(_, buffer)| buffer.bind_mut()).collect();
+        let seconds = self.state().stream.record(|r| {
+            for ((chunk, (_, val)), &output) in a.pattern.chunks.iter().zip(&a.values.chunks).zip(&outputs) {
+                let tasks = &chunk.whole_rows().tasks;
+                let p = FusedParams {
+                    scale: edge.scale(),
+                    zero: T::ZERO,
+                    tasks: tasks.len() as u32,
+                    width: 0,
+                    c_stride: 0,
+                    b_stride: 0,
+                    d_stride: 0,
+                    e_stride: 0,
+                    out_width: 0,
+                    tail: 0,
+                };
+                let groups = groups(self.device(), tasks.len(), (WORKGROUP / team.lanes) as usize, 1);
+                // SAFETY: tasks name nonzeros of the chunk, of which each array has one value.
+                unsafe { r.launch(&kernel, &[tasks.bind(), val.bind(), output], &p, groups) }?;
+            }
+            Ok::<_, Error>(())
+        })?;
+        self.note_kernel(seconds);
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! The compiled kernels, and the pipelines made of them so far.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sparsimd_gpu_abi::{PushConstants, spec};
+use sparsimd_gpu_host::{Device, Manifest, Module, Pipeline};
+
+use super::DeviceScalar;
+use crate::error::Result;
+use crate::plan::Team;
+
+/// A kernel, by its function's name in `gpu-spirv/src/entry.rs`, with both its modules.
+#[derive(Clone, Copy)]
+pub(super) struct Kernel {
+    name: &'static str,
+    single: (&'static str, &'static [u8]),
+    double: (&'static str, &'static [u8]),
+}
+
+macro_rules! kernels {
+    ($($constant:ident = $name:literal;)*) => {
+        $(pub(super) const $constant: Kernel = Kernel {
+            name: $name,
+            single: (
+                concat!("single.", $name, ".spv"),
+                include_bytes!(concat!("../../gpu-spirv/spv/single.", $name, ".spv")),
+            ),
+            double: (
+                concat!("double.", $name, ".spv"),
+                include_bytes!(concat!("../../gpu-spirv/spv/double.", $name, ".spv")),
+            ),
+        };)*
+
+        #[cfg(test)]
+        const ALL: &[Kernel] = &[$($constant),*];
+    };
+}
+
+kernels! {
+    SPMM = "spmm";
+    REDUCE_ROWS = "reduce_rows";
+    SDDMM = "sddmm";
+    FUSEDMM = "fusedmm";
+    EDGE = "edge";
+    GATHER = "gather";
+}
+
+const MANIFEST: &str = include_str!("../../gpu-spirv/spv/manifest.json");
+
+/// What makes one pipeline differ from another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    name: &'static str,
+    double: bool,
+    lanes: u32,
+    registers: u32,
+    variant: u32,
+}
+
+/// The pipelines of one device, made when first asked for.
+pub(super) struct Kernels {
+    device: Device,
+    manifest: Manifest,
+    made: Mutex<HashMap<Key, Arc<Pipeline>>>,
+}
+
+impl Kernels {
+    pub(super) fn new(device: &Device) -> Result<Self> {
+        Ok(Self { device: device.clone(), manifest: Manifest::parse(MANIFEST)?, made: Mutex::default() })
+    }
+
+    /// `kernel` on elements of `T` for `team`, with push constants `P` and the given variant.
+    pub(super) fn get<T: DeviceScalar, P: PushConstants>(
+        &self,
+        kernel: Kernel,
+        team: Team,
+        variant: u32,
+    ) -> Result<Arc<Pipeline>> {
+        let Team { lanes, registers } = team;
+        let key = Key { name: kernel.name, double: T::DOUBLE, lanes, registers, variant };
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pipeline) = made.get(&key) {
+            return Ok(pipeline.clone());
+        }
+        let (file, bytes) = if T::DOUBLE { kernel.double } else { kernel.single };
+        let module = Module::new(&self.manifest, file, bytes)?;
+        let constants = [(spec::TEAM, lanes), (spec::REGISTERS, registers), (spec::VARIANT, variant)];
+        let pipeline = Arc::new(Pipeline::new(&self.device, &module, size_of::<P>(), &constants)?);
+        made.insert(key, pipeline.clone());
+        Ok(pipeline)
+    }
+}
+
+/// Workgroups for `items` pieces of work, `per_group` to a group, folded over x and y; `z` of each.
+pub(super) fn groups(device: &Device, items: usize, per_group: usize, z: usize) -> [u32; 3] {
+    let n = items.div_ceil(per_group);
+    let x = n.min(device.info().max_groups[0] as usize).max(1);
+    [if n == 0 { 0 } else { x as u32 }, n.div_ceil(x) as u32, z as u32]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_module_agrees_with_the_manifest() {
+        let manifest = Manifest::parse(MANIFEST).unwrap();
+        for kernel in ALL {
+            for (file, bytes) in [kernel.single, kernel.double] {
+                let module = Module::new(&manifest, file, bytes).unwrap();
+                assert!(module.info().entry_point.ends_with(kernel.name));
+                let mut changed = bytes.to_vec();
+                *changed.last_mut().unwrap() ^= 1;
+                assert!(Module::new(&manifest, file, &changed).is_err());
+                assert!(Module::new(&manifest, file, &bytes[..bytes.len() - 2]).is_err());
+            }
+        }
+        assert_eq!(manifest.modules.len(), 2 * ALL.len());
+        assert!(Module::new(&manifest, "absent.spv", ALL[0].single.1).is_err());
+    }
+}

@@ -1,0 +1,220 @@
+//! The operations on a Vulkan device (feature `vulkan`).
+//!
+//! A [`Gpu`] is an open device. Operands are uploaded once ([`Gpu::csr`], [`Gpu::mat`]) and stay; the operations have the names
+//! and the argument order of [`Cpu`](crate::Cpu)'s. A call returns when the device has finished. Kernels are SPIR-V, written
+//! in Rust (`gpu-spirv/src`) and committed compiled; any Vulkan 1.2 device with subgroup shuffles runs them, a CPU driver
+//! included.
+//!
+//! Determinism: the same operands, device and shape give the same bits; no atomics are used.
+
+mod edge;
+mod error;
+mod fusedmm;
+mod kernels;
+mod operands;
+mod sddmm;
+mod sparse;
+mod spmm;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use edge::{DeviceEdge, EdgeKind};
+pub use operands::{GpuMat, GpuValues};
+pub use sparse::GpuCsr;
+pub use sparsimd_gpu_host::{Choice, DeviceInfo, DeviceOptions, Kind};
+use sparsimd_gpu_host::{Buffer, Device, Instance, Pod, Stream};
+
+use crate::error::Result;
+use crate::plan::{DeviceShape, Team};
+
+/// An element type with kernels: `f32` or `f64`.
+pub trait DeviceScalar: sparsimd_kernels::Scalar + Pod + sparsimd_gpu_abi::Number {
+    /// Whether the device must have 64-bit floats.
+    const DOUBLE: bool;
+}
+
+impl DeviceScalar for f32 {
+    const DOUBLE: bool = false;
+}
+
+impl DeviceScalar for f64 {
+    const DOUBLE: bool = true;
+}
+
+/// Seconds spent since [`Gpu::take_times`] was last called.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Times {
+    /// In kernels, by the device's own clock; `None` when the device has none.
+    pub kernel_s: Option<f64>,
+    /// Copying to the device.
+    pub upload_s: f64,
+    /// Copying from the device.
+    pub download_s: f64,
+}
+
+/// An open Vulkan device. Clones share it.
+#[derive(Clone)]
+pub struct Gpu {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    kernels: kernels::Kernels,
+    state: Mutex<State>,
+    times: Mutex<Times>,
+    device: Device,
+}
+
+/// What one call at a time uses.
+struct State {
+    stream: Stream,
+    scratch: Scratch,
+}
+
+/// Memory for partial results, which only grows: repeated calls allocate nothing.
+#[derive(Default)]
+struct Scratch {
+    partial: Option<Buffer<u32>>,
+    stats: Option<Buffer<u32>>,
+}
+
+impl std::fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Gpu({})", self.info().name)
+    }
+}
+
+impl Gpu {
+    /// The best device there is: discrete before integrated before a CPU driver.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](crate::Error::Unavailable) when there is no Vulkan loader, no device, or none with what the
+    /// kernels need.
+    pub fn new() -> Result<Self> {
+        Self::with_options(DeviceOptions::default())
+    }
+
+    /// The device that `choice` names.
+    ///
+    /// # Errors
+    /// As [`Gpu::new`].
+    pub fn open(choice: Choice) -> Result<Self> {
+        Self::with_options(DeviceOptions { choice, ..DeviceOptions::default() })
+    }
+
+    /// A device opened with limits of one's own.
+    ///
+    /// # Errors
+    /// As [`Gpu::new`].
+    pub fn with_options(options: DeviceOptions) -> Result<Self> {
+        Self::on(&Instance::new(false)?, options)
+    }
+
+    /// A device opened with the validation layer, whose words [`Gpu::validation_messages`] gives.
+    ///
+    /// # Errors
+    /// As [`Gpu::new`], and when the layer is not installed.
+    pub fn validated(options: DeviceOptions) -> Result<Self> {
+        Self::on(&Instance::new(true)?, options)
+    }
+
+    fn on(instance: &Arc<Instance>, options: DeviceOptions) -> Result<Self> {
+        let device = Device::new(instance, options)?;
+        let state = State { stream: Stream::new(&device)?, scratch: Scratch::default() };
+        let kernels = kernels::Kernels::new(&device)?;
+        Ok(Self { shared: Arc::new(Shared { kernels, state: Mutex::new(state), times: Mutex::default(), device }) })
+    }
+
+    /// All devices of this machine, the preferred ones first.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](crate::Error::Unavailable) when there is no Vulkan loader.
+    pub fn devices() -> Result<Vec<DeviceInfo>> {
+        Ok(Instance::new(false)?.devices()?)
+    }
+
+    /// What the device is and can do.
+    pub fn info(&self) -> &DeviceInfo {
+        self.shared.device.info()
+    }
+
+    /// Bytes of the device's memory that may still be taken.
+    pub fn memory_left(&self) -> u64 {
+        self.shared.device.memory_left()
+    }
+
+    /// What the validation layer has said: empty without it.
+    pub fn validation_messages(&self) -> Vec<String> {
+        self.shared.device.instance().messages()
+    }
+
+    /// The seconds spent since the last call of this function.
+    pub fn take_times(&self) -> Times {
+        std::mem::take(&mut *self.times())
+    }
+
+    /// The device as plans see it, for elements of `T`.
+    pub fn shape<T>(&self) -> DeviceShape {
+        let info = self.info();
+        DeviceShape {
+            subgroup: info.subgroup as usize,
+            resident: info.resident_subgroups.map_or(DeviceShape::DEFAULT_RESIDENT, |n| n as usize),
+            max_len: max_len::<T>(&self.shared.device),
+        }
+    }
+
+    fn team<T>(&self, blocks: usize) -> Team {
+        Team::choose(blocks, self.shape::<T>())
+    }
+
+    fn device(&self) -> &Device {
+        &self.shared.device
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn times(&self) -> MutexGuard<'_, Times> {
+        self.shared.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_kernel(&self, seconds: Option<f64>) {
+        if let Some(s) = seconds {
+            *self.times().kernel_s.get_or_insert(0.0) += s;
+        }
+    }
+
+    fn timed_upload<R>(&self, f: impl FnOnce(&State) -> R) -> R {
+        let start = std::time::Instant::now();
+        let result = f(&self.state());
+        self.times().upload_s += start.elapsed().as_secs_f64();
+        result
+    }
+
+    fn timed_download<R>(&self, f: impl FnOnce(&State) -> R) -> R {
+        let start = std::time::Instant::now();
+        let result = f(&self.state());
+        self.times().download_s += start.elapsed().as_secs_f64();
+        result
+    }
+}
+
+/// Elements of the wider of `T` and an index that a kernel can see of one array, room for padding left.
+fn max_len<T>(device: &Device) -> usize {
+    let widest = size_of::<T>().max(size_of::<u32>());
+    (device.max_range() as usize / widest).saturating_sub(64)
+}
+
+impl Scratch {
+    /// A buffer of at least `bytes`, the old one when it suffices.
+    fn grow<'a>(slot: &'a mut Option<Buffer<u32>>, device: &Device, bytes: usize) -> Result<&'a mut Buffer<u32>> {
+        let words = bytes.div_ceil(4);
+        let kept = slot.take().filter(|b| b.len() >= words);
+        let buffer = match kept {
+            Some(b) => b,
+            None => Buffer::new(device, words, "scratch")?,
+        };
+        Ok(slot.insert(buffer))
+    }
+}

@@ -1,0 +1,199 @@
+//! How rows are laid over the teams of a Vulkan device.
+//!
+//! A team of lanes works on one task: a row, or a part of a long one. Tasks are ordered by length, longest first, so that
+//! the teams of one subgroup and the subgroups of one wave have equal work (Gale et al. 2020 call it row swizzle), and
+//! parts of a row write partial results that are added in the order of the parts: results do not depend on timing.
+
+use super::threads_per_row;
+
+/// What a plan needs to know of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceShape {
+    /// Lanes of a subgroup.
+    pub subgroup: usize,
+    /// Subgroups that the device runs at a time: the hardware work-items T of the occupancy formula.
+    pub resident: usize,
+    /// Elements of one array that a kernel can see.
+    pub max_len: usize,
+}
+
+impl DeviceShape {
+    /// T of the ESIMD paper's GPU, one stack of an Intel Max 1550: what stands in for a device that does not tell.
+    pub const DEFAULT_RESIDENT: usize = 4096;
+}
+
+/// The register block of an operation on rows of so many blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Team {
+    /// Lanes that share a row: a power of two.
+    pub lanes: u32,
+    /// Blocks of four elements that each lane owns: 1, 2 or 4.
+    pub registers: u32,
+}
+
+impl Team {
+    /// The team for rows of `blocks` blocks: as many lanes as blocks, within 4 and the subgroup, then as many registers as it
+    /// takes, up to 4. Short rows so share a subgroup (N = 32: 8 lanes a row), long ones fill it (N = 128: 32 lanes).
+    pub fn choose(blocks: usize, shape: DeviceShape) -> Self {
+        let lanes = blocks.next_power_of_two().clamp(4, shape.subgroup.max(4));
+        let registers = blocks.div_ceil(lanes).next_power_of_two().clamp(1, 4);
+        Self { lanes: lanes as u32, registers: registers as u32 }
+    }
+
+    /// Blocks of a row that the team holds at once.
+    pub fn blocks(self) -> usize {
+        (self.lanes * self.registers) as usize
+    }
+}
+
+/// Rows whose nonzeros one kernel can see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowChunk {
+    /// The rows.
+    pub rows: std::ops::Range<usize>,
+    /// Their nonzeros.
+    pub nonzeros: std::ops::Range<usize>,
+}
+
+impl RowChunk {
+    /// Cuts the rows into chunks of at most so many rows and nonzeros. The error is a row that alone has more.
+    pub fn split(row_ptr: &[usize], max_rows: usize, max_nonzeros: usize) -> Result<Vec<Self>, usize> {
+        let rows = row_ptr.len() - 1;
+        let mut chunks = Vec::new();
+        let mut first = 0;
+        while first < rows {
+            let end = row_ptr.partition_point(|&p| p <= row_ptr[first].saturating_add(max_nonzeros)) - 1;
+            // Empty rows at the end belong to the chunk before them, up to the limit.
+            let end = end.min(rows).min(first + max_rows.max(1));
+            if end == first {
+                return Err(first);
+            }
+            chunks.push(Self { rows: first..end, nonzeros: row_ptr[first]..row_ptr[end] });
+            first = end;
+        }
+        Ok(chunks)
+    }
+}
+
+/// The tasks of one chunk, as the kernels read them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceTasks {
+    /// (row, first nonzero, end, slot): nonzeros relative to the chunk; the slot of the partial result, or `u32::MAX` for a
+    /// whole row. Longest first.
+    pub tasks: Vec<[u32; 4]>,
+    /// (row, first slot, slots, 0) of each row that was cut.
+    pub cut: Vec<[u32; 4]>,
+    /// Number of slots.
+    pub slots: usize,
+}
+
+impl DeviceTasks {
+    /// Nonzeros of a part at least, when a row is cut for occupancy: below, adding the parts costs more than it gains.
+    const MIN_PART: usize = 32;
+    /// A row is cut when it is so many times longer than the average,
+    const LONG: usize = 4;
+    /// but not below this length, four steps of a quad for each of a subgroup's 32 lanes at most.
+    const MIN_LONG: usize = 256;
+
+    /// The tasks of `chunk` when a matrix of `row_ptr` runs with `teams` teams at a time.
+    pub fn choose(row_ptr: &[usize], chunk: &RowChunk, teams: usize) -> Self {
+        let rows = row_ptr.len() - 1;
+        let nnz = row_ptr[rows];
+        let parts = threads_per_row(rows, teams);
+        let long = (Self::LONG * nnz.div_ceil(rows.max(1))).max(Self::MIN_LONG);
+        Self::cut(row_ptr, chunk, |len| {
+            let part = if parts > 1 { len.div_ceil(parts).max(Self::MIN_PART) } else { len };
+            part.min(long)
+        })
+    }
+
+    /// One task for each row.
+    pub fn whole(row_ptr: &[usize], chunk: &RowChunk) -> Self {
+        Self::cut(row_ptr, chunk, |len| len)
+    }
+
+    fn cut(row_ptr: &[usize], chunk: &RowChunk, part: impl Fn(usize) -> usize) -> Self {
+        let mut made = Self { tasks: Vec::with_capacity(chunk.rows.len()), cut: Vec::new(), slots: 0 };
+        for i in chunk.rows.clone() {
+            let (start, end) = (row_ptr[i] - chunk.nonzeros.start, row_ptr[i + 1] - chunk.nonzeros.start);
+            let part = part(end - start).max(1);
+            let count = (end - start).div_ceil(part);
+            if count <= 1 {
+                made.tasks.push([i as u32, start as u32, end as u32, u32::MAX]);
+                continue;
+            }
+            made.cut.push([i as u32, made.slots as u32, count as u32, 0]);
+            for p in (start..end).step_by(part) {
+                made.tasks.push([i as u32, p as u32, (p + part).min(end) as u32, made.slots as u32]);
+                made.slots += 1;
+            }
+        }
+        made.tasks.sort_by_key(|&[_, start, end, _]| std::cmp::Reverse(end - start));
+        made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAPER: DeviceShape = DeviceShape { subgroup: 32, resident: 4096, max_len: 1 << 25 };
+
+    #[test]
+    fn teams_of_the_usual_widths() {
+        let team = |n: usize, s: usize| {
+            let t = Team::choose(n.div_ceil(4), DeviceShape { subgroup: s, ..PAPER });
+            (t.lanes, t.registers)
+        };
+        assert_eq!(team(128, 32), (32, 1));
+        assert_eq!(team(32, 32), (8, 1));
+        assert_eq!(team(1, 32), (4, 1));
+        assert_eq!(team(128, 8), (8, 4));
+        assert_eq!(team(129, 32), (32, 2));
+        assert_eq!(team(4096, 32), (32, 4));
+        assert_eq!(team(0, 4), (4, 1));
+    }
+
+    #[test]
+    fn chunks_cover_the_rows_once() {
+        let row_ptr = [0, 3, 3, 7, 12, 12, 13];
+        let chunks = RowChunk::split(&row_ptr, 5, 5).unwrap();
+        assert_eq!(chunks.first().unwrap().rows.start, 0);
+        assert_eq!(chunks.last().unwrap().rows.end, 6);
+        for pair in chunks.windows(2) {
+            assert_eq!(pair[0].rows.end, pair[1].rows.start);
+        }
+        assert!(chunks.iter().all(|c| c.nonzeros.len() <= 5 && c.rows.len() <= 5));
+        assert_eq!(RowChunk::split(&row_ptr, 9, 4), Err(3));
+        assert_eq!(RowChunk::split(&[0], 4, 4), Ok(vec![]));
+        assert_eq!(RowChunk::split(&[0, 0, 0, 0], 2, 9).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn tasks_cover_every_nonzero_once_longest_first() {
+        // 1000 rows of 40 and one of 10000: the long one is cut, the others are when NT asks for it.
+        let mut row_ptr: Vec<usize> = (0..=1000).map(|i| 40 * i).collect();
+        row_ptr.push(50_000);
+        let chunk = RowChunk::split(&row_ptr, 1 << 20, 1 << 20).unwrap().remove(0);
+        for teams in [1, 4096] {
+            let tasks = DeviceTasks::choose(&row_ptr, &chunk, teams);
+            let mut seen = vec![0; 50_000];
+            for &[row, start, end, _] in &tasks.tasks {
+                assert!(row_ptr[row as usize] <= start as usize && end as usize <= row_ptr[row as usize + 1]);
+                seen[start as usize..end as usize].iter_mut().for_each(|n| *n += 1);
+            }
+            assert!(seen.iter().all(|&n| n == 1));
+            assert!(tasks.tasks.windows(2).all(|w| w[0][2] - w[0][1] >= w[1][2] - w[1][1]));
+            assert_eq!(tasks.cut.iter().map(|c| c[2] as usize).sum::<usize>(), tasks.slots);
+            assert!(tasks.cut.iter().any(|c| c[0] == 1000));
+        }
+    }
+
+    #[test]
+    fn few_rows_are_cut_by_the_papers_formula() {
+        let row_ptr: Vec<usize> = (0..=1024).map(|i| 200 * i).collect();
+        let chunk = RowChunk::split(&row_ptr, 1 << 20, 1 << 20).unwrap().remove(0);
+        let tasks = DeviceTasks::choose(&row_ptr, &chunk, PAPER.resident);
+        assert_eq!(tasks.tasks.len(), 4 * 1024);
+    }
+}

@@ -125,7 +125,10 @@ fn check_fusedmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, o
         (EdgeKind::Identity, reference::Edge::Identity),
         (EdgeKind::Scale, reference::Edge::Scale),
         (EdgeKind::Sigmoid, reference::Edge::Sigmoid),
-        (EdgeKind::Softmax { scale: T::from_f64(scale) }, reference::Edge::Softmax { scale: T::from_f64(scale).to_f64() }),
+        (
+            EdgeKind::Softmax { scale: T::from_f64(scale) },
+            reference::Edge::Softmax { scale: T::from_f64(scale).to_f64() },
+        ),
     ];
     for (kind, edge) in kinds {
         gpu.fusedmm(&ga, kind, &gc, &gb, &gd, &mut ge).unwrap();
@@ -304,7 +307,9 @@ fn infinities_and_nans_stay_in_their_places() {
 #[test]
 fn wrong_operands_are_errors() {
     let Some(gpu) = gpu() else { return };
-    let Some(other) = limited(DeviceOptions { memory_limit: Some(1 << 20), ..DeviceOptions::default() }) else { return };
+    let Some(other) = limited(DeviceOptions { memory_limit: Some(1 << 20), ..DeviceOptions::default() }) else {
+        return;
+    };
     let a = gpu.csr(&random_matrix::<f32>(8, 9, 0.5, 1).unwrap()).unwrap();
     let b = gpu.zeros::<f32>(9, 4).unwrap();
     let mut c = gpu.zeros::<f32>(8, 4).unwrap();

@@ -95,8 +95,7 @@ impl Gpu {
                     partial,
                     stats,
                 ];
-                let groups_of_tasks =
-                    groups(self.device(), tasks.tasks.len(), (WORKGROUP / team.lanes) as usize, 1);
+                let groups_of_tasks = groups(self.device(), tasks.tasks.len(), (WORKGROUP / team.lanes) as usize, 1);
                 // SAFETY: tasks name rows of C and E and nonzeros of the chunk, indices are below the rows of B and D, all
                 // operands are of one panel, and there is a partial row and a pair of numbers for each slot.
                 unsafe { r.launch(&fuse, &bindings, &p, groups_of_tasks) }?;

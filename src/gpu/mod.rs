@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use edge::{DeviceEdge, EdgeKind};
 pub use operands::{GpuMat, GpuValues};
 pub use sparse::GpuCsr;
-pub use sparsimd_gpu_host::{Choice, DeviceInfo, DeviceOptions, Kind};
 use sparsimd_gpu_host::{Buffer, Device, Instance, Pod, Stream};
+pub use sparsimd_gpu_host::{Choice, DeviceInfo, DeviceOptions, Kind};
 
 use crate::error::Result;
 use crate::plan::{DeviceShape, Team};

@@ -168,14 +168,7 @@ impl<T: DeviceScalar> GpuMat<T> {
     }
 
     /// The matrix of an operation: on `gpu`, of the given shape.
-    pub(super) fn expect(
-        &self,
-        gpu: &Gpu,
-        op: &'static str,
-        name: &str,
-        rows: usize,
-        cols: usize,
-    ) -> Result<()> {
+    pub(super) fn expect(&self, gpu: &Gpu, op: &'static str, name: &str, rows: usize, cols: usize) -> Result<()> {
         gpu.check_own(op, name, &self.gpu)?;
         match (self.rows, self.cols) == (rows, cols) {
             true => Ok(()),
@@ -210,7 +203,8 @@ fn segments<T>(at: usize, mut out: &mut [T], width: usize) -> impl Iterator<Item
             return None;
         }
         let (row, col) = (pos / width, pos % width);
-        let (part, rest) = std::mem::take(&mut out).split_at_mut((width - col).min(out.len()));
+        let n = (width - col).min(out.len());
+        let (part, rest) = std::mem::take(&mut out).split_at_mut(n);
         out = rest;
         pos += part.len();
         Some((row, col, part))

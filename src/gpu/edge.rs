@@ -1,7 +1,8 @@
 //! Edge functions that have kernels.
 
-use sparsimd_gpu_abi::edge;
+use sparsimd_gpu_abi::edge as variant;
 use sparsimd_kernels::Scalar;
+use sparsimd_kernels::edge::{Identity, Scale, Sigmoid, Softmax};
 
 /// One of the edge functions that are compiled into the kernels.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,14 +32,38 @@ impl<T: Copy> DeviceEdge<T> for EdgeKind<T> {
     }
 }
 
+impl<T> DeviceEdge<T> for Identity {
+    fn kind(&self) -> EdgeKind<T> {
+        EdgeKind::Identity
+    }
+}
+
+impl<T> DeviceEdge<T> for Scale {
+    fn kind(&self) -> EdgeKind<T> {
+        EdgeKind::Scale
+    }
+}
+
+impl<T> DeviceEdge<T> for Sigmoid {
+    fn kind(&self) -> EdgeKind<T> {
+        EdgeKind::Sigmoid
+    }
+}
+
+impl<T: Copy> DeviceEdge<T> for Softmax<T> {
+    fn kind(&self) -> EdgeKind<T> {
+        EdgeKind::Softmax { scale: self.scale }
+    }
+}
+
 impl<T: Scalar> EdgeKind<T> {
     /// The value of the specialisation constant.
     pub(super) fn variant(self) -> u32 {
         match self {
-            Self::Identity => edge::IDENTITY,
-            Self::Scale => edge::SCALE,
-            Self::Sigmoid => edge::SIGMOID,
-            Self::Softmax { .. } => edge::SOFTMAX,
+            Self::Identity => variant::IDENTITY,
+            Self::Scale => variant::SCALE,
+            Self::Sigmoid => variant::SIGMOID,
+            Self::Softmax { .. } => variant::SOFTMAX,
         }
     }
 

@@ -1,12 +1,21 @@
-//! Where a command's sparse matrix comes from.
+//! What the matrix operations share: where the sparse matrix comes from, how to run, what to report.
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Instant;
 
+use clap::ValueEnum;
+use serde::Serialize;
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
-use sparsimd::{Csr, Error, Result, Scalar, generate};
+use sparsimd::plan::{Op, Path};
+use sparsimd::{Arch, Cpu, Csr, Error, Mat, Prepared, Result, Scalar, generate};
 
 use super::progress::Progress;
+use super::timing::{Check, Dtype, Speed, Times};
+use super::{Verdict, output};
+
+/// Runs that a plan may count on when nobody says: enough for any preparation to pay.
+const REUSE: usize = 1000;
 
 /// `--matrix FILE | --random MxK@SPARSITY`, and `--seed`.
 #[derive(Debug, clap::Args)]
@@ -67,6 +76,177 @@ impl Source {
             }
         }
     }
+}
+
+/// What every matrix operation takes.
+#[derive(Debug, clap::Args)]
+pub struct Common {
+    #[command(flatten)]
+    pub source: Source,
+    /// Columns of the dense matrices
+    #[arg(short = 'n', value_name = "N")]
+    pub n: usize,
+    /// Element type
+    #[arg(long, value_enum, default_value_t = Dtype::F32)]
+    pub dtype: Dtype,
+    /// What becomes of an entry of C B^T (spmm: identity; sddmm: identity or scale; fusedmm: all)
+    #[arg(long, value_enum, default_value_t = EdgeName::Identity)]
+    pub edge: EdgeName,
+    /// Straight from CSR, by panels that are prepared once, or whichever the plan finds faster
+    #[arg(long, value_enum, default_value_t = PathName::Auto)]
+    pub path: PathName,
+    /// Number of threads [default: one per processor]
+    #[arg(long, value_name = "T")]
+    pub threads: Option<usize>,
+    /// SIMD instruction set, one of those that `sparsimd info` lists [default: the widest]
+    #[arg(long, value_name = "NAME")]
+    pub arch: Option<String>,
+    /// Measured runs [default: as many as fit a second, at least 5]
+    #[arg(long, value_name = "R")]
+    pub repeat: Option<usize>,
+    /// Compare with a naive loop in double precision; exit status 1 if an element is out of its bound
+    #[arg(long)]
+    pub verify: bool,
+    /// Write the result to a Matrix Market file
+    #[arg(long, value_name = "FILE.mtx")]
+    pub out: Option<PathBuf>,
+    /// One JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The edge function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EdgeName {
+    /// s, the entry itself
+    Identity,
+    /// a s, a the value of the sparse matrix
+    Scale,
+    /// 1 / (1 + e^-s)
+    Sigmoid,
+    /// Softmax of s / sqrt(N) over each row
+    Softmax,
+}
+
+/// The path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PathName {
+    /// By the plan
+    Auto,
+    /// Straight from CSR
+    Direct,
+    /// By panels
+    Panel,
+}
+
+/// What a run of an operation came to.
+pub struct Measured {
+    /// Of the prepared operand, in words.
+    pub plan: String,
+    /// The path taken.
+    pub path: Path,
+    /// Of preparing it, in seconds.
+    pub prepare_s: f64,
+    /// Of the runs.
+    pub times: Times,
+    /// Against the reference.
+    pub check: Check,
+    /// Operations, counted as the papers do.
+    pub flops: f64,
+    /// Every operand once.
+    pub bytes: f64,
+}
+
+/// One line of JSON, or some of text.
+#[derive(Serialize)]
+struct Report {
+    op: &'static str,
+    m: usize,
+    k: usize,
+    n: usize,
+    nnz: usize,
+    path: &'static str,
+    #[serde(flatten)]
+    speed: Speed,
+    #[serde(flatten)]
+    check: Check,
+}
+
+impl Common {
+    /// The executor that the arguments ask for.
+    fn cpu(&self) -> Result<Cpu> {
+        let mut builder = Cpu::builder();
+        if let Some(threads) = self.threads {
+            builder = builder.threads(threads);
+        }
+        if let Some(name) = &self.arch {
+            let missing = || Error::Unavailable {
+                what: "the instruction set",
+                detail: format!("{name:?} is not among those of this processor and build (see sparsimd info)"),
+            };
+            builder = builder.arch(Arch::by_name(name).ok_or_else(missing)?);
+        }
+        builder.build()
+    }
+
+    /// Loads the matrix, runs `measure` on it and reports.
+    pub fn run<T: Scalar>(
+        &self,
+        op: &'static str,
+        measure: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
+    ) -> Result<Verdict> {
+        let cpu = self.cpu()?;
+        let a = cpu.install(|| self.source.load::<T>())?;
+        let done = measure(self, &cpu, &a)?;
+        let speed = Speed::new::<T>(&cpu, done.prepare_s, done.times, done.flops, done.bytes);
+        let path = if done.path == Path::Panel { "panel" } else { "direct" };
+        let (m, k, nnz) = (a.rows(), a.cols(), a.nnz());
+        let report = Report { op, m, k, n: self.n, nnz, path, speed, check: done.check };
+        if self.json {
+            output::json(&report)?;
+        } else {
+            let (plan, speed, check) = (&done.plan, report.speed.text(), report.check.text());
+            output::line(&format!(
+                "{op}: A is {m} x {k} with {nnz} nonzeros, N = {}\nplan     {plan}\n{speed}\n{check}",
+                self.n
+            ))?;
+        }
+        Ok(if report.check.verified == Some(false) { Verdict::Wrong } else { Verdict::Good })
+    }
+
+    /// Prepares `a`, and the seconds that took.
+    pub fn prepare<T: Scalar>(&self, cpu: &Cpu, op: Op, a: &Csr<T>) -> Result<(Prepared<T>, f64)> {
+        let path = match self.path {
+            PathName::Auto => Path::Auto,
+            PathName::Direct => Path::Direct,
+            PathName::Panel => Path::Panel,
+        };
+        let start = Instant::now();
+        let prepared = cpu.prepare(op, a, self.n, path, self.repeat.unwrap_or(REUSE))?;
+        Ok((prepared, start.elapsed().as_secs_f64()))
+    }
+
+    /// Dense operand number `which`, `rows` x N.
+    pub fn operand<T: Scalar>(&self, cpu: &Cpu, rows: usize, which: u64) -> Result<Mat<T>> {
+        cpu.install(|| generate::uniform_dense(rows, self.n, self.source.seed.wrapping_add(which)))
+    }
+
+    /// The error that `op` has no such edge function.
+    pub fn no_edge(&self, op: &str) -> Error {
+        let name = self.edge.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        Error::Argument { name: "edge", detail: format!("{op} has no edge function {name}") }
+    }
+}
+
+/// Bytes of the sparse matrix: row pointers and column indices, and the values if they are read.
+pub fn sparse_bytes<T: Scalar>(a: &Csr<T>, valued: bool) -> f64 {
+    let value = if valued { size_of::<T>() } else { 0 };
+    ((a.rows() + 1) * size_of::<usize>() + a.nnz() * (size_of::<u32>() + value)) as f64
+}
+
+/// Bytes of a dense matrix of `rows` x `cols`.
+pub fn dense_bytes<T>(rows: usize, cols: usize) -> f64 {
+    rows as f64 * cols as f64 * size_of::<T>() as f64
 }
 
 #[cfg(test)]

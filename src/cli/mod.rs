@@ -4,16 +4,17 @@
 //! an error, which is one line.
 
 mod convert;
+mod fusedmm;
 mod generate;
 mod info;
 mod machine;
-#[allow(dead_code)]
 mod matrix;
 mod output;
 mod progress;
+mod sddmm;
+mod spmm;
 #[allow(dead_code)]
 mod tensor;
-#[allow(dead_code)]
 mod timing;
 mod topology;
 
@@ -29,7 +30,6 @@ pub enum Verdict {
     /// Done, and right as far as it was checked.
     Good,
     /// The result is further from the reference than it may be.
-    #[allow(dead_code)]
     Wrong,
 }
 
@@ -47,6 +47,12 @@ enum Command {
     Info(info::Args),
     /// The machine as a tree, with where threads would be bound.
     Topology(topology::Args),
+    /// C = A B, A sparse.
+    Spmm(matrix::Common),
+    /// The entries of C B^T at the nonzeros of A.
+    Sddmm(matrix::Common),
+    /// E = f(C B^T at the nonzeros of A) D, without storing the entries.
+    Fusedmm(matrix::Common),
     /// Write a matrix file in another format; the endings of the names tell which.
     Convert(convert::Args),
     /// Make a synthetic sparse tensor and write it to a file.
@@ -58,6 +64,9 @@ impl Command {
         match self {
             Self::Info(args) => info::run(args),
             Self::Topology(args) => topology::run(args),
+            Self::Spmm(args) => spmm::run(args),
+            Self::Sddmm(args) => sddmm::run(args),
+            Self::Fusedmm(args) => fusedmm::run(args),
             Self::Convert(args) => convert::run(args),
             Self::Generate(args) => generate::run(args),
         }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde::Serialize;
 use sparsimd::machine::fma_peak;
+use sparsimd::reference::Deviation;
 use sparsimd::{Cpu, Error, Result, Scalar};
 
 /// Before anything is measured: caches, page tables and the clock settle.
@@ -35,14 +36,14 @@ pub struct Times {
 }
 
 impl Times {
-    /// Runs `run` until it is warm, then `repeat` times, or for about a second and at least five times.
+    /// Runs `run` once and then `repeat` times; or until it is warm, and then for about a second and at least five times.
     pub fn measure(repeat: Option<usize>, mut run: impl FnMut() -> Result<()>) -> Result<Self> {
         if repeat == Some(0) {
             return Err(Error::Argument { name: "repeat", detail: "0 runs have no time; at least 1".to_owned() });
         }
         let start = Instant::now();
         let mut shortest = f64::INFINITY;
-        while shortest == f64::INFINITY || start.elapsed() < WARM_UP {
+        while shortest == f64::INFINITY || repeat.is_none() && start.elapsed() < WARM_UP {
             shortest = shortest.min(seconds(&mut run)?);
         }
         let runs = repeat.unwrap_or(((MEASURE / shortest) as usize).clamp(*RUNS.start(), *RUNS.end()));
@@ -138,6 +139,11 @@ pub struct Check {
 impl Check {
     /// Nothing was verified.
     pub const NONE: Self = Self { verified: None, max_err: None };
+
+    /// What `compare` finds, if it is asked for.
+    pub fn when(asked: bool, compare: impl FnOnce() -> Result<Deviation>) -> Result<Self> {
+        if asked { Ok(Self::of(compare()?.error)) } else { Ok(Self::NONE) }
+    }
 
     /// The largest error was `error`, in units of the bound.
     pub fn of(error: f64) -> Self {

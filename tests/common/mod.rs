@@ -1,6 +1,8 @@
 //! What the tests share.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub mod matrices;
+
 use std::path::PathBuf;
 
 /// The folder of real matrices and tensors: `SPARSIMD_DATA`, else `../shared/data` beside the project. Prints a note

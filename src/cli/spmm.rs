@@ -1,0 +1,42 @@
+//! `sparsimd spmm`: C = A B.
+
+use sparsimd::io::write_mtx_dense;
+use sparsimd::plan::Op;
+use sparsimd::{Cpu, Csr, Mat, Result, Scalar, reference};
+
+use super::Verdict;
+use super::matrix::{Common, EdgeName, Measured, dense_bytes, sparse_bytes};
+use super::timing::{Check, Dtype, Times};
+
+/// Runs, verifies and times the operation.
+pub fn run(args: &Common) -> Result<Verdict> {
+    if args.edge != EdgeName::Identity {
+        return Err(args.no_edge("spmm"));
+    }
+    match args.dtype {
+        Dtype::F32 => args.run::<f32>("spmm", measure),
+        Dtype::F64 => args.run::<f64>("spmm", measure),
+    }
+}
+
+fn measure<T: Scalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
+    let (prepared, prepare_s) = args.prepare(cpu, Op::Spmm, a)?;
+    let b = args.operand::<T>(cpu, a.cols(), 1)?;
+    let mut c = Mat::zeros(a.rows(), args.n)?;
+    let times = Times::measure(args.repeat, || cpu.spmm(T::ONE, &prepared, b.as_ref(), T::ZERO, c.as_mut()))?;
+    let check = Check::when(args.verify, || {
+        reference::spmm(T::ONE, a, b.as_ref(), T::ZERO, c.as_ref())?.deviation(c.as_ref())
+    })?;
+    if let Some(out) = &args.out {
+        write_mtx_dense(out, c.as_ref())?;
+    }
+    Ok(Measured {
+        plan: prepared.plan().to_string(),
+        path: prepared.plan().path,
+        prepare_s,
+        times,
+        check,
+        flops: 2.0 * a.nnz() as f64 * args.n as f64,
+        bytes: sparse_bytes(a, true) + dense_bytes::<T>(a.rows() + a.cols(), args.n),
+    })
+}

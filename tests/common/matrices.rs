@@ -1,0 +1,125 @@
+//! Sparse and dense operands of every awkward shape, and the executors and paths to run them on.
+
+use sparsimd::plan::{Op, Path};
+use sparsimd::{Arch, Cpu, Csr, Mat, MatMut, MatRef, Pattern, Prepared, Scalar, generate};
+
+/// Widths of the dense operands: around one, two and more registers of every instruction set, and around whole tiles.
+pub const WIDTHS: [usize; 15] = [1, 2, 3, 15, 16, 17, 31, 32, 33, 64, 100, 128, 130, 256, 257];
+
+/// Both paths.
+pub const PATHS: [Path; 2] = [Path::Direct, Path::Panel];
+
+/// One executor per instruction set and number of threads; more threads than rows in many cases.
+pub fn executors() -> Vec<Cpu> {
+    let build = |arch, threads| Cpu::builder().arch(arch).threads(threads).pin(false).build().unwrap();
+    Arch::available().into_iter().flat_map(|arch| [build(arch, 1), build(arch, 3)]).collect()
+}
+
+/// `op` on `a`, prepared for `path`.
+pub fn prepare<T: Scalar>(cpu: &Cpu, op: Op, a: &Csr<T>, n: usize, path: Path) -> Prepared<T> {
+    let prepared = cpu.prepare(op, a, n, path, 1000).unwrap();
+    assert_eq!(prepared.plan().path, path);
+    prepared
+}
+
+/// A matrix from its rows of columns; values from a seed.
+pub fn from_rows<T: Scalar>(cols: usize, rows: &[Vec<u32>]) -> Csr<T> {
+    let mut row_ptr = vec![0];
+    row_ptr.extend(rows.iter().scan(0, |end, row| {
+        *end += row.len();
+        Some(*end)
+    }));
+    let pattern = Pattern::new(rows.len(), cols, row_ptr, rows.concat()).unwrap();
+    let values = generate::uniform_values(pattern.nnz(), 77);
+    Csr::new(pattern, values).unwrap()
+}
+
+/// The same matrix with the columns of each row in another order.
+pub fn unsorted<T: Scalar>(a: &Csr<T>) -> Csr<T> {
+    let pattern = a.pattern();
+    let rows: Vec<Vec<u32>> = (0..a.rows())
+        .map(|i| {
+            let mut row = pattern.row(i).to_vec();
+            row.sort_by_key(|j| j.wrapping_mul(0x9e37_79b1));
+            row
+        })
+        .collect();
+    from_rows(a.cols(), &rows)
+}
+
+/// Matrices of every awkward shape, by name.
+pub fn shapes<T: Scalar>() -> Vec<(&'static str, Csr<T>)> {
+    let random = |rows, cols, sparsity| generate::random_matrix::<T>(rows, cols, sparsity, 5).unwrap();
+    let every_third: Vec<Vec<u32>> =
+        (0..50).map(|i| if i % 3 == 1 { (0..40).step_by(1 + i % 4).collect() } else { vec![] }).collect();
+    let mut giant: Vec<Vec<u32>> = (0..40).map(|i| if i % 2 == 0 { vec![i * 37] } else { vec![] }).collect();
+    giant[21] = (0..1500).collect();
+    vec![
+        ("0 x 0", random(0, 0, 0.5)),
+        ("0 x 5", random(0, 5, 0.5)),
+        ("5 x 0", random(5, 0, 0.5)),
+        ("all zero", random(7, 9, 1.0)),
+        ("1 x 1", random(1, 1, 0.0)),
+        ("one row", random(1, 300, 0.5)),
+        ("one column", random(300, 1, 0.5)),
+        ("empty rows", from_rows(40, &every_third)),
+        ("one giant row", from_rows(1500, &giant)),
+        ("full", random(33, 47, 0.0)),
+        ("unsorted columns", unsorted(&random(65, 129, 0.6))),
+        ("many panels", random(70, 600, 0.8)),
+        ("many blocks", random(2300, 60, 0.9)),
+    ]
+}
+
+/// A dense matrix in a longer slice, rows an odd number of elements apart and unaligned, NaN between the rows and
+/// around them: reading there would show.
+pub struct Strided<T> {
+    data: Vec<T>,
+    rows: usize,
+    cols: usize,
+}
+
+/// Elements between the end of a row and the start of the next one.
+const GAP: usize = 3;
+
+impl<T: Scalar> Strided<T> {
+    /// Uniform numbers.
+    pub fn random(rows: usize, cols: usize, seed: u64) -> Self {
+        let values = generate::uniform_values::<T>(rows * cols, seed);
+        let mut out = Self { data: vec![T::from_f64(f64::NAN); 1 + rows * (cols + GAP)], rows, cols };
+        for i in 0..rows {
+            out.data[1 + i * (cols + GAP)..][..cols].copy_from_slice(&values[i * cols..][..cols]);
+        }
+        out
+    }
+
+    /// NaN everywhere.
+    pub fn nan(rows: usize, cols: usize) -> Self {
+        Self { data: vec![T::from_f64(f64::NAN); 1 + rows * (cols + GAP)], rows, cols }
+    }
+
+    pub fn view(&self) -> MatRef<'_, T> {
+        MatRef::new(&self.data[1..], self.rows, self.cols, self.cols + GAP).unwrap()
+    }
+
+    pub fn view_mut(&mut self) -> MatMut<'_, T> {
+        MatMut::new(&mut self.data[1..], self.rows, self.cols, self.cols + GAP).unwrap()
+    }
+
+    /// Whether what lies between the rows is still as it was.
+    pub fn gaps_untouched(&self) -> bool {
+        let is_nan = |x: &T| x.to_f64().is_nan();
+        is_nan(&self.data[0])
+            && (0..self.rows).all(|i| self.data[1 + i * (self.cols + GAP)..][self.cols..][..GAP].iter().all(is_nan))
+    }
+}
+
+/// An aligned matrix of uniform numbers.
+pub fn aligned<T: Scalar>(rows: usize, cols: usize, seed: u64) -> Mat<T> {
+    generate::uniform_dense(rows, cols, seed).unwrap()
+}
+
+/// The bits of every element, to compare runs.
+pub fn bits<T: Scalar>(c: MatRef<'_, T>) -> Vec<u64> {
+    (0..c.rows()).flat_map(|i| c.row(i)).map(|x| x.to_f64().to_bits()).collect()
+}

@@ -1,0 +1,175 @@
+//! E = f(C B^T at the nonzeros of A) D for every edge function, on every instruction set, path, element type and shape.
+
+mod common;
+
+use common::matrices::{PATHS, Strided, WIDTHS, aligned, bits, executors, prepare, shapes};
+use sparsimd::edge::{self, Each, Edge};
+use sparsimd::plan::Op;
+use sparsimd::{Cpu, Csr, Error, Mat, Scalar, generate, reference};
+
+/// Checks `edge` against `wanted` on all shapes; `widths` are those of C, B and D.
+fn check<T: Scalar, F: Edge<T>>(widths: &[usize], edge: impl Fn(usize) -> F, wanted: impl Fn(usize) -> Wanted) {
+    let cpus = executors();
+    for (shape, a) in shapes::<T>() {
+        for &n in widths {
+            let (c, b) = (Strided::<T>::random(a.rows(), n, 1), Strided::<T>::random(a.cols(), n, 2));
+            let d = Strided::<T>::random(a.cols(), n, 3);
+            let expected = wanted(n).expected(&a, &c, &b, &d);
+            for cpu in &cpus {
+                let verify = |e: &Strided<T>, how: &str| {
+                    let place = || format!("{shape}, N = {n}, {}, {}, {how}", T::NAME, cpu.arch().name());
+                    let worst = expected.deviation(e.view()).unwrap();
+                    assert!(worst.error <= 1.0, "{}: {worst:?}", place());
+                    assert!(e.gaps_untouched(), "{}: wrote between the rows", place());
+                };
+                let mut e = Strided::<T>::nan(a.rows(), n);
+                cpu.fusedmm(&a, edge(n), c.view(), b.view(), d.view(), e.view_mut()).unwrap();
+                verify(&e, "unprepared");
+                for path in PATHS {
+                    let prepared = prepare(cpu, Op::FusedMm, &a, n, path);
+                    let mut e = Strided::<T>::nan(a.rows(), n);
+                    cpu.fusedmm(&prepared, edge(n), c.view(), b.view(), d.view(), e.view_mut()).unwrap();
+                    verify(&e, &format!("{path:?}"));
+                }
+            }
+        }
+    }
+}
+
+/// The reference's edge function; `Each` stands for [`leaky`].
+#[derive(Clone, Copy)]
+enum Wanted {
+    Identity,
+    Scale,
+    Sigmoid,
+    Softmax(f64),
+    Leaky,
+}
+
+impl Wanted {
+    fn expected<T: Scalar>(self, a: &Csr<T>, c: &Strided<T>, b: &Strided<T>, d: &Strided<T>) -> reference::Expected {
+        // A jump would make the bound of the scores useless; this function is continuous, its slope at most |a|.
+        let each = |s: f64, a: f64| (if s > 0.0 { a * s } else { 0.125 * a * s }, a.abs());
+        let edge = match self {
+            Self::Identity => reference::Edge::Identity,
+            Self::Scale => reference::Edge::Scale,
+            Self::Sigmoid => reference::Edge::Sigmoid,
+            Self::Softmax(scale) => reference::Edge::Softmax { scale },
+            Self::Leaky => reference::Edge::Each(&each),
+        };
+        reference::fusedmm(a, edge, c.view(), b.view(), d.view()).unwrap()
+    }
+}
+
+/// A user's own edge function: a leaky rectifier of the scaled score.
+fn leaky<T: Scalar>(s: T, a: T) -> T {
+    if s > T::ZERO { a * s } else { T::from_f64(0.125) * a * s }
+}
+
+/// The factor that attention uses, exact in f32.
+fn attention_scale(n: usize) -> f64 {
+    f64::from(1.0 / (n as f32).sqrt())
+}
+
+macro_rules! every_edge {
+    ($($t:ident: $identity:ident $scale:ident $sigmoid:ident $softmax:ident $steep:ident $each:ident;)*) => {$(
+        #[test]
+        fn $identity() {
+            check::<$t, _>(&WIDTHS, |_| edge::Identity, |_| Wanted::Identity);
+        }
+        #[test]
+        fn $scale() {
+            check::<$t, _>(&WIDTHS, |_| edge::Scale, |_| Wanted::Scale);
+        }
+        #[test]
+        fn $sigmoid() {
+            check::<$t, _>(&WIDTHS, |_| edge::Sigmoid, |_| Wanted::Sigmoid);
+        }
+        #[test]
+        fn $softmax() {
+            let edge = |n| edge::Softmax { scale: attention_scale(n) as $t };
+            check::<$t, _>(&WIDTHS, edge, |n| Wanted::Softmax(attention_scale(n)));
+        }
+        /// Weights that differ by hundreds of orders of magnitude.
+        #[test]
+        fn $steep() {
+            check::<$t, _>(&[3, 33, 128], |_| edge::Softmax { scale: -300.0 }, |_| Wanted::Softmax(-300.0));
+        }
+        #[test]
+        fn $each() {
+            check::<$t, _>(&[1, 17, 64, 130], |_| Each(leaky::<$t>), |_| Wanted::Leaky);
+        }
+    )*};
+}
+
+every_edge! {
+    f32: identity_f32 scale_f32 sigmoid_f32 softmax_f32 steep_softmax_f32 own_function_f32;
+    f64: identity_f64 scale_f64 sigmoid_f64 softmax_f64 steep_softmax_f64 own_function_f64;
+}
+
+#[test]
+fn sigmoid_of_large_scores_saturates() {
+    // One score per nonzero, from -2e4 to 2e4.
+    let a = generate::random_matrix::<f32>(1, 41, 0.0, 1).unwrap();
+    let c = Mat::from_fn(1, 1, |_, _| 1000.0f32).unwrap();
+    let b = Mat::from_fn(41, 1, |i, _| i as f32 - 20.0).unwrap();
+    // Row j of D is a unit vector, so column j of E is the weight of edge j.
+    let d = Mat::from_fn(41, 41, |i, j| f32::from(i == j)).unwrap();
+    for cpu in executors() {
+        let mut e = Mat::zeros(1, 41).unwrap();
+        cpu.fusedmm(&a, edge::Sigmoid, c.as_ref(), b.as_ref(), d.as_ref(), e.as_mut()).unwrap();
+        for (j, &w) in e.row(0).iter().enumerate() {
+            let right = match j {
+                0..20 => (0.0..1e-30).contains(&w),
+                20 => w == 0.5,
+                _ => w == 1.0,
+            };
+            assert!(right, "{}: sigmoid({}) = {w}", cpu.arch().name(), (j as f64 - 20.0) * 1000.0);
+        }
+    }
+}
+
+#[test]
+fn the_same_bits_every_time() {
+    let mut rows: Vec<Vec<u32>> = (0..200).map(|i| (0..3000).step_by(37 + i).collect()).collect();
+    rows[11] = (0..3000).collect();
+    let a = common::matrices::from_rows::<f32>(3000, &rows);
+    let cpu = Cpu::builder().threads(4).pin(false).build().unwrap();
+    for n in [1, 33, 128] {
+        let (c, b, d) = (aligned::<f32>(200, n, 1), aligned::<f32>(3000, n, 2), aligned::<f32>(3000, n, 3));
+        for path in PATHS {
+            let prepared = prepare(&cpu, Op::FusedMm, &a, n, path);
+            let run = || {
+                let mut e = Mat::zeros(200, n).unwrap();
+                let edge = edge::Softmax { scale: 0.1 };
+                cpu.fusedmm(&prepared, edge, c.as_ref(), b.as_ref(), d.as_ref(), e.as_mut()).unwrap();
+                bits(e.as_ref())
+            };
+            let first = run();
+            assert!((0..20).all(|_| run() == first), "N = {n}, {path:?}");
+        }
+    }
+}
+
+#[test]
+fn wrong_shapes_are_refused() {
+    let cpu = Cpu::new().unwrap();
+    let a = generate::random_matrix::<f32>(4, 5, 0.5, 1).unwrap();
+    let m = |rows, cols| Mat::<f32>::zeros(rows, cols).unwrap();
+    for (c, b, d, mut e) in [
+        (m(5, 3), m(5, 3), m(5, 3), m(4, 3)),
+        (m(4, 3), m(4, 3), m(5, 3), m(4, 3)),
+        (m(4, 3), m(5, 2), m(5, 3), m(4, 3)),
+        (m(4, 3), m(5, 3), m(4, 3), m(4, 3)),
+        (m(4, 3), m(5, 3), m(5, 3), m(5, 3)),
+        (m(4, 3), m(5, 3), m(5, 3), m(4, 2)),
+        (m(4, 0), m(5, 0), m(5, 0), m(4, 0)),
+    ] {
+        let refused = cpu.fusedmm(&a, edge::Identity, c.as_ref(), b.as_ref(), d.as_ref(), e.as_mut()).unwrap_err();
+        assert!(matches!(refused, Error::Shape { op: "fusedmm", .. } | Error::Argument { .. }), "{refused}");
+    }
+    // A pattern has no values to scale by.
+    let (c, b, mut e) = (m(4, 3), m(5, 3), m(4, 3));
+    assert!(cpu.fusedmm(a.pattern(), edge::Scale, c.as_ref(), b.as_ref(), b.as_ref(), e.as_mut()).is_err());
+    cpu.fusedmm(a.pattern(), edge::Sigmoid, c.as_ref(), b.as_ref(), b.as_ref(), e.as_mut()).unwrap();
+}

@@ -1,0 +1,119 @@
+//! (C B^T) at the nonzeros of A, plain and scaled, on every instruction set, path, element type and shape.
+
+mod common;
+
+use common::matrices::{PATHS, Strided, WIDTHS, aligned, executors, prepare, shapes};
+use sparsimd::plan::Op;
+use sparsimd::{Cpu, Error, Mat, Scalar, generate, reference};
+
+fn check<T: Scalar>(scaled: bool) {
+    let cpus = executors();
+    for (shape, a) in shapes::<T>() {
+        for n in WIDTHS {
+            let (c, b) = (Strided::<T>::random(a.rows(), n, 1), Strided::<T>::random(a.cols(), n, 2));
+            let expected = reference::sddmm(&a, scaled, c.view(), b.view()).unwrap();
+            for cpu in &cpus {
+                let verify = |out: &[T], how: &str| {
+                    let worst = expected.deviation_of_values(out).unwrap();
+                    let arch = cpu.arch().name();
+                    assert!(worst.error <= 1.0, "{shape}, N = {n}, {}, {arch}, {how}: {worst:?}", T::NAME);
+                };
+                let mut out = vec![T::from_f64(f64::NAN); a.nnz()];
+                if scaled {
+                    cpu.sddmm_scaled(&a, c.view(), b.view(), &mut out).unwrap();
+                } else {
+                    cpu.sddmm(a.pattern(), c.view(), b.view(), &mut out).unwrap();
+                }
+                verify(&out, "unprepared");
+                for path in PATHS {
+                    let prepared = prepare(cpu, Op::Sddmm, &a, n, path);
+                    out.fill(T::from_f64(f64::NAN));
+                    if scaled {
+                        cpu.sddmm_scaled(&prepared, c.view(), b.view(), &mut out).unwrap();
+                    } else {
+                        cpu.sddmm(&prepared, c.view(), b.view(), &mut out).unwrap();
+                    }
+                    verify(&out, &format!("{path:?}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn f32_matches_the_reference() {
+    check::<f32>(false);
+}
+
+#[test]
+fn f64_matches_the_reference() {
+    check::<f64>(false);
+}
+
+#[test]
+fn scaled_f32_matches_the_reference() {
+    check::<f32>(true);
+}
+
+#[test]
+fn scaled_f64_matches_the_reference() {
+    check::<f64>(true);
+}
+
+#[test]
+fn the_same_bits_every_time() {
+    let a = generate::random_matrix::<f32>(50, 2000, 0.6, 3).unwrap();
+    let cpu = Cpu::builder().threads(4).pin(false).build().unwrap();
+    for n in [1, 33, 128] {
+        let (c, b) = (aligned::<f32>(50, n, 1), aligned::<f32>(2000, n, 2));
+        for path in PATHS {
+            let prepared = prepare(&cpu, Op::Sddmm, &a, n, path);
+            let run = || {
+                let mut out = vec![0.0f32; a.nnz()];
+                cpu.sddmm(&prepared, c.as_ref(), b.as_ref(), &mut out).unwrap();
+                out.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+            };
+            let first = run();
+            assert!((0..20).all(|_| run() == first), "N = {n}, {path:?}");
+        }
+    }
+}
+
+#[test]
+fn nan_and_infinity_propagate() {
+    let a = generate::random_matrix::<f64>(40, 60, 0.5, 1).unwrap();
+    let c = aligned::<f64>(40, 19, 1);
+    let mut b = aligned::<f64>(60, 19, 2);
+    b.as_mut().into_row(7)[3] = f64::NAN;
+    b.as_mut().into_row(9)[18] = f64::NEG_INFINITY;
+    let expected = reference::sddmm(&a, false, c.as_ref(), b.as_ref()).unwrap();
+    assert!(expected.values().iter().any(|x| x.is_nan()) && expected.values().iter().any(|x| x.is_infinite()));
+    for cpu in executors() {
+        for path in PATHS {
+            let mut out = vec![0.0; a.nnz()];
+            let prepared = prepare(&cpu, Op::Sddmm, &a, 19, path);
+            cpu.sddmm(&prepared, c.as_ref(), b.as_ref(), &mut out).unwrap();
+            assert!(expected.deviation_of_values(&out).unwrap().error <= 1.0, "{path:?}, {}", cpu.arch().name());
+        }
+    }
+}
+
+#[test]
+fn wrong_shapes_are_refused() {
+    let cpu = Cpu::new().unwrap();
+    let a = generate::random_matrix::<f32>(4, 5, 0.5, 1).unwrap();
+    let m = |rows, cols| Mat::<f32>::zeros(rows, cols).unwrap();
+    for (c, b, len) in [
+        (m(5, 3), m(5, 3), a.nnz()),
+        (m(4, 3), m(4, 3), a.nnz()),
+        (m(4, 3), m(5, 2), a.nnz()),
+        (m(4, 3), m(5, 3), a.nnz() - 1),
+        (m(4, 0), m(5, 0), a.nnz()),
+    ] {
+        let error = cpu.sddmm(&a, c.as_ref(), b.as_ref(), &mut vec![0.0; len]).unwrap_err();
+        assert!(matches!(error, Error::Shape { op: "sddmm", .. } | Error::Argument { .. }), "{error}");
+    }
+    // A pattern has no values to scale by.
+    let mut out = vec![0.0; a.nnz()];
+    assert!(cpu.sddmm_scaled(a.pattern(), m(4, 3).as_ref(), m(5, 3).as_ref(), &mut out).is_err());
+}

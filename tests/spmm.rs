@@ -1,0 +1,182 @@
+//! C = alpha A B + beta C and C = alpha A^T B + beta C on every instruction set, path, element type and shape.
+
+mod common;
+
+use common::matrices::{PATHS, Strided, WIDTHS, aligned, bits, executors, prepare, shapes};
+use sparsimd::plan::Op;
+use sparsimd::{Cpu, Csr, Error, Mat, Scalar, generate, reference};
+
+/// (alpha, beta): beta = 0 must not read C.
+const FACTORS: [(f64, f64); 4] = [(1.0, 0.0), (1.0, 1.0), (-0.75, 0.0), (0.5, -2.0)];
+
+fn check<T: Scalar>(transposed: bool) {
+    let cpus = executors();
+    for (shape, a) in shapes::<T>() {
+        for (at, &n) in WIDTHS.iter().enumerate() {
+            let (alpha, beta) = FACTORS[at % FACTORS.len()];
+            check_case(&cpus, shape, &a, n, T::from_f64(alpha), T::from_f64(beta), transposed);
+        }
+        for (alpha, beta) in FACTORS {
+            check_case(&cpus, shape, &a, 20, T::from_f64(alpha), T::from_f64(beta), transposed);
+        }
+    }
+}
+
+fn check_case<T: Scalar>(cpus: &[Cpu], shape: &str, a: &Csr<T>, n: usize, alpha: T, beta: T, transposed: bool) {
+    let (m, k) = if transposed { (a.cols(), a.rows()) } else { (a.rows(), a.cols()) };
+    let b = Strided::<T>::random(k, n, 1);
+    let start = || if beta == T::ZERO { Strided::<T>::nan(m, n) } else { Strided::<T>::random(m, n, 2) };
+    let before = start();
+    let expected = if transposed {
+        reference::spmm_t(alpha, a, b.view(), beta, before.view())
+    } else {
+        reference::spmm(alpha, a, b.view(), beta, before.view())
+    }
+    .unwrap();
+    let op = if transposed { Op::SpmmTransposed } else { Op::Spmm };
+    for cpu in cpus {
+        let verify = |c: &Strided<T>, how: &str| {
+            let place = || format!("{shape}, N = {n}, {}, {}, {how}, {alpha} {beta}", T::NAME, cpu.arch().name());
+            let worst = expected.deviation(c.view()).unwrap();
+            assert!(worst.error <= 1.0, "{}: {worst:?}", place());
+            assert!(c.gaps_untouched(), "{}: wrote between the rows", place());
+        };
+        let mut c = start();
+        if transposed {
+            cpu.spmm_t(alpha, a, b.view(), beta, c.view_mut()).unwrap();
+        } else {
+            cpu.spmm(alpha, a, b.view(), beta, c.view_mut()).unwrap();
+        }
+        verify(&c, "unprepared");
+        for path in PATHS {
+            let prepared = prepare(cpu, op, a, n, path);
+            let mut c = start();
+            if transposed {
+                cpu.spmm_t(alpha, &prepared, b.view(), beta, c.view_mut()).unwrap();
+            } else {
+                cpu.spmm(alpha, &prepared, b.view(), beta, c.view_mut()).unwrap();
+            }
+            verify(&c, &format!("{path:?}"));
+        }
+    }
+}
+
+#[test]
+fn f32_matches_the_reference() {
+    check::<f32>(false);
+}
+
+#[test]
+fn f64_matches_the_reference() {
+    check::<f64>(false);
+}
+
+#[test]
+fn transposed_f32_matches_the_reference() {
+    check::<f32>(true);
+}
+
+#[test]
+fn transposed_f64_matches_the_reference() {
+    check::<f64>(true);
+}
+
+#[test]
+fn aligned_operands_of_whole_registers() {
+    let a = generate::random_matrix::<f32>(300, 500, 0.7, 1).unwrap();
+    for cpu in executors() {
+        for n in [32, 64, 128, 256] {
+            let b = aligned::<f32>(500, n, 1);
+            let zeros = Mat::zeros(300, n).unwrap();
+            let expected = reference::spmm(1.0, &a, b.as_ref(), 0.0, zeros.as_ref()).unwrap();
+            for path in PATHS {
+                let mut c = Mat::zeros(300, n).unwrap();
+                cpu.spmm(1.0, &prepare(&cpu, Op::Spmm, &a, n, path), b.as_ref(), 0.0, c.as_mut()).unwrap();
+                assert!(expected.deviation(c.as_ref()).unwrap().error <= 1.0, "{n} {path:?} {}", cpu.arch().name());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_bits_every_time() {
+    // Skewed: one row holds a third of all nonzeros, so that it is split over the threads.
+    let mut rows: Vec<Vec<u32>> = (0..200).map(|i| (0..3000).step_by(37 + i).collect()).collect();
+    rows[11] = (0..3000).collect();
+    let a = common::matrices::from_rows::<f32>(3000, &rows);
+    let cpu = Cpu::builder().threads(4).pin(false).build().unwrap();
+    for n in [1, 33, 128] {
+        let b = aligned::<f32>(3000, n, 1);
+        for path in PATHS {
+            let prepared = prepare(&cpu, Op::Spmm, &a, n, path);
+            let run = || {
+                let mut c = Mat::zeros(200, n).unwrap();
+                cpu.spmm(1.0, &prepared, b.as_ref(), 0.0, c.as_mut()).unwrap();
+                bits(c.as_ref())
+            };
+            let first = run();
+            assert!((0..20).all(|_| run() == first), "N = {n}, {path:?}");
+        }
+    }
+}
+
+#[test]
+fn new_values_on_a_prepared_pattern() {
+    let a = generate::random_matrix::<f64>(90, 80, 0.8, 1).unwrap();
+    let b = aligned::<f64>(80, 20, 1);
+    let cpu = Cpu::new().unwrap();
+    for path in PATHS {
+        let mut prepared = prepare(&cpu, Op::Spmm, &a, 20, path);
+        let changed = Csr::new(a.pattern().clone(), generate::uniform_values(a.nnz(), 99)).unwrap();
+        prepared.set_values(changed.values()).unwrap();
+        let mut c = Mat::zeros(90, 20).unwrap();
+        cpu.spmm(1.0, &prepared, b.as_ref(), 0.0, c.as_mut()).unwrap();
+        let expected = reference::spmm(1.0, &changed, b.as_ref(), 0.0, c.as_ref()).unwrap();
+        assert!(expected.deviation(c.as_ref()).unwrap().error <= 1.0, "{path:?}");
+        assert!(prepared.set_values(&changed.values()[1..]).is_err());
+    }
+}
+
+#[test]
+fn nan_and_infinity_propagate() {
+    let a = generate::random_matrix::<f32>(40, 60, 0.5, 1).unwrap();
+    let mut b = aligned::<f32>(60, 33, 1);
+    b.as_mut().into_row(7)[3] = f32::NAN;
+    b.as_mut().into_row(9)[32] = f32::INFINITY;
+    for cpu in executors() {
+        for path in PATHS {
+            let mut c = Mat::zeros(40, 33).unwrap();
+            cpu.spmm(1.0, &prepare(&cpu, Op::Spmm, &a, 33, path), b.as_ref(), 0.0, c.as_mut()).unwrap();
+            let expected = reference::spmm(1.0, &a, b.as_ref(), 0.0, c.as_ref()).unwrap();
+            assert!(expected.values().iter().any(|x| x.is_nan()) && expected.values().iter().any(|x| x.is_infinite()));
+            assert!(expected.deviation(c.as_ref()).unwrap().error <= 1.0, "{path:?}, {}", cpu.arch().name());
+        }
+    }
+}
+
+#[test]
+fn wrong_shapes_are_refused() {
+    let cpu = Cpu::new().unwrap();
+    let a = generate::random_matrix::<f32>(4, 5, 0.5, 1).unwrap();
+    let m = |rows, cols| Mat::<f32>::zeros(rows, cols).unwrap();
+    for (b, mut c, transposed) in [
+        (m(4, 3), m(4, 3), false),
+        (m(5, 3), m(5, 3), false),
+        (m(5, 3), m(4, 2), false),
+        (m(5, 0), m(4, 0), false),
+        (m(5, 3), m(5, 3), true),
+        (m(4, 3), m(4, 3), true),
+        (m(4, 3), m(5, 2), true),
+    ] {
+        let error = if transposed {
+            cpu.spmm_t(1.0, &a, b.as_ref(), 0.0, c.as_mut()).unwrap_err()
+        } else {
+            cpu.spmm(1.0, &a, b.as_ref(), 0.0, c.as_mut()).unwrap_err()
+        };
+        let (op, text) = (if transposed { "spmm_t" } else { "spmm" }, error.to_string());
+        assert!(matches!(error, Error::Shape { op: at, .. } if at == op) || text.contains('0'), "{text}");
+    }
+    // Prepared for another operation or width.
+    let prepared = prepare(&cpu, Op::Spmm, &a, 3, PATHS[1]);
+    assert!(cpu.spmm_t(1.0, &prepared, m(4, 3).as_ref(), 0.0, m(5, 3).as_mut()).is_err());
+}

@@ -10,6 +10,7 @@ mod arch;
 mod bandwidth;
 mod dot;
 pub mod edge;
+mod elementwise;
 mod exp;
 mod fusedmm;
 mod peak;
@@ -24,6 +25,7 @@ mod ttm;
 
 pub use arch::Arch;
 pub use bandwidth::{chase_pass, clock_pass, gather_pass, read_pass, triad_pass};
+pub use elementwise::{Arithmetic, Second, elementwise};
 pub use exp::exp;
 pub use fusedmm::{EdgeCell, FusedRows, edge_cell, fused_rows, normalise_rows};
 pub use peak::{add_burst, fma_burst};

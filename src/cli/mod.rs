@@ -13,8 +13,8 @@ mod output;
 mod progress;
 mod sddmm;
 mod spmm;
-#[allow(dead_code)]
 mod tensor;
+mod tensor_ops;
 mod timing;
 mod topology;
 
@@ -57,6 +57,14 @@ enum Command {
     Convert(convert::Args),
     /// Make a synthetic sparse tensor and write it to a file.
     Generate(generate::Args),
+    /// Tensor times matrix, in one mode or in each.
+    Ttm(tensor_ops::ProductArgs),
+    /// Tensor times vector, in one mode or in each.
+    Ttv(tensor_ops::ProductArgs),
+    /// Element by element of two tensors of one pattern.
+    Tew(tensor_ops::ElementwiseArgs),
+    /// Tensor and number, on the stored entries.
+    Ts(tensor_ops::ElementwiseArgs),
 }
 
 impl Command {
@@ -69,6 +77,10 @@ impl Command {
             Self::Fusedmm(args) => fusedmm::run(args),
             Self::Convert(args) => convert::run(args),
             Self::Generate(args) => generate::run(args),
+            Self::Ttm(args) => tensor_ops::ttm(args),
+            Self::Ttv(args) => tensor_ops::ttv(args),
+            Self::Tew(args) => tensor_ops::tew(args),
+            Self::Ts(args) => tensor_ops::ts(args),
         }
     }
 }

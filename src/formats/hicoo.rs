@@ -281,6 +281,11 @@ impl<T: Scalar> HiCoo<T> {
         &mut self.values
     }
 
+    /// Whether `other` has the same entries in the same order.
+    pub(crate) fn same_pattern(&self, other: &Self) -> bool {
+        self.dims == other.dims && self.pattern == other.pattern && self.free == other.free
+    }
+
     /// The tensor with other `values` at the same places.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! One file per operation, each an `impl Cpu`: shape checks, then disjoint parts of the output, then kernels.
 
+mod elementwise;
 mod fusedmm;
 mod operand;
 mod prepare;
@@ -11,4 +12,5 @@ mod ttv;
 
 pub use operand::Sparse;
 pub use prepare::Prepared;
+pub use sparsimd_kernels::Arithmetic;
 pub use ttm::TtmAlgorithm;

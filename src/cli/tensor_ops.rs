@@ -1,0 +1,293 @@
+//! `sparsimd ttm`, `ttv`, `tew` and `ts`.
+
+use std::time::Instant;
+
+use clap::ValueEnum;
+use sparsimd::formats::{Csf, DEFAULT_BLOCK_BITS, FiberCoo, Fibers, HiCoo};
+use sparsimd::generate::{uniform_dense, uniform_values};
+use sparsimd::ops::{Arithmetic, TtmAlgorithm};
+use sparsimd::{CooTensor, Cpu, Mat, Result, Scalar, reference};
+
+use super::Verdict;
+use super::tensor::{Algorithm, Common, Report, TensorFormat};
+use super::timing::{Check, Dtype, Speed, Times};
+
+/// Arguments of `ttm` and `ttv`.
+#[derive(Debug, clap::Args)]
+pub struct ProductArgs {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Arguments of `tew` and `ts`.
+#[derive(Debug, clap::Args)]
+pub struct ElementwiseArgs {
+    #[command(flatten)]
+    common: Common,
+    /// The operation
+    #[arg(long, value_enum, default_value_t = Op::Add)]
+    op: Op,
+}
+
+/// An elementary operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Op {
+    /// x + z.
+    Add,
+    /// x - z.
+    Sub,
+    /// x z.
+    Mul,
+    /// x / z.
+    Div,
+}
+
+/// `ttm`.
+pub fn ttm(args: &ProductArgs) -> Result<Verdict> {
+    match args.common.dtype {
+        Dtype::F32 => product::<f32>(&args.common, true),
+        Dtype::F64 => product::<f64>(&args.common, true),
+    }
+}
+
+/// `ttv`.
+pub fn ttv(args: &ProductArgs) -> Result<Verdict> {
+    match args.common.dtype {
+        Dtype::F32 => product::<f32>(&args.common, false),
+        Dtype::F64 => product::<f64>(&args.common, false),
+    }
+}
+
+/// `tew`.
+pub fn tew(args: &ElementwiseArgs) -> Result<Verdict> {
+    match args.common.dtype {
+        Dtype::F32 => elementwise::<f32>(args, true),
+        Dtype::F64 => elementwise::<f64>(args, true),
+    }
+}
+
+/// `ts`.
+pub fn ts(args: &ElementwiseArgs) -> Result<Verdict> {
+    match args.common.dtype {
+        Dtype::F32 => elementwise::<f32>(args, false),
+        Dtype::F64 => elementwise::<f64>(args, false),
+    }
+}
+
+/// A tensor prepared for products in one mode.
+enum Prepared<T> {
+    Coo(FiberCoo<T>),
+    Csf(Csf<T>),
+    HiCoo(HiCoo<T>),
+}
+
+impl<T: Scalar> Prepared<T> {
+    fn new(common: &Common, op: &str, x: &CooTensor<T>, mode: usize) -> Result<Self> {
+        match common.format {
+            TensorFormat::Auto | TensorFormat::Coo => FiberCoo::new(x.clone(), mode).map(Self::Coo),
+            TensorFormat::CsfAll => {
+                let mut mode_order: Vec<usize> = (0..x.order()).filter(|&m| m != mode).collect();
+                mode_order.sort_by_key(|&m| x.dims()[m]);
+                mode_order.push(mode);
+                Csf::from_coo(x, &mode_order).map(Self::Csf)
+            }
+            TensorFormat::Hicoo => HiCoo::with_free_modes(x, DEFAULT_BLOCK_BITS, &[mode]).map(Self::HiCoo),
+            _ => Err(common.unsupported(op)),
+        }
+    }
+
+    fn fibers(&self) -> Result<Fibers<'_, T>> {
+        match self {
+            Self::Coo(x) => Ok(x.into()),
+            Self::Csf(x) => Fibers::of_csf(x),
+            Self::HiCoo(x) => x.fibers(),
+        }
+    }
+
+    fn index_bytes(&self) -> usize {
+        match self {
+            Self::Coo(x) => x.index_bytes(),
+            Self::Csf(x) => x.pattern().index_bytes(),
+            Self::HiCoo(x) => x.index_bytes(),
+        }
+    }
+
+    fn format(&self) -> &'static str {
+        match self {
+            Self::Coo(_) => "coo",
+            Self::Csf(_) => "csf-all",
+            Self::HiCoo(_) => "hicoo",
+        }
+    }
+
+    /// The coordinates of the fibers, in their order.
+    fn places(&self) -> Result<Vec<Vec<u32>>> {
+        match self {
+            Self::Coo(x) => Ok(x.coords().to_vec()),
+            Self::Csf(x) => Ok(FiberCoo::from_csf(x)?.coords().to_vec()),
+            Self::HiCoo(x) => {
+                let pattern = x.fiber_pattern()?;
+                Ok((0..pattern.modes().len()).map(|level| pattern.expand(level)).collect())
+            }
+        }
+    }
+}
+
+/// The sums over the modes that a report has.
+#[derive(Default)]
+struct Sweep {
+    formats: Vec<String>,
+    algs: Vec<String>,
+    mode_min_s: Vec<f64>,
+    mode_median_s: Vec<f64>,
+    runs: usize,
+    prepare_s: f64,
+    flops: f64,
+    bytes: f64,
+    index_bytes: usize,
+    worst: Option<f64>,
+}
+
+impl Sweep {
+    fn add(&mut self, times: Times, format: &str, alg: &str) {
+        self.mode_min_s.push(times.min);
+        self.mode_median_s.push(times.median);
+        self.runs = times.runs;
+        self.formats.push(format.to_owned());
+        self.algs.push(alg.to_owned());
+    }
+
+    fn check(&mut self, error: f64) {
+        self.worst = Some(self.worst.unwrap_or(0.0).max(error));
+    }
+
+    fn report<T: Scalar>(
+        self,
+        op: &'static str,
+        common: &Common,
+        cpu: &Cpu,
+        x: &CooTensor<T>,
+        rank: Option<usize>,
+        mode: Vec<usize>,
+    ) -> Result<Verdict> {
+        let times =
+            Times { min: self.mode_min_s.iter().sum(), median: self.mode_median_s.iter().sum(), runs: self.runs };
+        let check = self.worst.map_or(Check::NONE, Check::of);
+        let report = Report {
+            op,
+            order: x.order(),
+            dims: x.dims().to_vec(),
+            nnz: x.nnz(),
+            rank,
+            mode,
+            format: self.formats,
+            alg: self.algs,
+            index_bytes: self.index_bytes,
+            mode_min_s: self.mode_min_s,
+            mode_median_s: self.mode_median_s,
+            speed: Speed::new::<T>(cpu, self.prepare_s, times, self.flops, self.bytes),
+            check,
+        };
+        report.print(common.json)?;
+        Ok(if check.verified == Some(false) { Verdict::Wrong } else { Verdict::Good })
+    }
+}
+
+/// TTM or, with a vector instead of the matrix, TTV in every mode asked for.
+fn product<T: Scalar>(common: &Common, matrix: bool) -> Result<Verdict> {
+    let op = if matrix { "ttm" } else { "ttv" };
+    let algorithm = match (common.alg, matrix) {
+        (Algorithm::Auto, _) => TtmAlgorithm::Auto,
+        (Algorithm::Fiber, _) => TtmAlgorithm::Fiber,
+        (Algorithm::Element, true) => TtmAlgorithm::Element,
+        _ => return Err(common.unsupported(op)),
+    };
+    let cpu = common.cpu()?;
+    let x: CooTensor<T> = cpu.install(|| common.source.load())?;
+    let modes = common.modes(x.order())?;
+    let mut sweep = Sweep::default();
+    for &mode in &modes {
+        let start = Instant::now();
+        let prepared = cpu.install(|| Prepared::new(common, op, &x, mode))?;
+        sweep.prepare_s += start.elapsed().as_secs_f64();
+        let fibers = prepared.fibers()?;
+        let cols = if matrix { common.rank } else { 1 };
+        let u: Mat<T> = uniform_dense(x.dims()[mode], cols, common.source.seed ^ mode as u64)?;
+        let mut y: Mat<T> = Mat::zeros(fibers.len(), cols)?;
+        let times = if matrix {
+            Times::measure(common.repeat, || cpu.ttm_into(fibers, u.as_ref(), algorithm, y.as_mut()))?
+        } else {
+            Times::measure(common.repeat, || cpu.ttv_into(fibers, u.as_ref().data(), y.as_mut().into_data()))?
+        };
+        let alg = if common.alg == Algorithm::Element { "element" } else { "fiber" };
+        sweep.add(times, prepared.format(), alg);
+        sweep.index_bytes += prepared.index_bytes();
+        sweep.flops += 2.0 * x.nnz() as f64 * cols as f64;
+        // Every nonzero with its coordinate, every pointer, U and Y once.
+        let (size, rows) = (size_of::<T>(), x.dims()[mode] + fibers.len());
+        sweep.bytes += (x.nnz() * (size + 4) + fibers.len() * 8 + rows * cols * size) as f64;
+        if common.verify {
+            let places = prepared.places()?;
+            let expected = cpu.install(|| reference::ttm(&x, mode, u.as_ref(), &places))?;
+            sweep.check(expected.deviation(y.as_ref())?.error);
+        }
+    }
+    sweep.report(op, common, &cpu, &x, matrix.then_some(common.rank), modes)
+}
+
+/// TEW of the tensor and another one of the same pattern, or TS.
+fn elementwise<T: Scalar>(args: &ElementwiseArgs, two_tensors: bool) -> Result<Verdict> {
+    let common = &args.common;
+    let name = if two_tensors { "tew" } else { "ts" };
+    if common.alg != Algorithm::Auto {
+        return Err(common.unsupported(name));
+    }
+    let op = match args.op {
+        Op::Add => Arithmetic::Add,
+        Op::Sub => Arithmetic::Sub,
+        Op::Mul => Arithmetic::Mul,
+        Op::Div => Arithmetic::Div,
+    };
+    let cpu = common.cpu()?;
+    let coo: CooTensor<T> = cpu.install(|| common.source.load())?;
+    let start = Instant::now();
+    let (values, index_bytes, format) = match common.format {
+        TensorFormat::Auto | TensorFormat::Coo => (coo.values().to_vec(), coo.index_bytes(), "coo"),
+        TensorFormat::Hicoo => {
+            let h = cpu.install(|| HiCoo::new(&coo, DEFAULT_BLOCK_BITS))?;
+            (h.values().to_vec(), h.index_bytes(), "hicoo")
+        }
+        _ => return Err(common.unsupported(name)),
+    };
+    let mut sweep = Sweep { prepare_s: start.elapsed().as_secs_f64(), index_bytes, ..Sweep::default() };
+    // From 0.5 to 1.5: divisors that are never 0.
+    let z: Vec<T> = uniform_values::<T>(values.len(), common.source.seed).into_iter().map(|z| z + T::ONE).collect();
+    let s = T::from_f64(1.5);
+    let mut y = vec![T::ZERO; values.len()];
+    let times = Times::measure(common.repeat, || match two_tensors {
+        true => cpu.tew_values(op, &values, &z, &mut y),
+        false => cpu.ts_values(op, &values, s, &mut y),
+    })?;
+    sweep.add(times, format, "element");
+    sweep.flops = values.len() as f64;
+    sweep.bytes = ((if two_tensors { 3 } else { 2 }) * values.len() * size_of::<T>()) as f64;
+    if common.verify {
+        let exact = |p: usize| {
+            let (x, z) = (values[p].to_f64(), if two_tensors { z[p] } else { s }.to_f64());
+            match op {
+                Arithmetic::Add => x + z,
+                Arithmetic::Sub => x - z,
+                Arithmetic::Mul => x * z,
+                Arithmetic::Div => x / z,
+            }
+        };
+        // One rounding each: half an eps of the result.
+        let bound = |value: f64| T::EPSILON.to_f64() * value.abs();
+        let error = |p: usize| match (y[p].to_f64() - exact(p)).abs() {
+            0.0 => 0.0,
+            error => error / bound(exact(p)),
+        };
+        sweep.check((0..y.len()).map(error).fold(0.0, f64::max));
+    }
+    sweep.report(name, common, &cpu, &coo, None, Vec::new())
+}

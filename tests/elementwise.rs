@@ -1,0 +1,117 @@
+//! TEW and TS against dense loops, on equal and different patterns.
+
+use std::collections::BTreeMap;
+
+use sparsimd::formats::HiCoo;
+use sparsimd::generate::{TensorSpec, skewed};
+use sparsimd::ops::Arithmetic;
+use sparsimd::{Arch, CooTensor, Cpu, Error, Scalar};
+
+const OPS: [Arithmetic; 4] = [Arithmetic::Add, Arithmetic::Sub, Arithmetic::Mul, Arithmetic::Div];
+
+fn apply<T: Scalar>(op: Arithmetic, a: T, b: T) -> T {
+    match op {
+        Arithmetic::Add => a + b,
+        Arithmetic::Sub => a - b,
+        Arithmetic::Mul => a * b,
+        Arithmetic::Div => a / b,
+    }
+}
+
+fn entries<T: Scalar>(t: &CooTensor<T>) -> BTreeMap<Vec<u32>, T> {
+    (0..t.nnz()).map(|p| (t.all_coords().iter().map(|c| c[p]).collect(), t.values()[p])).collect()
+}
+
+/// Single operations are rounded alike everywhere: results must be equal to the last bit.
+fn check<T: Scalar>(cpu: &Cpu) {
+    for n in [0, 1, 7, 15, 16, 17, 63, 100, 1000, 70_000, 5_000_000] {
+        let x: Vec<T> = (0..n).map(|i| T::from_f64((i % 1013) as f64 - 500.5)).collect();
+        let z: Vec<T> = (0..n).map(|i| T::from_f64((i % 97) as f64 + 0.25)).collect();
+        for op in OPS {
+            let mut y = vec![T::ZERO; n];
+            cpu.tew_values(op, &x, &z, &mut y).unwrap();
+            assert!((0..n).all(|i| y[i] == apply(op, x[i], z[i])), "{op:?} {n}");
+            let s = T::from_f64(-1.75);
+            cpu.ts_values(op, &x, s, &mut y).unwrap();
+            assert!((0..n).all(|i| y[i] == apply(op, x[i], s)), "{op:?} {n}");
+        }
+    }
+}
+
+#[test]
+fn values_of_every_length_type_and_instruction_set() {
+    for arch in Arch::available() {
+        let cpu = Cpu::builder().threads(3).pin(false).arch(arch).build().unwrap();
+        check::<f32>(&cpu);
+        check::<f64>(&cpu);
+    }
+}
+
+#[test]
+fn equal_patterns_keep_their_order_in_every_format() {
+    let cpu = Cpu::new().unwrap();
+    let mut x: CooTensor<f32> = skewed(&[40, 50, 60], 3000, 1).unwrap();
+    x.sort(&[2, 0, 1]).unwrap();
+    let z = x.with_values(x.values().iter().map(|v| v * 3.0 + 1.0).collect::<Vec<_>>()).unwrap();
+    let (hx, hz) = (HiCoo::new(&x, 3).unwrap(), HiCoo::new(&z, 3).unwrap());
+    for op in OPS {
+        let y = cpu.tew(op, &x, &z).unwrap();
+        assert_eq!(y.all_coords(), x.all_coords());
+        let expected: Vec<f32> = x.values().iter().zip(z.values()).map(|(&a, &b)| apply(op, a, b)).collect();
+        assert_eq!(y.values(), expected);
+        assert_eq!(entries(&cpu.tew_hicoo(op, &hx, &hz).unwrap().to_coo()), entries(&y));
+        let y = cpu.ts(op, &x, 2.5).unwrap();
+        assert_eq!(entries(&cpu.ts_hicoo(op, &hx, 2.5).unwrap().to_coo()), entries(&y));
+        assert!(y.values().iter().zip(x.values()).all(|(&y, &x)| y == apply(op, x, 2.5)));
+    }
+    let other = HiCoo::new(&x, 4).unwrap();
+    assert!(matches!(cpu.tew_hicoo(Arithmetic::Add, &hx, &other), Err(Error::Shape { .. })));
+}
+
+#[test]
+fn different_patterns_are_merged() {
+    let cpu = Cpu::builder().threads(3).pin(false).build().unwrap();
+    for (dims, nx, nz) in
+        [(vec![30, 40, 50], 20_000, 30_000), (vec![900, 900, 90], 200_000, 100_000), (vec![7, 7], 0, 9)]
+    {
+        let mut x: CooTensor<f64> = skewed(&dims, nx, 1).unwrap();
+        let z: CooTensor<f64> = skewed(&dims, nz, 2).unwrap();
+        x.sort(&(0..dims.len()).rev().collect::<Vec<_>>()).unwrap();
+        let (ex, ez) = (entries(&x), entries(&z));
+        for op in [Arithmetic::Add, Arithmetic::Sub, Arithmetic::Mul] {
+            let mut expected = BTreeMap::new();
+            for place in ex.keys().chain(ez.keys()) {
+                let (a, b) = (ex.get(place), ez.get(place));
+                if op != Arithmetic::Mul || (a.is_some() && b.is_some()) {
+                    let (a, b) = (a.copied().unwrap_or(0.0), b.copied().unwrap_or(0.0));
+                    expected.insert(place.clone(), apply(op, a, b));
+                }
+            }
+            let y = cpu.tew(op, &x, &z).unwrap();
+            assert!(y.is_sorted(&(0..dims.len()).collect::<Vec<_>>()).unwrap());
+            assert_eq!(y.nnz(), expected.len());
+            assert!(entries(&y) == expected, "{op:?} {dims:?}");
+        }
+        // Division is defined where X is within Z.
+        let product = cpu.tew(Arithmetic::Mul, &x, &z).unwrap();
+        let quotient = cpu.tew(Arithmetic::Div, &product, &z).unwrap();
+        assert_eq!(quotient.all_coords(), product.all_coords());
+        if nx > 0 {
+            let message = cpu.tew(Arithmetic::Div, &x, &z).unwrap_err().to_string();
+            assert!(message.contains("division by 0"), "{message}");
+        }
+    }
+}
+
+#[test]
+fn bad_operands_are_refused() {
+    let cpu = Cpu::new().unwrap();
+    let x: CooTensor<f32> = "skew:5x6:10".parse::<TensorSpec>().unwrap().generate(1).unwrap();
+    let z: CooTensor<f32> = "skew:5x7:10".parse::<TensorSpec>().unwrap().generate(1).unwrap();
+    assert!(matches!(cpu.tew(Arithmetic::Add, &x, &z), Err(Error::Shape { .. })));
+    assert!(matches!(cpu.ts(Arithmetic::Div, &x, 0.0), Err(Error::Argument { .. })));
+    assert!(cpu.tew_values(Arithmetic::Add, &[1.0], &[1.0, 2.0], &mut [0.0]).is_err());
+    assert!(cpu.ts_values(Arithmetic::Add, &[1.0], 1.0, &mut [0.0, 0.0]).is_err());
+    let twice = CooTensor::new(vec![5, 6], vec![vec![1, 1], vec![2, 2]], vec![1.0f32, 2.0]).unwrap();
+    assert!(matches!(cpu.tew(Arithmetic::Add, &x, &twice), Err(Error::Structure { .. })));
+}

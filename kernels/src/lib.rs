@@ -13,6 +13,7 @@ pub mod edge;
 mod elementwise;
 mod exp;
 mod fusedmm;
+pub mod mttkrp;
 mod peak;
 mod prefetch;
 mod rows;

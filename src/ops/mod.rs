@@ -2,6 +2,7 @@
 
 mod elementwise;
 mod fusedmm;
+mod mttkrp;
 mod operand;
 mod prepare;
 mod run;
@@ -10,6 +11,7 @@ mod spmm;
 mod ttm;
 mod ttv;
 
+pub use mttkrp::Mttkrp;
 pub use operand::Sparse;
 pub use prepare::Prepared;
 pub use sparsimd_kernels::Arithmetic;

@@ -4,12 +4,14 @@
 
 mod device;
 mod matrix;
+mod mttkrp;
 mod occupancy;
 mod partition;
 mod stats;
 
 pub use device::{DeviceShape, DeviceTasks, RowChunk, Team};
 pub use matrix::{Op, Path, Plan, PlanOptions};
+pub use mttkrp::{ModePlan, MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
 pub use occupancy::{MAX_THREADS_PER_ROW, threads_per_row};
 pub use partition::{Task, blocks, by_nonzeros};
 pub use stats::Stats;

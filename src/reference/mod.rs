@@ -22,6 +22,7 @@
 //! Operations that compute in stages say how they carry the first stage's error through the second one.
 
 mod matrix;
+mod mttkrp;
 mod tensor;
 
 use rayon::prelude::*;
@@ -31,6 +32,7 @@ use crate::dense::MatRef;
 use crate::error::{Error, Result};
 
 pub use matrix::{Edge, fusedmm, sddmm, spmm, spmm_t};
+pub use mttkrp::mttkrp;
 pub use tensor::{ttm, ttv};
 
 /// The numbers of an element type that the bound is made of.

@@ -1,0 +1,250 @@
+//! MTTKRP over a range of fibers of a CSF tensor, for the mode of any level.
+//!
+//! ```text
+//! for f in fibers:                                  nodes of the last level but one
+//!     on entering an ancestor at a level above the output's:  down = product of the factor rows from the root
+//!     sum = sum over the fiber's nonzeros of x * factor_leaf[k]
+//!     output at the root or between (slice algorithm):  up[level] += sum * factor[j], and so on upwards when nodes end
+//!     output at the fibers (fiber algorithm):           out[j] += sum * down
+//!     output at the leaves (nonzero algorithm):         out[k] += x * down * factor[j] for every nonzero
+//! ```
+//!
+//! The fiber's sum and that of its parent stay in registers; sums and products of the levels above, which change
+//! seldom, lie in memory.
+
+use pulp::{Simd, WithSimd};
+
+use super::{
+    MAX_ORDER, Operands, Panel, accumulate, add_to, compiled_once, load, panels, prefetch_panel, scale_by, zeros,
+};
+use crate::{Arch, Scalar};
+
+/// A tensor in compressed sparse fibers, and the part of it that one task computes.
+#[derive(Clone, Copy, Debug)]
+pub struct CsfView<'a, T> {
+    /// The mode of each level, root first; 2 to 8 levels.
+    pub mode_order: &'a [usize],
+    /// The coordinates of each level's nodes.
+    pub idx: &'a [&'a [u32]],
+    /// The start of each node's children, for every level but the last.
+    pub ptr: &'a [&'a [usize]],
+    /// The values of the last level's nodes.
+    pub values: &'a [T],
+    /// The level of the output's mode.
+    pub level: usize,
+    /// The fibers (nodes of the last level but one) of this task: first, and one past the last.
+    pub fibers: (usize, usize),
+}
+
+struct Walk<'a, T> {
+    view: CsfView<'a, T>,
+    operands: Operands<'a, T>,
+}
+
+compiled_once!(
+    /// Adds the contributions of the task's fibers to the rows of the output that they name.
+    ///
+    /// # Safety
+    /// `operands.stride` is a whole number of registers of `arch`. The view is a valid CSF tensor (pointers ascend from 0
+    /// to the number of nodes of the next level, one coordinate per node, one value per leaf) whose coordinates are rows
+    /// of their factors; the fibers are in range; nobody else uses the output rows that they name.
+    mttkrp_csf,
+    dispatch,
+    CsfView,
+    csf_f32,
+    csf_f64
+);
+
+/// # Safety
+/// As [`mttkrp_csf`].
+#[inline(always)]
+unsafe fn dispatch<T: Scalar>(arch: Arch, view: CsfView<'_, T>, operands: Operands<'_, T>) {
+    if view.fibers.0 < view.fibers.1 {
+        arch.dispatch(Walk { view, operands });
+    }
+}
+
+impl<T: Scalar> WithSimd for Walk<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // SAFETY: the promise to the public function.
+        unsafe { panels(simd, self.operands.stride, &self) }
+    }
+}
+
+impl<T: Scalar> Walk<'_, T> {
+    /// The factor row of a node of `level`, from `column` on.
+    #[inline(always)]
+    unsafe fn row(&self, level: usize, node: usize, column: usize) -> *const T {
+        // SAFETY: the node exists, and its coordinate is a row of the factor.
+        unsafe {
+            let i = *self.view.idx.get_unchecked(level).get_unchecked(node) as usize;
+            let mode = *self.view.mode_order.get_unchecked(level);
+            self.operands.factors.get_unchecked(mode).add(i * self.operands.stride + column)
+        }
+    }
+
+    /// The output row of a node of the output's level, from `column` on.
+    #[inline(always)]
+    unsafe fn out(&self, node: usize, column: usize) -> *mut T {
+        // SAFETY: the node exists.
+        let i = unsafe { *self.view.idx.get_unchecked(self.view.level).get_unchecked(node) } as usize;
+        self.operands.out.wrapping_add(i * self.operands.stride + column)
+    }
+
+    /// `sum_{p in leaves} x_p factor_leaf[k_p]`, in two chains that hide the latency of the multiply-add.
+    #[inline(always)]
+    unsafe fn fiber_sum<S: Simd, const G: usize>(
+        &self,
+        simd: S,
+        leaves: (usize, usize),
+        column: usize,
+    ) -> [T::Vector<S>; G] {
+        let last = self.view.idx.len() - 1;
+        let nnz = self.view.values.len();
+        let mut even = zeros::<S, T, G>(simd);
+        let mut odd = zeros::<S, T, G>(simd);
+        let mut p = leaves.0;
+        // SAFETY: leaves are in range.
+        unsafe {
+            let step = |p: usize, sum: &mut [T::Vector<S>; G]| {
+                if self.operands.ahead != 0 {
+                    let q = (p + self.operands.ahead).min(nnz - 1);
+                    prefetch_panel::<S, T, G>(self.row(last, q, column));
+                }
+                let x = T::splat(simd, *self.view.values.get_unchecked(p));
+                let row = self.row(last, p, column);
+                for (g, sum) in sum.iter_mut().enumerate() {
+                    *sum = T::vmul_add(simd, x, T::load(simd, row.add(g * T::lanes::<S>())), *sum);
+                }
+            };
+            while p + 1 < leaves.1 {
+                step(p, &mut even);
+                step(p + 1, &mut odd);
+                p += 2;
+            }
+            if p < leaves.1 {
+                step(p, &mut even);
+            }
+        }
+        for (even, &odd) in even.iter_mut().zip(&odd) {
+            *even = T::vadd(simd, *even, odd);
+        }
+        even
+    }
+}
+
+impl<T: Scalar> Panel<T> for Walk<'_, T> {
+    #[inline(always)]
+    unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize) {
+        let view = &self.view;
+        let order = view.idx.len();
+        let (fiber_level, leaf_level) = (order - 2, order - 1);
+        let (first, end) = view.fibers;
+        let lanes = T::lanes::<S>();
+
+        // The ancestors of the first fiber; `node[fiber_level]` is the fiber itself.
+        let mut node = [0usize; MAX_ORDER];
+        node[fiber_level] = first;
+        for l in (0..fiber_level).rev() {
+            node[l] = view.ptr[l].partition_point(|&child| child <= node[l + 1]) - 1;
+        }
+        // down[l]: product of the factor rows of the levels above l. up[l]: sum of a node of level l that is still open.
+        let mut down = [[T::splat(simd, T::ONE); G]; MAX_ORDER];
+        let mut up = [zeros::<S, T, G>(simd); MAX_ORDER];
+        // The open node of the fibers' parent level, in registers.
+        let mut parent_sum = zeros::<S, T, G>(simd);
+        // The highest level whose node the next fiber is the first one of.
+        let mut entered = 0;
+        // Levels whose product goes into `down`: those above the output, of the fibers' ancestors.
+        let down_to = view.level.min(fiber_level);
+
+        for fiber in first..end {
+            // SAFETY: nodes and leaves are in range by the invariants of the format; rows exist.
+            unsafe {
+                for l in entered..down_to {
+                    let mut product = down[l];
+                    scale_by(simd, &mut product, self.row(l, node[l], column));
+                    down[l + 1] = product;
+                }
+                let ptr = view.ptr.get_unchecked(fiber_level);
+                let leaves = (*ptr.get_unchecked(fiber), *ptr.get_unchecked(fiber + 1));
+                if view.level == leaf_level {
+                    let mut product = down[fiber_level];
+                    scale_by(simd, &mut product, self.row(fiber_level, fiber, column));
+                    for p in leaves.0..leaves.1 {
+                        if self.operands.ahead != 0 {
+                            let q = (p + self.operands.ahead).min(view.values.len() - 1);
+                            prefetch_panel::<S, T, G>(self.out(q, column));
+                        }
+                        let x = T::splat(simd, *view.values.get_unchecked(p));
+                        let out = self.out(p, column);
+                        for (g, &product) in product.iter().enumerate() {
+                            let at = out.add(g * lanes);
+                            T::store(simd, at, T::vmul_add(simd, x, product, T::load(simd, at)));
+                        }
+                    }
+                } else {
+                    if self.operands.ahead != 0 {
+                        // Fibers are as many as nonzeros in the hard case, so the distance is the same.
+                        let next = (fiber + self.operands.ahead).min(end - 1);
+                        if view.level == fiber_level {
+                            prefetch_panel::<S, T, G>(self.out(next, column));
+                        } else {
+                            prefetch_panel::<S, T, G>(self.row(fiber_level, next, column));
+                        }
+                    }
+                    let mut sum = self.fiber_sum::<S, G>(simd, leaves, column);
+                    if view.level == fiber_level {
+                        for (sum, &down) in sum.iter_mut().zip(&down[fiber_level]) {
+                            *sum = T::vmul(simd, *sum, down);
+                        }
+                        add_to(simd, self.out(fiber, column), &sum);
+                    } else {
+                        let row = load::<S, T, G>(simd, self.row(fiber_level, fiber, column));
+                        accumulate::<S, T, G>(simd, &mut parent_sum, &sum, &row);
+                    }
+                }
+
+                // The ancestors that end with this fiber, lowest first.
+                entered = fiber_level;
+                let mut l = fiber_level;
+                node[l] = fiber + 1;
+                while l > 0 {
+                    let open = node[l - 1];
+                    let ends = node[l] == *view.ptr.get_unchecked(l - 1).get_unchecked(open + 1);
+                    if !(ends || fiber + 1 == end) {
+                        break;
+                    }
+                    l -= 1;
+                    if l >= view.level {
+                        let sum = if l + 1 == fiber_level { parent_sum } else { up[l] };
+                        if l == view.level {
+                            let mut total = sum;
+                            for (total, &down) in total.iter_mut().zip(&down[l]) {
+                                *total = T::vmul(simd, *total, down);
+                            }
+                            add_to(simd, self.out(open, column), &total);
+                        } else {
+                            let row = load::<S, T, G>(simd, self.row(l, open, column));
+                            let mut above = up[l - 1];
+                            accumulate::<S, T, G>(simd, &mut above, &sum, &row);
+                            up[l - 1] = above;
+                        }
+                        if l + 1 == fiber_level {
+                            parent_sum = zeros::<S, T, G>(simd);
+                        } else {
+                            up[l] = zeros::<S, T, G>(simd);
+                        }
+                    }
+                    if ends {
+                        node[l] = open + 1;
+                        entered = l;
+                    }
+                }
+            }
+        }
+    }
+}

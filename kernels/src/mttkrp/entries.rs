@@ -1,0 +1,121 @@
+//! MTTKRP over a list of coordinates, in any order.
+//!
+//! ```text
+//! for p in nonzeros:                        element-centric: one row of the output read and written per nonzero
+//!     out[i_n] += x * prod factor_m[i_m]
+//! for run of nonzeros with one i_n:         row-centric (lists sorted by the output's mode): the sum in registers
+//!     out[i_n] += sum ...
+//! ```
+
+use pulp::{Simd, WithSimd};
+
+use super::{MAX_ORDER, Operands, Panel, add_to, compiled_once, panels, prefetch_panel, zeros};
+use crate::{Arch, Scalar};
+
+/// Some nonzeros as one coordinate array per mode.
+#[derive(Clone, Copy, Debug)]
+pub struct EntriesView<'a, T> {
+    /// The coordinates of each mode, as many as values.
+    pub coords: &'a [&'a [u32]],
+    /// The values.
+    pub values: &'a [T],
+    /// The mode of the output.
+    pub mode: usize,
+    /// Whether runs of nonzeros in the same row of the output are summed in registers first. Worth it for runs of 2 or
+    /// more on average; correct for any order.
+    pub by_rows: bool,
+}
+
+struct Entries<'a, T, const INPUTS: usize> {
+    view: EntriesView<'a, T>,
+    operands: Operands<'a, T>,
+}
+
+compiled_once!(
+    /// Adds `x * prod_{m != mode} factor_m[i_m]` to row `i_mode` of the output for every nonzero.
+    ///
+    /// # Safety
+    /// `operands.stride` is a whole number of registers of `arch`. The coordinate arrays are as long as the values, one
+    /// per mode (2 to 8); every coordinate is a row of its factor, or of the output, and nobody else uses those output
+    /// rows.
+    mttkrp_entries,
+    dispatch,
+    EntriesView,
+    entries_f32,
+    entries_f64
+);
+
+/// # Safety
+/// As [`mttkrp_entries`].
+#[inline(always)]
+unsafe fn dispatch<T: Scalar>(arch: Arch, view: EntriesView<'_, T>, operands: Operands<'_, T>) {
+    match view.coords.len() {
+        3 => arch.dispatch(Entries::<T, 2> { view, operands }),
+        4 => arch.dispatch(Entries::<T, 3> { view, operands }),
+        _ => arch.dispatch(Entries::<T, 0> { view, operands }),
+    }
+}
+
+impl<T: Scalar, const INPUTS: usize> WithSimd for Entries<'_, T, INPUTS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // SAFETY: the promise to the public function.
+        unsafe { panels(simd, self.operands.stride, &self) }
+    }
+}
+
+impl<T: Scalar, const INPUTS: usize> Panel<T> for Entries<'_, T, INPUTS> {
+    #[inline(always)]
+    unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize) {
+        let Self { view, operands } = self;
+        let order = view.coords.len();
+        // INPUTS 0 stands for a number known at run time only.
+        let inputs = if INPUTS == 0 { order - 1 } else { INPUTS };
+        let stride = operands.stride;
+        let lanes = T::lanes::<S>();
+        let mut coords = [view.coords[0].as_ptr(); MAX_ORDER];
+        let mut factors = [operands.factors[0]; MAX_ORDER];
+        for m in 0..inputs {
+            let mode = m + usize::from(m >= view.mode);
+            coords[m] = view.coords[mode].as_ptr();
+            factors[m] = operands.factors[mode].wrapping_add(column);
+        }
+        let rows = view.coords[view.mode];
+        let out = operands.out.wrapping_add(column);
+        let nnz = view.values.len();
+
+        let mut sum = zeros::<S, T, G>(simd);
+        for p in 0..nnz {
+            // SAFETY: `p` is below the length of every array; the rows exist by the caller's promise.
+            unsafe {
+                if operands.ahead != 0 {
+                    let q = (p + operands.ahead).min(nnz - 1);
+                    for m in 0..inputs {
+                        let i = *coords[m].add(q) as usize;
+                        prefetch_panel::<S, T, G>(factors[m].wrapping_add(i * stride));
+                    }
+                    prefetch_panel::<S, T, G>(out.wrapping_add(*rows.get_unchecked(q) as usize * stride));
+                }
+                let x = T::splat(simd, *view.values.get_unchecked(p));
+                let mut at = [factors[0]; MAX_ORDER];
+                for m in 0..inputs {
+                    at[m] = factors[m].add(*coords[m].add(p) as usize * stride);
+                }
+                for (g, sum) in sum.iter_mut().enumerate() {
+                    let mut product = x;
+                    for at in at.iter().take(inputs - 1) {
+                        product = T::vmul(simd, product, T::load(simd, at.add(g * lanes)));
+                    }
+                    *sum = T::vmul_add(simd, product, T::load(simd, at[inputs - 1].add(g * lanes)), *sum);
+                }
+                let row = *rows.get_unchecked(p);
+                if !view.by_rows || p + 1 == nnz || *rows.get_unchecked(p + 1) != row {
+                    add_to(simd, out.wrapping_add(row as usize * stride), &sum);
+                    sum = zeros::<S, T, G>(simd);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! MTTKRP: `out[i_n] += x * prod_{m != n} factor_m[i_m]` over the nonzeros `x` at `(i_0, i_1, ...)` of one task.
+//!
+//! One kernel per kind of traversal: [`entries`] for coordinate lists, [`csf`] for trees of fibers, [`tiled`] for rows of
+//! one output mode re-laid in tiles. In all of them the rank lies in registers: a *panel* of up to 8 registers of
+//! columns is carried through the whole traversal, and a rank of more columns takes more traversals.
+
+mod csf;
+mod entries;
+mod linear;
+mod tiled;
+
+use pulp::Simd;
+
+use crate::{Scalar, prefetch_l1};
+
+pub use csf::{CsfView, mttkrp_csf};
+pub use entries::{EntriesView, mttkrp_entries};
+pub use linear::{extract_coordinates, extract_coordinates_wide};
+pub use tiled::{OffsetsView, RunHead, TILED_MOST_AHEAD, TILED_PADDING, Tile, TiledView, mttkrp_tiled};
+
+/// The most modes of a tensor.
+const MAX_ORDER: usize = 8;
+
+/// The dense operands of one task. Rows of all factors and of the output are `stride` elements apart, which is a whole
+/// number of registers of the instruction set in use; so every kernel works on whole registers, without masks.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<'a, T> {
+    /// Row 0 of the factor of each mode; that of the output's mode is not read.
+    pub factors: &'a [*const T],
+    /// Elements from row to row, all of which are computed.
+    pub stride: usize,
+    /// Where row 0 of the output would be; only the rows that the task's nonzeros name are touched.
+    pub out: *mut T,
+    /// Nonzeros between the one computed and the one whose rows are prefetched; 0 for no prefetch.
+    pub ahead: usize,
+}
+
+/// `$public`, generic for the callers, over `$f32` and `$f64`, which are compiled here and once: instances of the generic
+/// function would be compiled anew in every crate that names it, for minutes.
+macro_rules! compiled_once {
+    ($(#[$doc:meta])* $public:ident, $generic:ident, $view:ident, $f32:ident, $f64:ident) => {
+        $(#[$doc])*
+        pub unsafe fn $public<T: Scalar>(arch: Arch, view: $view<'_, T>, operands: Operands<'_, T>) {
+            use core::any::TypeId;
+            use core::mem::transmute_copy;
+            // SAFETY: the caller's promise; `T` is the type that it is cast to, as the comparison just showed (and as
+            // only two types are a `Scalar`).
+            unsafe {
+                if TypeId::of::<T>() == TypeId::of::<f32>() {
+                    $f32(arch, transmute_copy(&view), transmute_copy(&operands));
+                } else {
+                    $f64(arch, transmute_copy(&view), transmute_copy(&operands));
+                }
+            }
+        }
+
+        #[inline(never)]
+        unsafe fn $f32(arch: Arch, view: $view<'_, f32>, operands: Operands<'_, f32>) {
+            // SAFETY: the caller's promise.
+            unsafe { $generic(arch, view, operands) }
+        }
+
+        #[inline(never)]
+        unsafe fn $f64(arch: Arch, view: $view<'_, f64>, operands: Operands<'_, f64>) {
+            // SAFETY: the caller's promise.
+            unsafe { $generic(arch, view, operands) }
+        }
+    };
+}
+use compiled_once;
+
+/// A traversal that computes `G` registers of columns from `column` on.
+trait Panel<T: Scalar> {
+    /// # Safety
+    /// As the public function of the traversal; the columns are inside the stride.
+    unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize);
+}
+
+/// All columns, in as few traversals as the registers allow.
+///
+/// # Safety
+/// As [`Panel::panel`]; `columns` is a whole number of registers.
+#[inline(always)]
+unsafe fn panels<S: Simd, T: Scalar, P: Panel<T>>(simd: S, columns: usize, traversal: &P) {
+    let lanes = T::lanes::<S>();
+    let mut column = 0;
+    while column < columns {
+        let left = (columns - column) / lanes;
+        // Sums of a fiber and of a row live side by side: 2 x 8 registers need 32.
+        let most = if S::REGISTER_COUNT >= 32 { 8 } else { 4 };
+        // SAFETY: the caller's promise; `column` stays inside.
+        let registers = unsafe {
+            match left.min(most) {
+                8.. => {
+                    traversal.panel::<S, 8>(simd, column);
+                    8
+                }
+                4..8 => {
+                    traversal.panel::<S, 4>(simd, column);
+                    4
+                }
+                2..4 => {
+                    traversal.panel::<S, 2>(simd, column);
+                    2
+                }
+                _ => {
+                    traversal.panel::<S, 1>(simd, column);
+                    1
+                }
+            }
+        };
+        column += registers * lanes;
+    }
+}
+
+/// `G` registers of zeros.
+#[inline(always)]
+fn zeros<S: Simd, T: Scalar, const G: usize>(simd: S) -> [T::Vector<S>; G] {
+    [T::splat(simd, T::ZERO); G]
+}
+
+/// The `G` registers at `p`.
+///
+/// # Safety
+/// They are readable.
+#[inline(always)]
+unsafe fn load<S: Simd, T: Scalar, const G: usize>(simd: S, p: *const T) -> [T::Vector<S>; G] {
+    let mut row = zeros::<S, T, G>(simd);
+    for (g, register) in row.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *register = unsafe { T::load(simd, p.add(g * T::lanes::<S>())) };
+    }
+    row
+}
+
+/// `p[..] += row`.
+///
+/// # Safety
+/// The `G` registers at `p` are writable, and nobody else uses them.
+#[inline(always)]
+unsafe fn add_to<S: Simd, T: Scalar, const G: usize>(simd: S, p: *mut T, row: &[T::Vector<S>; G]) {
+    for (g, &register) in row.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let at = p.add(g * T::lanes::<S>());
+            T::store(simd, at, T::vadd(simd, T::load(simd, at), register));
+        }
+    }
+}
+
+/// `row *= p[..]`.
+///
+/// # Safety
+/// The `G` registers at `p` are readable.
+#[inline(always)]
+unsafe fn scale_by<S: Simd, T: Scalar, const G: usize>(simd: S, row: &mut [T::Vector<S>; G], p: *const T) {
+    for (g, register) in row.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *register = T::vmul(simd, *register, unsafe { T::load(simd, p.add(g * T::lanes::<S>())) });
+    }
+}
+
+/// `sum += a * b`, register by register.
+#[inline(always)]
+fn accumulate<S: Simd, T: Scalar, const G: usize>(
+    simd: S,
+    sum: &mut [T::Vector<S>; G],
+    a: &[T::Vector<S>; G],
+    b: &[T::Vector<S>; G],
+) {
+    for ((sum, &a), &b) in sum.iter_mut().zip(a).zip(b) {
+        *sum = T::vmul_add(simd, a, b, *sum);
+    }
+}
+
+/// Asks for the cache lines of the `G` registers at `p` (which may lie anywhere), the upper half first: four lines in
+/// ascending order look like a stream to the processor, which then fetches the next row for nothing (7 % of the time
+/// at f64, R = 32).
+#[inline(always)]
+fn prefetch_panel<S: Simd, T: Scalar, const G: usize>(p: *const T) {
+    let lines = (G * T::lanes::<S>() * size_of::<T>()).div_ceil(64);
+    let line = |l: usize| prefetch_l1(p.cast::<u8>().wrapping_add(l * 64));
+    let half = lines.div_ceil(2);
+    for l in 0..half {
+        if half + l < lines {
+            line(half + l);
+        }
+        line(l);
+    }
+}

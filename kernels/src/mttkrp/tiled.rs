@@ -1,0 +1,333 @@
+//! MTTKRP of one mode from nonzeros re-laid for it: by tiles of the input factors, then by rows of the output.
+//!
+//! ```text
+//! for tile:                                  rows of the factors that fit L2 together
+//!     for run (row i, chunks of length F):   the sum of a row in registers
+//!         for chunk:                         F nonzeros that share the coordinates of SHARED modes
+//!             t = sum over the chunk of x * (product of the FREE factors' rows)
+//!             sum += t * (product of the SHARED factors' rows)
+//!         out[i] += sum
+//! ```
+//!
+//! The chunk length F is 1, 2, 4 or 8 for a whole run, so no branch depends on the length of a single fiber: with fibers
+//! of one or two nonzeros, mispredicted loop ends cost more than the arithmetic they save. Coordinates are stored as
+//! offsets from the tile's corner, of 16 bits where tiles are small enough.
+
+use pulp::{Simd, WithSimd};
+
+use super::{MAX_ORDER, Operands, Panel, accumulate, add_to, compiled_once, load, panels, prefetch_panel, zeros};
+use crate::{Arch, Scalar};
+
+/// The farthest prefetch, in nonzeros.
+pub const TILED_MOST_AHEAD: usize = 63;
+
+/// Offsets that must be readable after the last one: as far as a prefetch looks ahead.
+pub const TILED_PADDING: usize = (TILED_MOST_AHEAD + 1) * MAX_ORDER;
+
+/// Coordinates' distances from the corner of their tile.
+#[derive(Clone, Copy, Debug)]
+pub enum OffsetsView<'a> {
+    /// Of tiles up to 65 536 long.
+    Short {
+        /// For every chunk the offsets of its shared modes.
+        shared: &'a [u16],
+        /// For every nonzero the offsets of its free modes; [`TILED_PADDING`] more follow the last.
+        free: &'a [u16],
+    },
+    /// Of longer ones.
+    Long {
+        /// As above.
+        shared: &'a [u32],
+        /// As above.
+        free: &'a [u32],
+    },
+}
+
+/// A type of offsets.
+trait Offset: Copy {
+    fn get(self) -> usize;
+}
+
+impl Offset for u16 {
+    #[inline(always)]
+    fn get(self) -> usize {
+        usize::from(self)
+    }
+}
+
+impl Offset for u32 {
+    #[inline(always)]
+    fn get(self) -> usize {
+        self as usize
+    }
+}
+
+/// Chunks of one length in one row of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunHead {
+    /// The row of the output.
+    pub row: u32,
+    /// Number of chunks in the low 30 bits, the chunk length's logarithm (0 to 3) in the high two.
+    pub chunks: u32,
+}
+
+/// A box of the tensor: the rows of all factors that its nonzeros name are close together.
+#[derive(Clone, Copy, Debug)]
+pub struct Tile {
+    /// The smallest coordinate of each input mode, in the order of [`TiledView::inputs`].
+    pub corner: [u32; MAX_ORDER],
+    /// Its runs: first, and one past the last.
+    pub runs: (usize, usize),
+    /// Its first chunk.
+    pub chunk: usize,
+    /// Its first nonzero.
+    pub entry: usize,
+}
+
+/// Nonzeros laid out for one output mode, and the part of them that one task computes.
+#[derive(Clone, Copy, Debug)]
+pub struct TiledView<'a, T> {
+    /// The input modes: `shared` ones that a chunk's nonzeros share, then the free ones (at least one).
+    pub inputs: &'a [usize],
+    /// Number of shared modes.
+    pub shared: usize,
+    /// The tiles of the task.
+    pub tiles: &'a [Tile],
+    /// All runs.
+    pub runs: &'a [RunHead],
+    /// The offsets of all chunks and nonzeros.
+    pub offsets: OffsetsView<'a>,
+    /// The values.
+    pub values: &'a [T],
+}
+
+struct Tiled<'a, T, I, const SHARED: usize, const FREE: usize> {
+    view: TiledView<'a, T>,
+    shared_offsets: *const I,
+    free_offsets: *const I,
+    operands: Operands<'a, T>,
+}
+
+compiled_once!(
+    /// Adds the contributions of the task's tiles to the rows of the output that their runs name.
+    ///
+    /// # Safety
+    /// `operands.stride` is a whole number of registers of `arch` and `operands.ahead` at most [`TILED_MOST_AHEAD`]. Runs,
+    /// chunks and nonzeros are as many as the tiles and runs say, every corner plus offset is a row of its factor; every
+    /// run's row is one of the output's that nobody else uses.
+    mttkrp_tiled,
+    dispatch,
+    TiledView,
+    tiled_f32,
+    tiled_f64
+);
+
+/// # Safety
+/// As [`mttkrp_tiled`].
+#[inline(always)]
+unsafe fn dispatch<T: Scalar>(arch: Arch, view: TiledView<'_, T>, operands: Operands<'_, T>) {
+    match view.offsets {
+        OffsetsView::Short { shared, free } => {
+            let offsets = (shared.as_ptr(), free.as_ptr());
+            match (view.shared, view.inputs.len() - view.shared) {
+                (0, 2) => Tiled::<T, u16, 0, 2>::run(arch, view, offsets, operands),
+                (1, 1) => Tiled::<T, u16, 1, 1>::run(arch, view, offsets, operands),
+                (0, 3) => Tiled::<T, u16, 0, 3>::run(arch, view, offsets, operands),
+                (1, 2) => Tiled::<T, u16, 1, 2>::run(arch, view, offsets, operands),
+                (2, 1) => Tiled::<T, u16, 2, 1>::run(arch, view, offsets, operands),
+                // FREE 0 stands for numbers known at run time only.
+                _ => Tiled::<T, u16, 0, 0>::run(arch, view, offsets, operands),
+            }
+        }
+        // Tiles as long as these mean rows from L3 or beyond, which hide what the loops over the modes cost.
+        OffsetsView::Long { shared, free } => {
+            Tiled::<T, u32, 0, 0>::run(arch, view, (shared.as_ptr(), free.as_ptr()), operands);
+        }
+    }
+}
+
+impl<'a, T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'a, T, I, SHARED, FREE> {
+    #[inline(always)]
+    fn run(arch: Arch, view: TiledView<'a, T>, offsets: (*const I, *const I), operands: Operands<'a, T>) {
+        arch.dispatch(Self { view, shared_offsets: offsets.0, free_offsets: offsets.1, operands });
+    }
+}
+
+impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> WithSimd for Tiled<'_, T, I, SHARED, FREE> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { view, shared_offsets, free_offsets, operands } = self;
+        // Without vectors there is nothing to specialise for.
+        if const { size_of::<T::Vector<S>>() == size_of::<T>() } {
+            let general = Tiled::<T, I, 0, 0> { view, shared_offsets, free_offsets, operands };
+            // SAFETY: the promise to the public function.
+            unsafe { panels(simd, operands.stride, &general) }
+        } else {
+            // SAFETY: as above.
+            unsafe { panels(simd, operands.stride, &self) }
+        }
+    }
+}
+
+/// Where a tile's traversal stands.
+struct Cursor<T, I> {
+    shared: *const I,
+    free: *const I,
+    value: *const T,
+}
+
+impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, I, SHARED, FREE> {
+    #[inline(always)]
+    fn shared(&self) -> usize {
+        if FREE == 0 { self.view.shared } else { SHARED }
+    }
+
+    #[inline(always)]
+    fn free(&self) -> usize {
+        if FREE == 0 { self.view.inputs.len() - self.view.shared } else { FREE }
+    }
+
+    /// `sum += x * (product of the free rows)` for the nonzero at the cursor, which moves on.
+    #[inline(always)]
+    unsafe fn nonzero<S: Simd, const G: usize>(
+        &self,
+        simd: S,
+        cursor: &mut Cursor<T, I>,
+        factors: &[*const T; MAX_ORDER],
+        sum: &mut [T::Vector<S>; G],
+    ) {
+        let (shared, free) = (self.shared(), self.free());
+        let stride = self.operands.stride;
+        // SAFETY: the cursor is at a nonzero; the padding covers what a prefetch reads; rows exist.
+        unsafe {
+            if self.operands.ahead != 0 {
+                for m in 0..free {
+                    let i = (*cursor.free.add(self.operands.ahead * free + m)).get();
+                    prefetch_panel::<S, T, G>(factors[shared + m].wrapping_add(i * stride));
+                }
+            }
+            let x = T::splat(simd, *cursor.value);
+            let mut at = [factors[shared]; MAX_ORDER];
+            for m in 0..free {
+                at[m] = factors[shared + m].add((*cursor.free.add(m)).get() * stride);
+            }
+            for (g, sum) in sum.iter_mut().enumerate() {
+                let column = g * T::lanes::<S>();
+                let mut product = x;
+                for at in at.iter().take(free - 1) {
+                    product = T::vmul(simd, product, T::load(simd, at.add(column)));
+                }
+                *sum = T::vmul_add(simd, product, T::load(simd, at[free - 1].add(column)), *sum);
+            }
+            cursor.free = cursor.free.add(free);
+            cursor.value = cursor.value.add(1);
+        }
+    }
+
+    /// `sum += (sum of 2 * pairs nonzeros, of 1 for no pairs) * (product of the shared rows)`; the cursor, at a chunk,
+    /// moves on.
+    #[inline(always)]
+    unsafe fn chunk<S: Simd, const G: usize>(
+        &self,
+        simd: S,
+        pairs: usize,
+        cursor: &mut Cursor<T, I>,
+        factors: &[*const T; MAX_ORDER],
+        sum: &mut [T::Vector<S>; G],
+    ) {
+        let shared = self.shared();
+        // SAFETY: the cursor is at a chunk of as many nonzeros.
+        unsafe {
+            let mut partial = zeros::<S, T, G>(simd);
+            if pairs == 0 {
+                self.nonzero::<S, G>(simd, cursor, factors, &mut partial);
+            }
+            for _ in 0..pairs {
+                self.nonzero::<S, G>(simd, cursor, factors, &mut partial);
+                self.nonzero::<S, G>(simd, cursor, factors, &mut partial);
+            }
+            let row = |m: usize| factors[m].add((*cursor.shared.add(m)).get() * self.operands.stride);
+            let mut product = load::<S, T, G>(simd, row(0));
+            for m in 1..shared {
+                super::scale_by(simd, &mut product, row(m));
+            }
+            accumulate::<S, T, G>(simd, sum, &partial, &product);
+            cursor.shared = cursor.shared.add(shared);
+        }
+    }
+
+    /// A run of nonzeros without shared modes, summed in two chains that hide the latency of the multiply-add.
+    #[inline(always)]
+    unsafe fn sum_nonzeros<S: Simd, const G: usize>(
+        &self,
+        simd: S,
+        count: usize,
+        cursor: &mut Cursor<T, I>,
+        factors: &[*const T; MAX_ORDER],
+    ) -> [T::Vector<S>; G] {
+        let mut even = zeros::<S, T, G>(simd);
+        let mut odd = zeros::<S, T, G>(simd);
+        // SAFETY: the cursor is at `count` nonzeros.
+        unsafe {
+            for _ in 0..count / 2 {
+                self.nonzero::<S, G>(simd, cursor, factors, &mut even);
+                self.nonzero::<S, G>(simd, cursor, factors, &mut odd);
+            }
+            if count % 2 == 1 {
+                self.nonzero::<S, G>(simd, cursor, factors, &mut even);
+            }
+        }
+        for (even, &odd) in even.iter_mut().zip(&odd) {
+            *even = T::vadd(simd, *even, odd);
+        }
+        even
+    }
+}
+
+impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Panel<T> for Tiled<'_, T, I, SHARED, FREE> {
+    #[inline(always)]
+    unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize) {
+        let Self { view, operands, .. } = self;
+        let stride = operands.stride;
+        for tile in view.tiles {
+            let mut factors = [operands.factors[view.inputs[0]]; MAX_ORDER];
+            for (m, &mode) in view.inputs.iter().enumerate() {
+                factors[m] = operands.factors[mode].wrapping_add(tile.corner[m] as usize * stride + column);
+            }
+            // SAFETY: the tile's chunks and nonzeros are in range.
+            let mut cursor = unsafe {
+                Cursor {
+                    shared: self.shared_offsets.add(tile.chunk * view.shared),
+                    free: self.free_offsets.add(tile.entry * (view.inputs.len() - view.shared)),
+                    value: view.values.as_ptr().add(tile.entry),
+                }
+            };
+            let last = tile.runs.1.saturating_sub(1);
+            for r in tile.runs.0..tile.runs.1 {
+                // SAFETY: the runs are in range, the cursor is at the run's first nonzero, rows exist.
+                unsafe {
+                    let RunHead { row, chunks } = *view.runs.get_unchecked(r);
+                    let out = operands.out.wrapping_add(row as usize * stride + column);
+                    let next = view.runs.get_unchecked((r + 3).min(last)).row as usize;
+                    prefetch_panel::<S, T, G>(operands.out.wrapping_add(next * stride + column));
+                    let count = (chunks & (u32::MAX >> 2)) as usize;
+                    let sum = if self.shared() == 0 {
+                        self.sum_nonzeros::<S, G>(simd, count, &mut cursor, &factors)
+                    } else {
+                        // The chunks' own sums are independent, so one chain between them will do. The number of pairs,
+                        // 0, 1, 2 or 4, stays the same for the whole run, and so do the branches on it.
+                        let mut sum = zeros::<S, T, G>(simd);
+                        let pairs = (1usize << (chunks >> 30)) / 2;
+                        for _ in 0..count {
+                            self.chunk::<S, G>(simd, pairs, &mut cursor, &factors, &mut sum);
+                        }
+                        sum
+                    };
+                    add_to(simd, out, &sum);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A linearised tensor (after ALTO): all coordinates of a nonzero in one integer, the bits of the modes interleaved.
+//!
+//! The nonzeros are sorted by that integer, so that neighbours are close in every mode: one copy serves all modes, and
+//! any run of it names few different rows of each factor.
+
+use rayon::prelude::*;
+use sparsimd_kernels::Scalar;
+
+use super::coo_tensor::CooTensor;
+use super::deposit::{Deposit, interleave};
+use super::packing::mode_bits;
+use super::radix::{self, Key};
+use crate::error::{Error, Result};
+
+/// The sorted integers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinearKeys {
+    /// The coordinates fit 64 bits.
+    Narrow(Vec<u64>),
+    /// They fit 128.
+    Wide(Vec<u128>),
+}
+
+/// A sparse tensor as one sorted integer and one value per nonzero.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Linear<T> {
+    dims: Vec<usize>,
+    /// The bits of each mode; bit `b` of a coordinate is the `b`-th lowest of them.
+    masks: Vec<u128>,
+    keys: LinearKeys,
+    values: Vec<T>,
+}
+
+impl<T: Scalar> Linear<T> {
+    /// The tensor `coo` linearised. Runs in the rayon pool of the caller.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the coordinates need more than 128 bits; [`Error::Structure`] when two entries are at
+    /// the same place.
+    pub fn from_coo(coo: &CooTensor<T>) -> Result<Self> {
+        let widths: Vec<u32> = coo.dims().iter().map(|&dim| mode_bits(dim)).collect();
+        let (positions, bits) = interleave(&widths, 0);
+        let masks = positions.iter().map(|bits| bits.iter().fold(0, |mask, &bit| mask | 1u128 << bit)).collect();
+        let (keys, values) = match bits {
+            0..=64 => {
+                let (keys, values) = sorted::<u64, T>(coo, positions, bits)?;
+                (LinearKeys::Narrow(keys), values)
+            }
+            65..=128 => {
+                let (keys, values) = sorted::<u128, T>(coo, positions, bits)?;
+                (LinearKeys::Wide(keys), values)
+            }
+            _ => {
+                return Err(Error::Unavailable {
+                    what: "the linearised format",
+                    detail: format!("the coordinates of dims {:?} need {bits} bits, more than 128", coo.dims()),
+                });
+            }
+        };
+        Ok(Self { dims: coo.dims().to_vec(), masks, keys, values })
+    }
+
+    /// Length of each mode.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    /// Number of nonzeros.
+    pub fn nnz(&self) -> usize {
+        self.values.len()
+    }
+
+    /// The bits of each mode in the integers.
+    pub fn masks(&self) -> &[u128] {
+        &self.masks
+    }
+
+    /// The integers, ascending.
+    pub fn keys(&self) -> &LinearKeys {
+        &self.keys
+    }
+
+    /// The value of each nonzero.
+    pub fn values(&self) -> &[T] {
+        &self.values
+    }
+
+    /// Bytes of the integers.
+    pub fn index_bytes(&self) -> usize {
+        match &self.keys {
+            LinearKeys::Narrow(keys) => size_of_val(keys.as_slice()),
+            LinearKeys::Wide(keys) => size_of_val(keys.as_slice()),
+        }
+    }
+
+    /// The coordinate of every nonzero in `mode`.
+    ///
+    /// # Panics
+    /// When there is no such mode, as slice indexing does.
+    pub fn expand(&self, mode: usize) -> Vec<u32> {
+        let mask = self.masks[mode];
+        match &self.keys {
+            LinearKeys::Narrow(keys) => keys.par_iter().map(|&key| extract(u128::from(key), mask)).collect(),
+            LinearKeys::Wide(keys) => keys.par_iter().map(|&key| extract(key, mask)).collect(),
+        }
+    }
+
+    /// The same tensor as coordinates, in the order of the integers.
+    pub fn to_coo(&self) -> CooTensor<T> {
+        let coords = (0..self.dims.len()).map(|mode| self.expand(mode)).collect();
+        CooTensor::new(self.dims.clone(), coords, self.values.clone())
+            .expect("the integers hold a tensor's coordinates")
+    }
+}
+
+/// The bits of `key` in `mask`, packed.
+fn extract(key: u128, mask: u128) -> u32 {
+    let (mut rest, mut bit, mut i) = (mask, 0, 0);
+    while rest != 0 {
+        i |= ((key >> rest.trailing_zeros()) as u32 & 1) << bit;
+        rest &= rest - 1;
+        bit += 1;
+    }
+    i
+}
+
+/// Keys and values of all entries, sorted.
+fn sorted<K: Key, T: Scalar>(coo: &CooTensor<T>, positions: Vec<Vec<u32>>, bits: u32) -> Result<(Vec<K>, Vec<T>)> {
+    let deposit = Deposit::<K>::new(positions);
+    let mut entries: Vec<(K, T)> =
+        (0..coo.nnz()).into_par_iter().map(|p| (deposit.key(|mode| coo.coords(mode)[p]), coo.values()[p])).collect();
+    radix::sort(&mut entries, bits);
+    if entries.par_windows(2).any(|w| w[0].0 == w[1].0) {
+        return coo.check_unique().and(Err(Error::structure("linearised tensor", "two entries at the same place")));
+    }
+    Ok(entries.into_par_iter().unzip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn narrow_and_wide_keys_hold_every_coordinate() {
+        for (dims, wide) in [
+            (vec![5, 300, 17], false),
+            (vec![1, 1], false),
+            (vec![u32::MAX as usize; 2], false),
+            (vec![u32::MAX as usize; 4], true),
+        ] {
+            let n = if dims.contains(&1) { 1 } else { 400 };
+            let hash = |p: usize, m: usize| (p as u64 * 7919 + 13).wrapping_mul(0x9e37_79b9_7f4a_7c15 >> m) >> 9;
+            let coords: Vec<Vec<u32>> = dims
+                .iter()
+                .enumerate()
+                .map(|(m, &dim)| (0..n).map(|p| (hash(p, m) % dim as u64) as u32).collect())
+                .collect();
+            let mut coo = CooTensor::new(dims.clone(), coords, (0..n).map(|p| p as f64).collect()).unwrap();
+            coo.sum_duplicates();
+            let linear = Linear::from_coo(&coo).unwrap();
+            assert_eq!(matches!(linear.keys(), LinearKeys::Wide(_)), wide);
+            assert_eq!(linear.index_bytes(), coo.nnz() * if wide { 16 } else { 8 });
+            let mut back = linear.to_coo();
+            back.sort(&(0..dims.len()).collect::<Vec<_>>()).unwrap();
+            assert_eq!(back, coo);
+        }
+    }
+
+    #[test]
+    fn refuses_too_many_bits_and_duplicates() {
+        let wide = CooTensor::new(vec![u32::MAX as usize; 5], vec![vec![7]; 5], vec![1.0f32]).unwrap();
+        assert!(matches!(Linear::from_coo(&wide), Err(Error::Unavailable { .. })));
+        let twice = CooTensor::new(vec![2, 2], vec![vec![1, 1], vec![0, 0]], vec![1.0f32, 2.0]).unwrap();
+        assert!(matches!(Linear::from_coo(&twice), Err(Error::Structure { .. })));
+    }
+}

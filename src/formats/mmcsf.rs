@@ -1,0 +1,254 @@
+//! MM-CSF (Nisa and others, SC '19): the nonzeros parted over several orientations of CSF, each one to the orientation in
+//! which it lies in the longest fiber. One copy serves all modes.
+//!
+//! A nonzero of an order-d tensor lies in d fibers, one per *leaf mode* (all its other coordinates fixed). The *static*
+//! partition compares the lengths that these fibers have in the whole tensor; the *dynamic* one takes a nonzero that
+//! was given to one fiber away from the others before it looks at the next, so that a fiber which has already lost its
+//! nonzeros elsewhere no longer attracts any. Ties go to the orientation whose fibers are longer on average.
+
+use sparsimd_kernels::Scalar;
+
+use super::coo_tensor::{CooTensor, MAX_ORDER};
+use super::csf::Csf;
+use crate::error::{Error, Result};
+
+/// How MM-CSF parts the nonzeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MmCsfStrategy {
+    /// By the lengths of the fibers in the whole tensor.
+    Static,
+    /// By the lengths that the fibers still have when a nonzero's turn comes, in the order of the entries.
+    Dynamic,
+}
+
+/// A tensor parted into CSF trees of different orientations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MmCsf<T> {
+    strategy: MmCsfStrategy,
+    trees: Vec<Csf<T>>,
+}
+
+/// For each entry of `coo` the candidate whose fiber it goes to. A candidate is the list of modes that are fixed along its
+/// fibers: for MM-CSF itself, all modes but the leaf. Returns the candidate of each entry.
+///
+/// # Errors
+/// [`Error::Argument`] when there is no candidate, or one names a mode that does not exist or names one twice.
+pub fn mmcsf_partition<T: Scalar>(
+    coo: &CooTensor<T>,
+    candidates: &[Vec<usize>],
+    strategy: MmCsfStrategy,
+) -> Result<Vec<u8>> {
+    if candidates.is_empty() || candidates.len() > MAX_ORDER {
+        return Err(Error::argument("candidates", format!("{} of them; 1 to {MAX_ORDER}", candidates.len())));
+    }
+    let mut fibers = Vec::with_capacity(candidates.len());
+    for fixed in candidates {
+        fibers.push(Fibers::new(coo, fixed)?);
+    }
+    // Longer average fibers first: the first maximum in this order wins a tie.
+    let mut preference: Vec<usize> = (0..candidates.len()).collect();
+    preference.sort_by_key(|&c| fibers[c].length.len());
+    if strategy == MmCsfStrategy::Static {
+        return Ok((0..coo.nnz()).map(|p| longest(&fibers, &preference, p) as u8).collect());
+    }
+    let mut chosen = Vec::with_capacity(coo.nnz());
+    for p in 0..coo.nnz() {
+        let best = longest(&fibers, &preference, p);
+        for (c, fibers) in fibers.iter_mut().enumerate() {
+            if c != best {
+                fibers.length[fibers.id[p] as usize] -= 1;
+            }
+        }
+        chosen.push(best as u8);
+    }
+    Ok(chosen)
+}
+
+/// The candidate in whose fiber entry `p` has most company; the first one in `preference` of several.
+fn longest(fibers: &[Fibers], preference: &[usize], p: usize) -> usize {
+    let mut best = preference[0];
+    for &c in &preference[1..] {
+        if fibers[c].of(p) > fibers[best].of(p) {
+            best = c;
+        }
+    }
+    best
+}
+
+/// The fibers along which some modes are fixed.
+struct Fibers {
+    /// The fiber of each entry.
+    id: Vec<u32>,
+    /// Nonzeros of each fiber.
+    length: Vec<u32>,
+}
+
+impl Fibers {
+    fn new<T: Scalar>(coo: &CooTensor<T>, fixed: &[usize]) -> Result<Self> {
+        if coo.nnz() > u32::MAX as usize {
+            let detail = format!("{} nonzeros; MM-CSF is built from up to {} only", coo.nnz(), u32::MAX);
+            return Err(Error::argument("tensor", detail));
+        }
+        let mut mode_order = fixed.to_vec();
+        mode_order.extend((0..coo.order()).filter(|mode| !fixed.contains(mode)));
+        let order = coo.sorted_permutation(&mode_order)?;
+        let mut id = vec![0; coo.nnz()];
+        let mut length: Vec<u32> = Vec::new();
+        let mut last = None;
+        for &p in &order {
+            let same = |q: usize| fixed.iter().all(|&mode| coo.coords(mode)[p] == coo.coords(mode)[q]);
+            if !last.is_some_and(same) {
+                length.push(0);
+            }
+            id[p] = (length.len() - 1) as u32;
+            *length.last_mut().expect("pushed for the first entry") += 1;
+            last = Some(p);
+        }
+        Ok(Self { id, length })
+    }
+
+    fn of(&self, p: usize) -> u32 {
+        self.length[self.id[p] as usize]
+    }
+}
+
+impl<T: Scalar> MmCsf<T> {
+    /// The tensor `coo`, parted over the orientations with each mode as the leaf; above the leaf the modes are ordered from
+    /// the shortest to the longest. Parts without nonzeros are left out. The dynamic strategy looks at the entries in the
+    /// order they have.
+    ///
+    /// # Errors
+    /// [`Error::Structure`] when two entries are at the same place; [`Error::Argument`] for 2^32 nonzeros or more.
+    pub fn from_coo(coo: &CooTensor<T>, strategy: MmCsfStrategy) -> Result<Self> {
+        let order = coo.order();
+        let mode_orders: Vec<Vec<usize>> = (0..order)
+            .map(|leaf| {
+                let mut modes: Vec<usize> = (0..order).filter(|&mode| mode != leaf).collect();
+                modes.sort_by_key(|&mode| coo.dims()[mode]);
+                modes
+            })
+            .collect();
+        let chosen = mmcsf_partition(coo, &mode_orders, strategy)?;
+        let mut trees = Vec::new();
+        for (leaf, mut mode_order) in mode_orders.into_iter().enumerate() {
+            let own: Vec<usize> = (0..coo.nnz()).filter(|&p| usize::from(chosen[p]) == leaf).collect();
+            // An empty tensor is one empty tree.
+            if own.is_empty() && (coo.nnz() > 0 || leaf > 0) {
+                continue;
+            }
+            mode_order.push(leaf);
+            let coords = (0..order).map(|mode| own.iter().map(|&p| coo.coords(mode)[p]).collect()).collect();
+            let values = own.iter().map(|&p| coo.values()[p]).collect();
+            trees.push(Csf::from_coo(&CooTensor::new(coo.dims().to_vec(), coords, values)?, &mode_order)?);
+        }
+        Ok(Self { strategy, trees })
+    }
+
+    /// How the nonzeros were parted.
+    pub fn strategy(&self) -> MmCsfStrategy {
+        self.strategy
+    }
+
+    /// The trees, at least one; their nonzeros together are the tensor's.
+    pub fn trees(&self) -> &[Csf<T>] {
+        &self.trees
+    }
+
+    /// Number of nonzeros.
+    pub fn nnz(&self) -> usize {
+        self.trees.iter().map(Csf::nnz).sum()
+    }
+
+    /// Number of fibers of all trees.
+    pub fn fibers(&self) -> usize {
+        let level = |tree: &Csf<T>| tree.pattern().order().saturating_sub(2);
+        self.trees.iter().map(|tree| tree.pattern().nodes(level(tree))).sum()
+    }
+
+    /// Bytes of coordinates and pointers of all trees.
+    pub fn index_bytes(&self) -> usize {
+        self.trees.iter().map(|tree| tree.pattern().index_bytes()).sum()
+    }
+
+    /// The same tensor as coordinates, tree by tree.
+    pub fn to_coo(&self) -> CooTensor<T> {
+        let dims = self.trees[0].pattern().dims().to_vec();
+        let mut coords = vec![Vec::with_capacity(self.nnz()); dims.len()];
+        let mut values = Vec::with_capacity(self.nnz());
+        for tree in &self.trees {
+            let (_, own, own_values) = tree.to_coo().into_parts();
+            coords.iter_mut().zip(&own).for_each(|(all, own)| all.extend_from_slice(own));
+            values.extend_from_slice(&own_values);
+        }
+        CooTensor::new(dims, coords, values).expect("trees hold a tensor's coordinates")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The nonzeros of the paper's Figure 4, in its order.
+    fn figure_4() -> CooTensor<f32> {
+        let places = [[5, 1, 1], [5, 1, 2], [5, 1, 3], [4, 1, 2], [4, 1, 1], [4, 1, 5], [0, 1, 2], [0, 1, 4]];
+        let coords = (0..3).map(|mode| places.iter().map(|place| place[mode]).collect()).collect();
+        CooTensor::new(vec![6, 2, 6], coords, vec![1.0; 8]).unwrap()
+    }
+
+    /// Fibers that the parts have together.
+    fn fibers(coo: &CooTensor<f32>, candidates: &[Vec<usize>], chosen: &[u8]) -> usize {
+        let mut keys: Vec<(u8, Vec<u32>)> = chosen
+            .iter()
+            .enumerate()
+            .map(|(p, &c)| (c, candidates[usize::from(c)].iter().map(|&mode| coo.coords(mode)[p]).collect()))
+            .collect();
+        keys.sort();
+        keys.dedup();
+        keys.len()
+    }
+
+    #[test]
+    fn figure_4_of_the_paper() {
+        let coo = figure_4();
+        let candidates = [vec![0, 1], vec![1, 2]];
+        let fixed = mmcsf_partition(&coo, &candidates, MmCsfStrategy::Static).unwrap();
+        assert_eq!(fixed, [0, 0, 0, 0, 0, 0, 1, 0]);
+        assert_eq!(fibers(&coo, &candidates, &fixed), 4);
+        let moving = mmcsf_partition(&coo, &candidates, MmCsfStrategy::Dynamic).unwrap();
+        assert_eq!(moving, [0; 8]);
+        assert_eq!(fibers(&coo, &candidates, &moving), 3);
+    }
+
+    #[test]
+    fn a_dense_row_and_a_dense_column() {
+        // Figure 1's matrix: each line in its own orientation, both compressed to one fiber.
+        let mut coords = vec![vec![3; 9], (0..9).collect::<Vec<u32>>()];
+        coords[0].extend((0..9).filter(|&i| i != 3));
+        coords[1].extend([4; 8]);
+        let coo = CooTensor::new(vec![9, 9], coords, (0..17).map(f64::from).collect()).unwrap();
+        for strategy in [MmCsfStrategy::Static, MmCsfStrategy::Dynamic] {
+            let mm = MmCsf::from_coo(&coo, strategy).unwrap();
+            assert_eq!((mm.strategy(), mm.trees().len(), mm.fibers(), mm.nnz()), (strategy, 2, 2, 17));
+            let mut back = mm.to_coo();
+            back.sort(&[0, 1]).unwrap();
+            let mut expected = coo.clone();
+            expected.sort(&[0, 1]).unwrap();
+            assert_eq!(back, expected);
+        }
+    }
+
+    #[test]
+    fn no_entries_make_one_empty_tree() {
+        let empty = CooTensor::new(vec![5, 6, 7], vec![vec![]; 3], Vec::<f64>::new()).unwrap();
+        let mm = MmCsf::from_coo(&empty, MmCsfStrategy::Dynamic).unwrap();
+        assert_eq!((mm.trees().len(), mm.nnz(), mm.to_coo()), (1, 0, empty));
+    }
+
+    #[test]
+    fn refuses_bad_candidates() {
+        let coo = figure_4();
+        for bad in [vec![], vec![vec![0, 3]], vec![vec![0, 0]]] {
+            assert!(mmcsf_partition(&coo, &bad, MmCsfStrategy::Static).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The formats behind one interface: tasks for a mode, and the computation of one task.
+
+use std::ops::Range;
+
+use sparsimd_kernels::mttkrp::{
+    CsfView, EntriesView, OffsetsView, Operands, TILED_MOST_AHEAD, TiledView, extract_coordinates,
+    extract_coordinates_wide, mttkrp_csf, mttkrp_entries, mttkrp_tiled,
+};
+use sparsimd_kernels::{Arch, Scalar};
+
+use super::windows::{Task, equal_parts, window};
+use crate::error::Result;
+use crate::formats::{
+    Bcsf, CooTensor, Csf, CsfKind, CsfPattern, CsfSet, DEFAULT_BLOCK_BITS, HiCoo, Linear, LinearKeys, MAX_ORDER, MmCsf,
+    MmCsfStrategy, Offsets, Tiled, TiledTask, rooted_mode_order,
+};
+use crate::plan::{MttkrpFormat, MttkrpPlan};
+
+/// Nonzeros whose coordinates are decoded at a time: their coordinates of 4 modes fill 4 KiB of L1.
+const BATCH: usize = 256;
+
+/// Longest fiber and heaviest sub-slice of B-CSF: long enough that a split costs nothing, short enough to balance.
+const BCSF_LIMITS: (usize, usize) = (128, 4096);
+
+/// How far a cut may be moved to the next slice, as a part of a task: whole slices need no private window.
+const SNAP: f64 = 0.05;
+
+/// A tensor in the format of a plan.
+#[derive(Debug)]
+pub(super) enum Stored<T> {
+    /// Sorted by modes 0, 1, ...
+    Coo(CooTensor<T>),
+    CsfSet(CsfSet<T>),
+    /// One per mode, root first.
+    Bcsf(Vec<Bcsf<T>>),
+    MmCsf(MmCsf<T>),
+    HiCoo(HiCoo<T>),
+    Linear(Linear<T>),
+    /// One per mode.
+    Tiled(Vec<Tiled<T>>),
+}
+
+impl<T: Scalar> Stored<T> {
+    pub(super) fn new(coo: &CooTensor<T>, plan: &MttkrpPlan) -> Result<Self> {
+        let order = coo.order();
+        // A tensor of order 1 has neither fibers nor tiles: all formats are its list.
+        let format = if order == 1 { MttkrpFormat::Coo } else { plan.format };
+        Ok(match format {
+            MttkrpFormat::Coo => {
+                coo.check_unique()?;
+                let mut sorted = coo.clone();
+                sorted.sort(&(0..order).collect::<Vec<_>>())?;
+                Self::Coo(sorted)
+            }
+            MttkrpFormat::CsfAll => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::All)?),
+            MttkrpFormat::CsfOne => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::One)?),
+            MttkrpFormat::CsfTwo => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::Two)?),
+            MttkrpFormat::Bcsf => {
+                let (longest, heaviest) = BCSF_LIMITS;
+                let rooted = |mode| Bcsf::from_coo(coo, &rooted_mode_order(coo.dims(), mode), longest, heaviest);
+                Self::Bcsf((0..order).map(rooted).collect::<Result<_>>()?)
+            }
+            MttkrpFormat::MmCsf => Self::MmCsf(MmCsf::from_coo(coo, MmCsfStrategy::Dynamic)?),
+            MttkrpFormat::HiCoo => Self::HiCoo(HiCoo::new(coo, DEFAULT_BLOCK_BITS)?),
+            MttkrpFormat::Linear => Self::Linear(Linear::from_coo(coo)?),
+            MttkrpFormat::Tiled => {
+                let specs = plan.modes.iter().filter_map(|mode| mode.tiles.as_ref());
+                Self::Tiled(specs.map(|spec| Tiled::from_coo(coo, spec)).collect::<Result<_>>()?)
+            }
+        })
+    }
+
+    pub(super) fn index_bytes(&self) -> usize {
+        match self {
+            Self::Coo(coo) => coo.index_bytes(),
+            Self::CsfSet(set) => set.index_bytes(),
+            Self::Bcsf(all) => all.iter().map(Bcsf::index_bytes).sum(),
+            Self::MmCsf(mm) => mm.index_bytes(),
+            Self::HiCoo(hicoo) => hicoo.index_bytes(),
+            Self::Linear(linear) => linear.index_bytes(),
+            Self::Tiled(all) => all.iter().map(Tiled::index_bytes).sum(),
+        }
+    }
+
+    pub(super) fn algorithm(&self, mode: usize) -> &'static str {
+        let of_tree = |csf: &Csf<T>| match (csf.pattern().level_of(mode), csf.pattern().order()) {
+            (0, _) => "slice",
+            (level, order) if level + 1 == order => "nonzero",
+            (level, order) if level + 2 == order => "fiber",
+            _ => "slice",
+        };
+        match self {
+            Self::Coo(_) if mode == 0 => "row",
+            Self::Coo(_) | Self::HiCoo(_) | Self::Linear(_) => "element",
+            Self::CsfSet(set) => of_tree(set.tree(mode)),
+            Self::Bcsf(_) => "slice",
+            Self::MmCsf(mm) => match mm.trees() {
+                [tree] => of_tree(tree),
+                trees if trees.iter().all(|tree| of_tree(tree) == of_tree(&trees[0])) => of_tree(&trees[0]),
+                _ => "mixed",
+            },
+            Self::Tiled(_) => "row",
+        }
+    }
+
+    /// The tree that a task of `mode` names.
+    fn tree(&self, mode: usize, copy: usize) -> Option<&Csf<T>> {
+        match self {
+            Self::CsfSet(set) => Some(set.tree(mode)),
+            Self::Bcsf(all) => Some(all[mode].csf()),
+            Self::MmCsf(mm) => Some(&mm.trees()[copy]),
+            _ => None,
+        }
+    }
+
+    /// About `count` tasks of equal weight for the output of `mode`.
+    pub(super) fn tasks(&self, mode: usize, count: usize) -> Vec<Task> {
+        let flat = |n: usize, rows: &[u32]| {
+            let parts = equal_parts(n, count, |p| p).into_iter();
+            parts.map(|part| Task { copy: 0, rows: window(&rows[part.clone()]), part }).collect::<Vec<_>>()
+        };
+        match self {
+            Self::Coo(coo) => flat(coo.nnz(), coo.coords(mode)),
+            Self::Linear(linear) => flat(linear.nnz(), &linear.expand(mode)),
+            Self::HiCoo(hicoo) => {
+                let ptr = hicoo.pattern().ptr();
+                let rows = hicoo.pattern().expand(mode);
+                let parts = equal_parts(hicoo.pattern().num_blocks(), count, |block| ptr[block]).into_iter();
+                parts.map(|part| Task { copy: 0, rows: window(&rows[ptr[part.start]..ptr[part.end]]), part }).collect()
+            }
+            Self::CsfSet(set) => tree_tasks(0, set.tree(mode).pattern(), mode, count),
+            Self::Bcsf(all) => sub_slice_tasks(&all[mode], count),
+            Self::MmCsf(mm) => {
+                let share = |tree: &Csf<T>| (count * tree.nnz()).div_ceil(mm.nnz().max(1)).max(1);
+                let trees = mm.trees().iter().enumerate();
+                trees.flat_map(|(copy, tree)| tree_tasks(copy, tree.pattern(), mode, share(tree))).collect()
+            }
+            Self::Tiled(all) => {
+                let tasks = all[mode].tasks().iter().enumerate();
+                tasks.map(|(copy, task)| Task { copy, part: 0..task.tiles().len(), rows: task.rows() }).collect()
+            }
+        }
+    }
+
+    /// Adds what `task` contributes to `mode`'s output.
+    ///
+    /// # Safety
+    /// `operands.stride` is whole registers of `arch`; the factors of all modes but `mode` have a row for every
+    /// coordinate; the output's rows in the task's window are writable and used by nobody else.
+    pub(super) unsafe fn compute(&self, arch: Arch, task: &Task, mode: usize, operands: Operands<'_, T>) {
+        if let Some(tree) = self.tree(mode, task.copy) {
+            // SAFETY: the caller's promise; the pattern's invariants are the view's.
+            return unsafe { compute_tree(arch, tree, task, mode, operands) };
+        }
+        match self {
+            Self::Tiled(all) => {
+                let tiled = &all[mode];
+                let part = &tiled.tasks()[task.copy];
+                // SAFETY: the caller's promise.
+                unsafe { compute_tiled(arch, tiled, part, operands) };
+            }
+            Self::Coo(coo) if coo.order() == 1 => {
+                for p in task.part.clone() {
+                    let row = operands.out.wrapping_add(coo.coords(0)[p] as usize * operands.stride);
+                    for column in 0..operands.stride {
+                        // SAFETY: the row is in the task's window. The product over no factors is 1.
+                        unsafe { *row.wrapping_add(column) += coo.values()[p] };
+                    }
+                }
+            }
+            Self::Coo(coo) => {
+                let mut coords: [&[u32]; MAX_ORDER] = [&[]; MAX_ORDER];
+                for (m, slice) in coords.iter_mut().enumerate().take(coo.order()) {
+                    *slice = &coo.coords(m)[task.part.clone()];
+                }
+                let values = &coo.values()[task.part.clone()];
+                let view = EntriesView { coords: &coords[..coo.order()], values, mode, by_rows: mode == 0 };
+                // SAFETY: the caller's promise.
+                unsafe { mttkrp_entries(arch, view, operands) };
+            }
+            Self::Linear(linear) => {
+                let order = linear.dims().len();
+                let decode = |part: Range<usize>, m: usize, out: &mut [u32]| match linear.keys() {
+                    LinearKeys::Narrow(keys) => extract_coordinates(&keys[part], linear.masks()[m] as u64, out),
+                    LinearKeys::Wide(keys) => extract_coordinates_wide(&keys[part], linear.masks()[m], out),
+                };
+                // SAFETY: the caller's promise.
+                unsafe { compute_decoded(arch, order, linear.values(), task.part.clone(), mode, operands, decode) };
+            }
+            Self::HiCoo(hicoo) => {
+                let pattern = hicoo.pattern();
+                let ptr = pattern.ptr();
+                let bits = pattern.block_bits();
+                // Batches run across blocks; the block of the first nonzero is remembered from batch to batch.
+                let mut blocks = [task.part.start; MAX_ORDER];
+                let decode = |part: Range<usize>, m: usize, out: &mut [u32]| {
+                    let block = &mut blocks[m];
+                    let (elements, corners) = (pattern.elements(m), pattern.blocks(m));
+                    for (p, i) in part.zip(out) {
+                        while ptr[*block + 1] <= p {
+                            *block += 1;
+                        }
+                        *i = corners[*block] << bits | u32::from(elements[p]);
+                    }
+                };
+                let part = ptr[task.part.start]..ptr[task.part.end];
+                // SAFETY: the caller's promise.
+                unsafe { compute_decoded(arch, hicoo.order(), hicoo.values(), part, mode, operands, decode) };
+            }
+            Self::CsfSet(_) | Self::Bcsf(_) | Self::MmCsf(_) => unreachable!("trees were computed above"),
+        }
+    }
+}
+
+/// The nonzeros of `part` in batches, whose coordinates `decode(part, mode, out)` writes.
+///
+/// # Safety
+/// As [`Stored::compute`]; what `decode` writes are the tensor's coordinates.
+unsafe fn compute_decoded<T: Scalar>(
+    arch: Arch,
+    order: usize,
+    values: &[T],
+    part: Range<usize>,
+    mode: usize,
+    operands: Operands<'_, T>,
+    mut decode: impl FnMut(Range<usize>, usize, &mut [u32]),
+) {
+    let mut coords = [[0u32; BATCH]; MAX_ORDER];
+    let mut start = part.start;
+    while start < part.end {
+        let end = part.end.min(start + BATCH);
+        for (m, coords) in coords.iter_mut().enumerate().take(order) {
+            decode(start..end, m, &mut coords[..end - start]);
+        }
+        let mut slices: [&[u32]; MAX_ORDER] = [&[]; MAX_ORDER];
+        slices.iter_mut().zip(&coords).for_each(|(slice, coords)| *slice = &coords[..end - start]);
+        let view = EntriesView { coords: &slices[..order], values: &values[start..end], mode, by_rows: false };
+        // SAFETY: the caller's promise.
+        unsafe { mttkrp_entries(arch, view, operands) };
+        start = end;
+    }
+}
+
+/// # Safety
+/// As [`Stored::compute`].
+unsafe fn compute_tree<T: Scalar>(arch: Arch, tree: &Csf<T>, task: &Task, mode: usize, operands: Operands<'_, T>) {
+    let pattern = tree.pattern();
+    let order = pattern.order();
+    let mut idx: [&[u32]; MAX_ORDER] = [&[]; MAX_ORDER];
+    let mut ptr: [&[usize]; MAX_ORDER] = [&[]; MAX_ORDER];
+    for l in 0..order {
+        idx[l] = pattern.idx(l);
+        if l + 1 < order {
+            ptr[l] = pattern.ptr(l);
+        }
+    }
+    let view = CsfView {
+        mode_order: pattern.mode_order(),
+        idx: &idx[..order],
+        ptr: &ptr[..order - 1],
+        values: tree.values(),
+        level: pattern.level_of(mode),
+        fibers: (task.part.start, task.part.end),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { mttkrp_csf(arch, view, operands) };
+}
+
+/// # Safety
+/// As [`Stored::compute`].
+unsafe fn compute_tiled<T: Scalar>(arch: Arch, tiled: &Tiled<T>, part: &TiledTask<T>, operands: Operands<'_, T>) {
+    let spec = tiled.spec();
+    let offsets = match part.offsets() {
+        Offsets::Short { shared, free } => OffsetsView::Short { shared, free },
+        Offsets::Long { shared, free } => OffsetsView::Long { shared, free },
+    };
+    let view = TiledView {
+        inputs: &spec.inputs,
+        shared: spec.shared,
+        tiles: part.tiles(),
+        runs: part.runs(),
+        offsets,
+        values: part.values(),
+    };
+    // The padding after the offsets is as long as the farthest prefetch.
+    let operands = Operands { ahead: operands.ahead.min(TILED_MOST_AHEAD), ..operands };
+    // SAFETY: the caller's promise; runs, chunks and offsets are those that the layout's construction wrote.
+    unsafe { mttkrp_tiled(arch, view, operands) };
+}
+
+/// The node of `level` above fiber `fiber` (a node of the last level but one).
+fn ancestor(pattern: &CsfPattern, level: usize, fiber: usize) -> usize {
+    let mut node = fiber;
+    for l in (level..pattern.order() - 2).rev() {
+        node = pattern.ptr(l).partition_point(|&child| child <= node) - 1;
+    }
+    node
+}
+
+/// The first fiber below slice `slice`, or the number of fibers for the number of slices.
+fn first_fiber(pattern: &CsfPattern, slice: usize) -> usize {
+    (0..pattern.order() - 2).fold(slice, |node, l| pattern.ptr(l)[node])
+}
+
+/// The rows of `mode`'s output that fibers name.
+fn fiber_window(pattern: &CsfPattern, mode: usize, fibers: &Range<usize>) -> Range<usize> {
+    let (level, fiber_level) = (pattern.level_of(mode), pattern.order() - 2);
+    let nodes = if level > fiber_level {
+        pattern.ptr(fiber_level)[fibers.start]..pattern.ptr(fiber_level)[fibers.end]
+    } else {
+        ancestor(pattern, level, fibers.start)..ancestor(pattern, level, fibers.end - 1) + 1
+    };
+    window(&pattern.idx(level)[nodes])
+}
+
+/// Tasks of a tree: fibers of about equal numbers of nonzeros.
+fn tree_tasks(copy: usize, pattern: &CsfPattern, mode: usize, count: usize) -> Vec<Task> {
+    let fiber_level = pattern.order() - 2;
+    let ptr = pattern.ptr(fiber_level);
+    let fibers = pattern.nodes(fiber_level);
+    let mut parts = equal_parts(fibers, count, |fiber| ptr[fiber]);
+    if pattern.level_of(mode) == 0 {
+        // Cuts near the border of a slice move there, so that the tasks own their rows.
+        let slack = (pattern.nnz() as f64 / count as f64 * SNAP) as usize;
+        for p in 1..parts.len() {
+            let cut = parts[p].start;
+            let slice = ancestor(pattern, 0, cut);
+            let borders = [first_fiber(pattern, slice), first_fiber(pattern, slice + 1)];
+            let near = borders.into_iter().min_by_key(|&b| ptr[b].abs_diff(ptr[cut])).unwrap_or(cut);
+            if ptr[near].abs_diff(ptr[cut]) <= slack && near > parts[p - 1].start && near < parts[p].end {
+                parts[p - 1].end = near;
+                parts[p].start = near;
+            }
+        }
+    }
+    parts.into_iter().map(|part| Task { copy, rows: fiber_window(pattern, mode, &part), part }).collect()
+}
+
+/// Tasks of a B-CSF tree for the mode at its root: whole sub-slices of about equal numbers of nonzeros.
+fn sub_slice_tasks<T: Scalar>(bcsf: &Bcsf<T>, count: usize) -> Vec<Task> {
+    let pattern = bcsf.csf().pattern();
+    let ptr = pattern.ptr(pattern.order() - 2);
+    let starts = bcsf.sub_slices();
+    let parts = equal_parts(starts.len() - 1, count, |s| ptr[starts[s]]).into_iter();
+    parts
+        .map(|part| starts[part.start]..starts[part.end])
+        .map(|part| Task { copy: 0, rows: fiber_window(pattern, pattern.mode_order()[0], &part), part })
+        .collect()
+}

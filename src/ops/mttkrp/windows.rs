@@ -1,0 +1,193 @@
+//! Tasks that add to rows of one output, without locks and with the same bits every time.
+//!
+//! Each task has a *window*: the rows that its nonzeros name lie in it. Tasks whose windows do not overlap an earlier
+//! one's write to the output itself; the others write to private windows, which are added to the output afterwards, in
+//! the order of the tasks.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+use sparsimd_kernels::Scalar;
+
+use super::operands::Buffers;
+
+/// A part of the nonzeros and the rows of the output that it touches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Task {
+    /// Which tree or copy of the format, where it has several.
+    pub(super) copy: usize,
+    /// Nonzeros, fibers or blocks, as the format counts.
+    pub(super) part: Range<usize>,
+    /// The window.
+    pub(super) rows: Range<usize>,
+}
+
+/// All tasks of one mode.
+#[derive(Clone, Debug)]
+pub(super) struct Tasks {
+    tasks: Vec<(Task, bool)>,
+    /// Rows that no task writes to the output itself.
+    gaps: Vec<Range<usize>>,
+}
+
+/// The output's rows, handed to tasks that own disjoint parts of it.
+struct Rows<T>(*mut T);
+// SAFETY: only tasks with disjoint windows write through it.
+unsafe impl<T: Send> Sync for Rows<T> {}
+
+impl<T> Rows<T> {
+    fn row(&self, row: usize, stride: usize) -> *mut T {
+        self.0.wrapping_add(row * stride)
+    }
+}
+
+impl Tasks {
+    /// The tasks, for an output of `dim` rows.
+    pub(super) fn new(tasks: Vec<Task>, dim: usize) -> Self {
+        let mut direct: Vec<Range<usize>> = Vec::new();
+        let mut marked = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            let alone = direct.iter().all(|d| task.rows.end <= d.start || d.end <= task.rows.start);
+            if alone {
+                direct.push(task.rows.clone());
+            }
+            marked.push((task, alone));
+        }
+        direct.sort_by_key(|d| d.start);
+        let mut gaps = Vec::new();
+        let mut covered = 0;
+        for window in direct {
+            gaps.push(covered..window.start.max(covered));
+            covered = covered.max(window.end);
+        }
+        gaps.push(covered..dim);
+        gaps.retain(|gap| !gap.is_empty());
+        Self { tasks: marked, gaps }
+    }
+
+    /// Rows of private windows.
+    pub(super) fn private_rows(&self) -> usize {
+        self.tasks.iter().filter(|(_, direct)| !direct).map(|(task, _)| task.rows.len()).sum()
+    }
+
+    /// `out = sum of all tasks`: `work(task, row0)` adds its nonzeros' contributions to the rows of its window, where
+    /// `row0` is the place that row 0 of the output would have. Runs in the rayon pool of the caller.
+    pub(super) fn run<T: Scalar>(
+        &self,
+        out: &mut [T],
+        stride: usize,
+        buffers: &Buffers<T>,
+        work: impl Fn(&Task, *mut T) + Sync,
+    ) {
+        for gap in &self.gaps {
+            out[gap.start * stride..gap.end * stride].par_chunks_mut(1 << 16).for_each(|rows| rows.fill(T::ZERO));
+        }
+        let rows = Rows(out.as_mut_ptr());
+        let whole = &rows;
+        let private: Vec<_> = self
+            .tasks
+            .par_iter()
+            .with_max_len(1)
+            .map(|(task, direct)| {
+                let len = task.rows.len() * stride;
+                if *direct {
+                    let first = whole.row(task.rows.start, stride);
+                    // SAFETY: direct windows are disjoint and inside the output, which nobody else uses meanwhile.
+                    unsafe { std::slice::from_raw_parts_mut(first, len) }.fill(T::ZERO);
+                    work(task, whole.row(0, stride));
+                    return None;
+                }
+                let mut window = buffers.take(len);
+                window[..len].fill(T::ZERO);
+                work(task, window.as_mut_ptr().wrapping_sub(task.rows.start * stride));
+                Some((task.rows.clone(), window))
+            })
+            .collect();
+        let mut private: Vec<_> = private.into_iter().flatten().collect();
+        // Blocks of rows are independent; inside each one the windows are added in the order of the tasks.
+        let block = (1 << 14) / stride.max(1) + 1;
+        if !private.is_empty() {
+            out.par_chunks_mut(block * stride).enumerate().for_each(|(b, rows)| {
+                let (first, end) = (b * block, b * block + rows.len() / stride);
+                for (window_rows, window) in &private {
+                    let (from, to) = (first.max(window_rows.start), end.min(window_rows.end));
+                    if from < to {
+                        let source = &window[(from - window_rows.start) * stride..(to - window_rows.start) * stride];
+                        let target = &mut rows[(from - first) * stride..(to - first) * stride];
+                        target.iter_mut().zip(source).for_each(|(x, &y)| *x += y);
+                    }
+                }
+            });
+        }
+        private.drain(..).for_each(|(_, window)| buffers.give(window));
+    }
+}
+
+/// `0..n` cut into at most `tasks` ranges of about equal weight, where `weight_before(x)` never decreases.
+pub(super) fn equal_parts(n: usize, tasks: usize, weight_before: impl Fn(usize) -> usize) -> Vec<Range<usize>> {
+    let total = weight_before(n);
+    let mut parts = Vec::with_capacity(tasks);
+    let mut start = 0;
+    for task in 1..=tasks {
+        let target = (total as u128 * task as u128 / tasks as u128) as usize;
+        // The first place with at least the target before it.
+        let (mut low, mut high) = (start, n);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if weight_before(middle) < target {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let end = if task == tasks { n } else { low };
+        if start < end {
+            parts.push(start..end);
+        }
+        start = end;
+    }
+    parts
+}
+
+/// The smallest range that contains `rows`.
+pub(super) fn window(rows: &[u32]) -> Range<usize> {
+    let ends = rows
+        .par_iter()
+        .with_min_len(1 << 14)
+        .fold(|| (u32::MAX, 0), |(low, high), &i| (low.min(i), high.max(i)))
+        .reduce(|| (u32::MAX, 0), |a, b| (a.0.min(b.0), a.1.max(b.1)));
+    if rows.is_empty() { 0..0 } else { ends.0 as usize..ends.1 as usize + 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_windows_are_private_and_all_rows_are_defined() {
+        let task = |rows: Range<usize>| Task { copy: 0, part: 0..1, rows };
+        let tasks = Tasks::new(vec![task(2..5), task(4..8), task(5..6), task(9..9)], 10);
+        assert_eq!(tasks.private_rows(), 4);
+        let mut out = vec![7.0f64; 20];
+        tasks.run(&mut out, 2, &Buffers::default(), |task, row0| {
+            for row in task.rows.clone() {
+                // SAFETY: the rows of the window.
+                unsafe { *row0.wrapping_add(row * 2) += 1.0 };
+            }
+        });
+        let first: Vec<f64> = out.iter().copied().step_by(2).collect();
+        assert_eq!(first, [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 0.0, 0.0]);
+        assert!(out.iter().skip(1).step_by(2).all(|&x| x == 0.0));
+    }
+
+    #[test]
+    fn parts_are_equal_and_cover_everything() {
+        assert_eq!(equal_parts(10, 3, |x| x), [0..4, 4..7, 7..10]);
+        assert_eq!(equal_parts(2, 5, |x| x), [0..1, 1..2]);
+        assert_eq!(equal_parts(0, 3, |x| x), Vec::<Range<usize>>::new());
+        // One heavy element.
+        let before = [0, 1, 100, 101, 102];
+        assert_eq!(equal_parts(4, 2, |x| before[x]), [0..2, 2..4]);
+        assert_eq!((window(&[5, 3, 9]), window(&[])), (3..10, 0..0));
+    }
+}

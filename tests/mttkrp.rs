@@ -1,0 +1,272 @@
+//! MTTKRP: every format x mode x element type x rank against the naive loop, within its bound.
+
+mod common;
+
+use sparsimd::formats::CooTensor;
+use sparsimd::generate::{skewed, uniform_dense};
+use sparsimd::plan::{MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
+use sparsimd::{Arch, Cpu, Error, Machine, Mat, MatMut, MatRef, Scalar, reference};
+
+/// Below, at and above whole registers and panels of registers.
+const RANKS: [usize; 7] = [1, 5, 8, 16, 32, 33, 64];
+
+fn cpu(threads: usize) -> Cpu {
+    Cpu::builder().threads(threads).pin(false).build().unwrap()
+}
+
+fn factors<T: Scalar>(dims: &[usize], rank: usize) -> Vec<Mat<T>> {
+    dims.iter().enumerate().map(|(m, &dim)| uniform_dense(dim, rank, 11 + m as u64).unwrap()).collect()
+}
+
+fn views<T: Scalar>(factors: &[Mat<T>]) -> Vec<MatRef<'_, T>> {
+    factors.iter().map(Mat::as_ref).collect()
+}
+
+/// All formats and modes of one tensor at one rank.
+fn check<T: Scalar>(cpu: &Cpu, name: &str, coo: &CooTensor<T>, rank: usize, formats: &[MttkrpFormat]) {
+    let factors = factors::<T>(coo.dims(), rank);
+    let views = views(&factors);
+    let expected: Vec<_> = (0..coo.order()).map(|mode| reference::mttkrp(coo, &views, mode).unwrap()).collect();
+    for &format in formats {
+        let prepared = cpu.prepare_mttkrp_as(coo, rank, Some(format)).unwrap();
+        for (mode, expected) in expected.iter().enumerate() {
+            // Whatever was in the output is gone afterwards.
+            let mut out = Mat::from_fn(coo.dims()[mode], rank, |_, _| T::from_f64(f64::NAN)).unwrap();
+            cpu.mttkrp(&prepared, &views, mode, out.as_mut()).unwrap();
+            let worst = expected.deviation(out.as_ref()).unwrap();
+            assert!(worst.error <= 1.0, "{name}, {format}, mode {mode}, {}, R = {rank}: {worst:?}", T::NAME);
+        }
+    }
+}
+
+/// Tensors of order 2 to 6 and the odd ones: few nonzeros, one, none, modes of length 1, full fibers.
+fn generated<T: Scalar>() -> Vec<(&'static str, CooTensor<T>)> {
+    let law = |dims: &[usize], nnz: usize| skewed::<T>(dims, nnz, 5).unwrap();
+    let full = |dims: &[usize]| {
+        let nnz: usize = dims.iter().product();
+        let coords = (0..dims.len())
+            .map(|m| (0..nnz).map(|p| (p / dims[m + 1..].iter().product::<usize>() % dims[m]) as u32).collect())
+            .collect();
+        CooTensor::new(dims.to_vec(), coords, (0..nnz).map(|p| T::from_f64((p % 7) as f64 - 3.0)).collect()).unwrap()
+    };
+    let one = CooTensor::new(vec![9, 5, 7], vec![vec![8], vec![0], vec![3]], vec![T::ONE]).unwrap();
+    let none = CooTensor::new(vec![4, 5, 6], vec![vec![]; 3], vec![]).unwrap();
+    let zeros = CooTensor::new(vec![3, 3, 3], vec![vec![0, 2]; 3], vec![T::ZERO; 2]).unwrap();
+    let ones = CooTensor::new(vec![1, 1, 1], vec![vec![0]; 3], vec![T::from_f64(2.5)]).unwrap();
+    let line = CooTensor::new(vec![40], vec![vec![3, 39, 0]], vec![T::ONE; 3]).unwrap();
+    vec![
+        ("order 1", line),
+        ("order 2", law(&[90, 200], 3000)),
+        ("order 3", law(&[300, 70, 500], 9000)),
+        ("order 3, long fibers", full(&[7, 30, 61])),
+        ("order 3, a mode of 1", law(&[60, 1, 90], 1500)),
+        ("order 4", law(&[60, 50, 300, 20], 6000)),
+        ("order 4, long fibers", full(&[4, 5, 6, 30])),
+        ("order 5", law(&[30, 40, 50, 7, 12], 4000)),
+        ("order 6", law(&[9, 30, 12, 7, 12, 20], 3000)),
+        ("order 8", law(&[5, 6, 4, 3, 7, 4, 5, 6], 2000)),
+        ("mostly empty slices", law(&[100_000, 3000, 9], 300)),
+        ("one nonzero", one),
+        ("no nonzeros", none),
+        ("zeros only", zeros),
+        ("dims 1", ones),
+    ]
+}
+
+#[test]
+fn every_format_mode_and_rank_on_generated_tensors() {
+    let cpu = cpu(2);
+    for (name, coo) in generated::<f32>() {
+        RANKS.iter().for_each(|&rank| check(&cpu, name, &coo, rank, &MttkrpFormat::ALL));
+    }
+    for (name, coo) in generated::<f64>() {
+        RANKS.iter().for_each(|&rank| check(&cpu, name, &coo, rank, &MttkrpFormat::ALL));
+    }
+}
+
+#[test]
+fn every_instruction_set_and_thread_count() {
+    for arch in Arch::available() {
+        for threads in [1, 3] {
+            let cpu = Cpu::builder().threads(threads).arch(arch).pin(false).build().unwrap();
+            let coo = skewed::<f64>(&[50, 30, 70, 9], 4000, 3).unwrap();
+            [3, 64, 80].iter().for_each(|&rank| check(&cpu, arch.name(), &coo, rank, &MttkrpFormat::ALL));
+            check(&cpu, arch.name(), &coo.cast::<f32>(), 160, &MttkrpFormat::ALL);
+        }
+    }
+}
+
+#[test]
+fn every_format_on_real_tensors() {
+    let Some(dir) = common::data_dir() else { return };
+    let cpu = cpu(2);
+    for path in common::tensor_files(&dir) {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let read = |path| {
+            let (zero_based, sum) = (false, sparsimd::io::Duplicates::Sum);
+            sparsimd::io::read_tensor::<f64>(path, zero_based, sum, Default::default())
+        };
+        let coo = read(&path).unwrap();
+        // The naive loop takes its time: all ranks on the small tensors, one for each element type on the others.
+        let small = coo.nnz() * coo.order() < 100_000;
+        let (single, double): (&[usize], &[usize]) = if small { (&RANKS, &RANKS) } else { (&[5], &[16]) };
+        single.iter().for_each(|&rank| check(&cpu, &name, &coo.cast::<f32>(), rank, &MttkrpFormat::ALL));
+        double.iter().for_each(|&rank| check(&cpu, &name, &coo, rank, &MttkrpFormat::ALL));
+    }
+}
+
+#[test]
+fn tiles_and_tasks_of_any_size_are_correct() {
+    let cpu = cpu(2);
+    let coo = skewed::<f32>(&[40, 300, 200, 30], 20_000, 9).unwrap();
+    let factors = factors::<f32>(coo.dims(), 20);
+    let views = views(&factors);
+    let request = MttkrpRequest { rank: 20, value_bytes: 4, threads: 5, memory: None, format: None };
+    let mut plan = MttkrpPlan::choose(&TensorStats::of(&coo), &Machine::detect(), request).unwrap();
+    assert_eq!(plan.format, MttkrpFormat::Tiled);
+    for (extent, ahead, shared) in [(1, 0, 0), (13, 1, 1), (64, 63, 2), (1 << 20, 9, 2), (1 << 17, 4, 0)] {
+        for mode in &mut plan.modes {
+            let spec = mode.tiles.as_mut().unwrap();
+            spec.extent.fill(extent);
+            spec.shared = shared;
+            mode.ahead = ahead;
+        }
+        let prepared = cpu.prepare_mttkrp(&coo, &plan).unwrap();
+        for mode in 0..4 {
+            let mut out = Mat::zeros(coo.dims()[mode], 20).unwrap();
+            cpu.mttkrp(&prepared, &views, mode, out.as_mut()).unwrap();
+            let worst = reference::mttkrp(&coo, &views, mode).unwrap().deviation(out.as_ref()).unwrap();
+            assert!(worst.error <= 1.0, "extent {extent}, mode {mode}: {worst:?}");
+        }
+    }
+}
+
+#[test]
+fn the_same_plan_gives_the_same_bits() {
+    let coo = skewed::<f32>(&[500, 400, 300], 60_000, 2).unwrap();
+    let factors = factors::<f32>(coo.dims(), 24);
+    let views = views(&factors);
+    for format in MttkrpFormat::ALL {
+        let request = MttkrpRequest { rank: 24, value_bytes: 4, threads: 4, memory: None, format: Some(format) };
+        let plan = MttkrpPlan::choose(&TensorStats::of(&coo), &Machine::detect(), request).unwrap();
+        for mode in 0..3 {
+            // The threads that run the plan's four tasks may be any number.
+            let runs: Vec<Vec<u32>> = [1, 2, 4, 4, 4]
+                .into_iter()
+                .map(|threads| {
+                    let cpu = cpu(threads);
+                    let prepared = cpu.prepare_mttkrp(&coo, &plan).unwrap();
+                    let mut out = Mat::zeros(coo.dims()[mode], 24).unwrap();
+                    cpu.mttkrp(&prepared, &views, mode, out.as_mut()).unwrap();
+                    (0..out.rows()).flat_map(|i| out.row(i).iter().map(|x| x.to_bits()).collect::<Vec<_>>()).collect()
+                })
+                .collect();
+            assert!(runs.iter().all(|run| *run == runs[0]), "{format}, mode {mode}");
+        }
+    }
+}
+
+#[test]
+fn strided_and_unaligned_operands() {
+    let cpu = cpu(2);
+    let coo = skewed::<f64>(&[50, 30, 70], 2000, 3).unwrap();
+    let (rank, stride) = (16, 19);
+    let data: Vec<Vec<f64>> =
+        coo.dims().iter().map(|&dim| (0..dim * stride).map(|x| (x % 11) as f64 - 5.0).collect()).collect();
+    let views: Vec<MatRef<'_, f64>> =
+        data.iter().zip(coo.dims()).map(|(data, &dim)| MatRef::new(data, dim, rank, stride).unwrap()).collect();
+    for format in MttkrpFormat::ALL {
+        let prepared = cpu.prepare_mttkrp_as(&coo, rank, Some(format)).unwrap();
+        for mode in 0..3 {
+            let rows = coo.dims()[mode];
+            // What lies between the output's rows is the caller's.
+            let mut out = vec![777.0; rows * stride];
+            cpu.mttkrp(&prepared, &views, mode, MatMut::new(&mut out, rows, rank, stride).unwrap()).unwrap();
+            let view = MatRef::new(&out, rows, rank, stride).unwrap();
+            let worst = reference::mttkrp(&coo, &views, mode).unwrap().deviation(view).unwrap();
+            assert!(worst.error <= 1.0, "{format}, mode {mode}: {worst:?}");
+            assert!(out.chunks(stride).all(|row| row[rank..].iter().all(|&x| x == 777.0)), "{format}");
+        }
+    }
+}
+
+#[test]
+fn windows_beyond_the_budget_mean_fewer_tasks() {
+    let cpu = cpu(2);
+    let coo = skewed::<f32>(&[30, 40, 5000], 9000, 3).unwrap();
+    let request =
+        MttkrpRequest { rank: 8, value_bytes: 4, threads: 6, memory: None, format: Some(MttkrpFormat::CsfOne) };
+    let mut plan = MttkrpPlan::choose(&TensorStats::of(&coo), &Machine::detect(), request).unwrap();
+    let wide = cpu.prepare_mttkrp(&coo, &plan).unwrap();
+    assert!(wide.private_rows(2) > 0);
+    plan.window_bytes = 0;
+    let narrow = cpu.prepare_mttkrp(&coo, &plan).unwrap();
+    assert_eq!(narrow.private_rows(2), 0);
+    assert_eq!(["slice", "fiber", "nonzero"], [0, 1, 2].map(|mode| narrow.algorithm(mode)));
+    let factors = factors::<f32>(coo.dims(), 8);
+    let mut out = Mat::zeros(5000, 8).unwrap();
+    cpu.mttkrp(&narrow, &views(&factors), 2, out.as_mut()).unwrap();
+    let expected = reference::mttkrp(&coo, &views(&factors), 2).unwrap();
+    assert!(expected.deviation(out.as_ref()).unwrap().error <= 1.0);
+}
+
+#[test]
+fn the_plan_follows_the_memory_and_says_why() {
+    let coo = skewed::<f64>(&[300, 400, 500], 50_000, 3).unwrap();
+    let stats = TensorStats::of(&coo);
+    let machine = Machine::detect();
+    let choose = |memory| {
+        let request = MttkrpRequest { rank: 32, value_bytes: 8, threads: 2, memory, format: None };
+        MttkrpPlan::choose(&stats, &machine, request)
+    };
+    let formats: Vec<_> = [None, Some(1_500_000), Some(900_000)].map(|memory| choose(memory).unwrap().format).to_vec();
+    assert_eq!(formats, [MttkrpFormat::Tiled, MttkrpFormat::CsfOne, MttkrpFormat::Linear]);
+    let why = choose(Some(900_000)).unwrap().why().join("\n");
+    assert!(why.contains("not tiled") && why.contains("not csf-one") && why.contains("format alto"), "{why}");
+    assert!(matches!(choose(Some(1000)), Err(Error::Argument { name: "memory", .. })));
+    for (rank, threads) in [(0, 2), (4, 0)] {
+        let request = MttkrpRequest { rank, value_bytes: 8, threads, memory: None, format: None };
+        assert!(MttkrpPlan::choose(&stats, &machine, request).is_err());
+    }
+    let fibers = TensorStats::of(&full_tensor());
+    assert_eq!(fibers.fibers[0], [(1, 30.0), (2, 1.0)]);
+    assert_eq!(fibers.nonempty, [10, 20, 30]);
+}
+
+/// A full tensor of 10 x 20 x 30.
+fn full_tensor() -> CooTensor<f32> {
+    let n = 6000u32;
+    let coords = vec![
+        (0..n).map(|p| p / 600).collect(),
+        (0..n).map(|p| p / 30 % 20).collect(),
+        (0..n).map(|p| p % 30).collect(),
+    ];
+    CooTensor::new(vec![10, 20, 30], coords, vec![1.0; 6000]).unwrap()
+}
+
+#[test]
+fn bad_operands_are_refused() {
+    let cpu = cpu(1);
+    let coo = skewed::<f32>(&[5, 6, 7], 50, 3).unwrap();
+    let prepared = cpu.prepare_mttkrp_as(&coo, 4, None).unwrap();
+    let mut out = Mat::zeros(5, 4).unwrap();
+    let run = |dims: &[usize], rank: usize, mode: usize, out: &mut Mat<f32>| {
+        let factors = factors::<f32>(dims, rank);
+        cpu.mttkrp(&prepared, &views(&factors), mode, out.as_mut())
+    };
+    assert!(run(&[5, 6, 7], 4, 0, &mut out).is_ok());
+    // The factor of the output's mode is not read.
+    assert!(run(&[1, 6, 7], 4, 0, &mut out).is_ok());
+    for (dims, rank, mode) in [(&[5, 6][..], 4, 0), (&[5, 6, 8], 4, 0), (&[5, 6, 7], 3, 0), (&[5, 6, 7], 4, 1)] {
+        assert!(matches!(run(dims, rank, mode, &mut out), Err(Error::Shape { .. })), "{dims:?} {rank} {mode}");
+    }
+    assert!(matches!(run(&[5, 6, 7], 4, 3, &mut out), Err(Error::Argument { name: "mode", .. })));
+    let mut empty = Mat::zeros(5, 0).unwrap();
+    assert!(matches!(run(&[5, 6, 7], 0, 0, &mut empty), Err(Error::Argument { name: "rank", .. })));
+    let other = skewed::<f32>(&[5, 6], 10, 3).unwrap();
+    assert!(matches!(cpu.prepare_mttkrp(&other, prepared.plan()), Err(Error::Argument { name: "plan", .. })));
+    let twice = CooTensor::new(vec![2, 2, 2], vec![vec![1, 1]; 3], vec![1.0f32, 2.0]).unwrap();
+    for format in MttkrpFormat::ALL {
+        assert!(cpu.prepare_mttkrp_as(&twice, 4, Some(format)).is_err(), "{format}");
+    }
+}

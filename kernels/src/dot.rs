@@ -1,28 +1,29 @@
 //! Many dot products with one row: out_t = C . B_(j_t).
 //!
-//! As many dots as a register has lanes are accumulated side by side and then summed across lanes together, by a tree of
-//! shuffles and additions that ends in one register with one dot per lane: for 16 lanes 15 additions and 30 shuffles,
-//! against 16 x 4 of each for one horizontal sum per dot.
-//!
-//! The last dots of a row are computed in groups of four (the surplus ones repeat the last row) and stored masked: with
-//! 15-40 nonzeros to a visit the tail is as important as the body.
+//! Four dots are accumulated side by side and summed across lanes together, by a tree of shuffles and additions; four (two)
+//! such groups end in one register of 16 (8) dots: 15 additions and 30 shuffles, against 16 x 4 of each for one horizontal
+//! sum per dot. With 15-40 nonzeros to a visit the tail is as important as the body: it is computed in groups of four,
+//! too, and stored masked.
 
 use core::any::TypeId;
 
 use pulp::Simd;
 
-use crate::{Scalar, tile};
+use crate::Scalar;
 
-/// Dots computed together at the end of a row.
+/// Dots of one group.
 const GROUP: usize = 4;
+
+/// Groups of one register, at most: 16 lanes.
+const GROUPS: usize = 4;
 
 /// Where the rows B_(j_t) are. Traits and not closures: a closure that is not inlined loses the target features.
 pub(crate) trait RowSource<T> {
-    /// Row t; may prefetch `bytes` of a later one.
+    /// Rows t to t + 3 of `n`, any valid ones in the place of those past the last; may prefetch `bytes` of later ones.
     ///
     /// # Safety
     /// There is a row t.
-    unsafe fn row(&self, t: usize, bytes: usize) -> *const T;
+    unsafe fn rows(&self, t: usize, n: usize, bytes: usize) -> [*const T; GROUP];
 }
 
 /// Where the dots go.
@@ -47,93 +48,81 @@ pub(crate) unsafe fn dots<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>
     rows: &impl RowSource<T>,
     sink: &impl Sink<T>,
 ) {
-    // SAFETY: the caller's promise is the callee's.
-    unsafe {
-        match T::lanes::<S>() {
-            16 => dots_by::<S, T, 16, NV, TAIL>(simd, mask, c, n, rows, sink),
-            8 => dots_by::<S, T, 8, NV, TAIL>(simd, mask, c, n, rows, sink),
-            4 => dots_by::<S, T, 4, NV, TAIL>(simd, mask, c, n, rows, sink),
-            2 => dots_by::<S, T, 2, NV, TAIL>(simd, mask, c, n, rows, sink),
-            _ => dots_by::<S, T, 1, NV, TAIL>(simd, mask, c, n, rows, sink),
-        }
-    }
-}
-
-/// As [`dots`], `L` the number of lanes.
-///
-/// # Safety
-/// As [`dots`].
-#[inline(always)]
-unsafe fn dots_by<S: Simd, T: Scalar, const L: usize, const NV: usize, const TAIL: bool>(
-    simd: S,
-    mask: T::Mask<S>,
-    c: &[T::Vector<S>; NV],
-    n: usize,
-    rows: &impl RowSource<T>,
-    sink: &impl Sink<T>,
-) {
+    let lanes = T::lanes::<S>();
     let mut t = 0;
-    // SAFETY: rows below n exist, and dots below n have room: the caller's promise.
+    // SAFETY: groups begin at rows below n, and registers of dots at places below n: the caller's promise.
     unsafe {
-        while t + L <= n {
-            let mut sums = [T::splat(simd, T::ZERO); L];
-            for u in 0..L {
-                sums[u] = lane_sums::<S, T, NV, TAIL>(simd, mask, c, t + u, rows);
+        while t + lanes <= n {
+            let mut groups = [T::splat(simd, T::ZERO); GROUPS];
+            for g in 0..lanes.div_ceil(GROUP) {
+                groups[g] = group::<S, T, NV, TAIL>(simd, mask, c, t + g * GROUP, n, rows);
             }
-            sink.emit(simd, t, L, sum_lanes::<S, T, L>(simd, sums));
-            t += L;
+            sink.emit(simd, t, lanes, join::<S, T>(simd, groups));
+            t += lanes;
         }
         let rest = n - t;
-        if rest == 0 {
-            return;
-        }
-        let mut sums = [T::splat(simd, T::ZERO); L];
-        for group in 0..L.div_ceil(GROUP) {
-            if group * GROUP < rest {
-                for u in group * GROUP..((group + 1) * GROUP).min(L) {
-                    sums[u] = lane_sums::<S, T, NV, TAIL>(simd, mask, c, t + u.min(rest - 1), rows);
+        if rest > 0 {
+            let mut groups = [T::splat(simd, T::ZERO); GROUPS];
+            for g in 0..lanes.div_ceil(GROUP) {
+                if g * GROUP < rest {
+                    groups[g] = group::<S, T, NV, TAIL>(simd, mask, c, t + g * GROUP, n, rows);
                 }
             }
+            sink.emit(simd, t, rest, join::<S, T>(simd, groups));
         }
-        sink.emit(simd, t, rest, sum_lanes::<S, T, L>(simd, sums));
     }
 }
 
-/// Lane by lane the sum over the tile's vectors of C times those of row `t`.
+/// Four dots, from row `t` on: their sums by lane, as far as one register holds them apart.
 ///
 /// # Safety
 /// As [`dots`], t < n.
 #[inline(always)]
-unsafe fn lane_sums<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+unsafe fn group<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
     simd: S,
     mask: T::Mask<S>,
     c: &[T::Vector<S>; NV],
     t: usize,
+    n: usize,
     rows: &impl RowSource<T>,
 ) -> T::Vector<S> {
+    // Fewer lanes than a group: as many dots as there are lanes.
+    let dots = GROUP.min(T::lanes::<S>());
+    let mut sums = [T::splat(simd, T::ZERO); GROUP];
     // SAFETY: the caller's promise.
-    let b = unsafe { tile::load::<S, T, NV, TAIL>(simd, mask, rows.row(t, NV * T::lanes::<S>() * size_of::<T>())) };
-    let mut sum = T::vmul(simd, c[0], b[0]);
-    for j in 1..NV {
-        sum = T::vmul_add(simd, c[j], b[j], sum);
+    unsafe {
+        let rows = rows.rows(t, n, NV * T::lanes::<S>() * size_of::<T>());
+        for j in 0..NV {
+            for u in 0..dots {
+                let p = rows[u].add(j * T::lanes::<S>());
+                let b = if TAIL && j == NV - 1 { T::load_masked(simd, mask, p) } else { T::load(simd, p) };
+                sums[u] = if j == 0 { T::vmul(simd, c[0], b) } else { T::vmul_add(simd, c[j], b, sums[u]) };
+            }
+        }
     }
-    sum
-}
-
-/// The register whose lane t is the sum of the lanes of `v[t]`.
-#[inline(always)]
-pub(crate) fn sum_lanes<S: Simd, T: Scalar, const L: usize>(simd: S, v: [T::Vector<S>; L]) -> T::Vector<S> {
     #[cfg(target_arch = "x86_64")]
-    if let Some(sum) = x86::sum_lanes::<S, T, L>(simd, &v) {
+    if let Some(sum) = x86::sum_group::<S, T>(simd, &sums) {
         return sum;
     }
-    let mut out = T::splat(simd, T::ZERO);
+    let mut out = sums[0];
     let lanes = (&raw mut out).cast::<T>();
-    for (t, &x) in v.iter().enumerate() {
-        // SAFETY: L is the number of lanes.
-        unsafe { *lanes.add(t) = T::reduce_sum(simd, x) }
+    for u in 0..dots {
+        // SAFETY: there are at least `dots` lanes.
+        unsafe { *lanes.add(u) = T::reduce_sum(simd, sums[u]) }
     }
     out
+}
+
+/// The register of the dots of all groups.
+#[inline(always)]
+fn join<S: Simd, T: Scalar>(simd: S, groups: [T::Vector<S>; GROUPS]) -> T::Vector<S> {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(dots) = x86::join::<S, T>(simd, &groups) {
+        return dots;
+    }
+    let _ = simd;
+    // Without the tree a group is its dots already, and a register of at most four lanes is one group.
+    groups[0]
 }
 
 /// Whether `A` and `B` are the same type; known at compile time, so that the other arm vanishes.
@@ -155,23 +144,38 @@ mod x86 {
     use super::same;
     use crate::Scalar;
 
-    #[inline(always)]
-    pub fn sum_lanes<S: Simd, T: Scalar, const L: usize>(simd: S, v: &[T::Vector<S>; L]) -> Option<T::Vector<S>> {
-        // SAFETY: in each arm the types on both sides are the same, as its condition has just shown.
-        unsafe {
-            if same::<S, V4>() && same::<T, f32>() {
-                Some(transmute_copy(&v4_f32(transmute_copy(&simd), transmute_copy(v))))
-            } else if same::<S, V4>() && same::<T, f64>() {
-                Some(transmute_copy(&v4_f64(transmute_copy(&simd), transmute_copy(v))))
-            } else if same::<S, V3>() && same::<T, f32>() {
-                Some(transmute_copy(&v3_f32(transmute_copy(&simd), transmute_copy(v))))
-            } else if same::<S, V3>() && same::<T, f64>() {
-                Some(transmute_copy(&v3_f64(transmute_copy(&simd), transmute_copy(v))))
-            } else {
-                None
+    /// Defines a function over the four pairs of register and element type.
+    macro_rules! by_type {
+        ($(#[$doc:meta])* $name:ident, $v4_f32:ident, $v4_f64:ident, $v3_f32:ident, $v3_f64:ident) => {
+            $(#[$doc])*
+            #[inline(always)]
+            pub fn $name<S: Simd, T: Scalar>(simd: S, v: &[T::Vector<S>; 4]) -> Option<T::Vector<S>> {
+                // SAFETY: in each arm the types on both sides are the same, as its condition has just shown.
+                unsafe {
+                    if same::<S, V4>() && same::<T, f32>() {
+                        Some(transmute_copy(&$v4_f32(transmute_copy(&simd), transmute_copy(v))))
+                    } else if same::<S, V4>() && same::<T, f64>() {
+                        Some(transmute_copy(&$v4_f64(transmute_copy(&simd), transmute_copy(v))))
+                    } else if same::<S, V3>() && same::<T, f32>() {
+                        Some(transmute_copy(&$v3_f32(transmute_copy(&simd), transmute_copy(v))))
+                    } else if same::<S, V3>() && same::<T, f64>() {
+                        Some(transmute_copy(&$v3_f64(transmute_copy(&simd), transmute_copy(v))))
+                    } else {
+                        None
+                    }
+                }
             }
-        }
+        };
     }
+
+    by_type!(
+        /// Four registers to one that holds four dots, each in as many partial sums as there are groups.
+        sum_group, v4_f32_group, v4_f64_group, v3_f32_group, v3_f64_group
+    );
+    by_type!(
+        /// Groups to the register of their dots.
+        join, v4_f32_join, v4_f64_join, v3_f32_join, v3_f64_join
+    );
 
     /// One level: lanes `by_n` apart are added, of `a` into the lower half of each group of lanes, of `b` into the upper.
     /// `tree!(simd, registers, by_1, by_2, ..)` runs the levels, the registers halving in number.
@@ -264,22 +268,42 @@ mod x86 {
     }
 
     #[inline(always)]
-    fn v4_f32(s: V4, v: [__m512; 16]) -> __m512 {
-        tree!(s, v, v4_ps_by_1, v4_ps_by_2, v4_ps_by_4, v4_ps_by_8)
+    fn v4_f32_group(s: V4, v: [__m512; 4]) -> __m512 {
+        tree!(s, v, v4_ps_by_1, v4_ps_by_2)
     }
 
     #[inline(always)]
-    fn v4_f64(s: V4, v: [__m512d; 8]) -> __m512d {
-        tree!(s, v, v4_pd_by_1, v4_pd_by_2, v4_pd_by_4)
+    fn v4_f32_join(s: V4, v: [__m512; 4]) -> __m512 {
+        tree!(s, v, v4_ps_by_4, v4_ps_by_8)
     }
 
     #[inline(always)]
-    fn v3_f32(s: V3, v: [__m256; 8]) -> __m256 {
-        tree!(s, v, v3_ps_by_1, v3_ps_by_2, v3_ps_by_4)
+    fn v4_f64_group(s: V4, v: [__m512d; 4]) -> __m512d {
+        tree!(s, v, v4_pd_by_1, v4_pd_by_2)
     }
 
     #[inline(always)]
-    fn v3_f64(s: V3, v: [__m256d; 4]) -> __m256d {
+    fn v4_f64_join(s: V4, [v, w, ..]: [__m512d; 4]) -> __m512d {
+        v4_pd_by_4(s, v, w)
+    }
+
+    #[inline(always)]
+    fn v3_f32_group(s: V3, v: [__m256; 4]) -> __m256 {
+        tree!(s, v, v3_ps_by_1, v3_ps_by_2)
+    }
+
+    #[inline(always)]
+    fn v3_f32_join(s: V3, [v, w, ..]: [__m256; 4]) -> __m256 {
+        v3_ps_by_4(s, v, w)
+    }
+
+    #[inline(always)]
+    fn v3_f64_group(s: V3, v: [__m256d; 4]) -> __m256d {
         tree!(s, v, v3_pd_by_1, v3_pd_by_2)
+    }
+
+    #[inline(always)]
+    fn v3_f64_join(_: V3, [v, ..]: [__m256d; 4]) -> __m256d {
+        v
     }
 }

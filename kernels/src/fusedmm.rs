@@ -19,7 +19,7 @@ use crate::rows::{Gathered, axpy_gathered};
 use crate::sddmm::{Output, max_vectors};
 use crate::spmm::Visit;
 use crate::tile::{self, Tile, tiles, with_width};
-use crate::{Arch, Scalar};
+use crate::{Arch, Scalar, prefetch_row};
 
 /// Nonzeros of a row whose weights are held at a time: their rows of B (and D, where it is B) stay in L1 in between.
 const CHUNK: usize = 64;
@@ -145,7 +145,7 @@ unsafe fn fused_row<S: Simd, T: Scalar, F: Edge<T>>(
             let w = weights.as_mut_ptr();
             for tile in tiles(task.n, lanes, max_vectors::<S>()) {
                 let (c, rows) = (task.c.0.add(i * task.c.1 + tile.start), task.rows_of(task.b, start, tile));
-                with_width!(tile, dots_tile::<S, T>(simd, tile, c, &rows, len, w));
+                with_width!(tile, dots_tile::<S, T>(simd, tile, (c, task.c.1), &rows, len, w));
             }
             let values = if task.values.is_null() { task.values } else { task.values.add(start) };
             apply::<S, T, F>(simd, task.edge, w, values, len);
@@ -155,7 +155,11 @@ unsafe fn fused_row<S: Simd, T: Scalar, F: Edge<T>>(
             }
             let mode = Accumulate { fresh: start == part[0], rescale };
             for tile in tiles(task.width, lanes, 8) {
-                let rows = task.rows_of(task.d, start, tile);
+                let mut rows = task.rows_of(task.d, start, tile);
+                if task.d == task.b {
+                    // They have just been read.
+                    rows.ahead = 0;
+                }
                 with_width!(tile, add_tile::<S, T>(simd, tile, e.add(tile.start), &rows, len, w, mode));
             }
             start += len;
@@ -172,7 +176,7 @@ unsafe fn fused_row<S: Simd, T: Scalar, F: Edge<T>>(
 unsafe fn dots_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
     simd: S,
     tile: Tile,
-    c: *const T,
+    (c, ldc): (*const T, usize),
     rows: &Gathered<T>,
     len: usize,
     out: *mut T,
@@ -180,6 +184,7 @@ unsafe fn dots_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
     let mask = T::first_lanes(simd, tile.rest);
     // SAFETY: the caller's promise.
     unsafe {
+        prefetch_row(c.wrapping_add(2 * ldc), NV * T::lanes::<S>() * size_of::<T>());
         let c = tile::load::<S, T, NV, TAIL>(simd, mask, c);
         dots::<S, T, NV, TAIL>(simd, mask, &c, len, rows, &Output::plain(out, tile));
     }

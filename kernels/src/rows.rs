@@ -21,10 +21,14 @@ pub(crate) struct Gathered<T> {
     pub ahead: usize,
 }
 
-impl<T> RowSource<T> for Gathered<T> {
+impl<T> Gathered<T> {
+    /// Row t, `bytes` of a later one prefetched.
+    ///
+    /// # Safety
+    /// `columns` is valid for reads up to t and `last`, and its indices are rows of B.
     #[inline(always)]
     unsafe fn row(&self, t: usize, bytes: usize) -> *const T {
-        // SAFETY: the caller's promise; `last` is the last column that may be read.
+        // SAFETY: the caller's promise.
         unsafe {
             if self.ahead > 0 {
                 let later = *self.columns.add((t + self.ahead).min(self.last)) as usize;
@@ -35,7 +39,19 @@ impl<T> RowSource<T> for Gathered<T> {
     }
 }
 
-/// Rows of a panel packed in L1, `row` elements apart, at 8-bit offsets.
+impl<T> RowSource<T> for Gathered<T> {
+    #[inline(always)]
+    unsafe fn rows(&self, t: usize, n: usize, bytes: usize) -> [*const T; 4] {
+        let mut rows = [self.base; 4];
+        for u in 0..4 {
+            // SAFETY: the caller's promise; past the last row, the last one again.
+            rows[u] = unsafe { self.row((t + u).min(n - 1), bytes) };
+        }
+        rows
+    }
+}
+
+/// Rows of a panel packed in L1, `row` elements apart, at 8-bit offsets, padded with zeros to whole chunks of 8.
 pub(crate) struct Packed<T> {
     pub offsets: *const u8,
     pub panel: *const T,
@@ -44,9 +60,17 @@ pub(crate) struct Packed<T> {
 
 impl<T> RowSource<T> for Packed<T> {
     #[inline(always)]
-    unsafe fn row(&self, t: usize, _: usize) -> *const T {
-        // SAFETY: the caller's promise.
-        unsafe { self.panel.add(*self.offsets.add(t) as usize * self.row) }
+    unsafe fn rows(&self, t: usize, _: usize, _: usize) -> [*const T; 4] {
+        let mut rows = [self.panel; 4];
+        // SAFETY: the caller's promise; a group of four is inside a chunk, and the padding names row 0.
+        unsafe {
+            let mut word = u32::from_le(self.offsets.add(t).cast::<u32>().read_unaligned());
+            for row in &mut rows {
+                *row = self.panel.add((word & 255) as usize * self.row);
+                word >>= 8;
+            }
+        }
+        rows
     }
 }
 

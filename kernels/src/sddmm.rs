@@ -16,7 +16,7 @@ use crate::dot::{Sink, dots};
 use crate::rows::{Gathered, Packed};
 use crate::spmm::Cell;
 use crate::tile::{self, Tile, tiles, with_width};
-use crate::{Arch, Scalar};
+use crate::{Arch, Scalar, prefetch_row};
 
 /// Dots for rows of a CSR pattern.
 #[derive(Clone, Copy, Debug)]
@@ -164,7 +164,9 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
                 last: task.nonzeros[1] - 1 - start,
                 ahead: task.ahead,
             };
-            let c = tile::load::<S, T, NV, TAIL>(simd, mask, task.c.add(i * task.ldc + tile.start));
+            let c = task.c.wrapping_add(i * task.ldc + tile.start);
+            prefetch_row(c.wrapping_add(2 * task.ldc), NV * T::lanes::<S>() * size_of::<T>());
+            let c = tile::load::<S, T, NV, TAIL>(simd, mask, c);
             dots::<S, T, NV, TAIL>(simd, mask, &c, end - start, &rows, &output.at(start));
         }
     }
@@ -220,6 +222,9 @@ impl<T: Scalar> WithSimd for Panel<'_, T> {
     }
 }
 
+/// Visits ahead at which the lines of `out` are prefetched.
+const AHEAD: usize = 4;
+
 /// One tile of a panel.
 ///
 /// # Safety
@@ -241,7 +246,14 @@ unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
         tile::pack::<S, T, NV, TAIL>(simd, mask, b, task.ldb, task.width, None, task.scratch);
         for (v, visit) in task.cell.visits.iter().enumerate() {
             let nnz = visit.nnz as usize;
-            let start = if task.starts.is_null() { own } else { *task.starts.add(v) };
+            let start = if task.starts.is_null() {
+                own
+            } else {
+                // Dots of neighbouring visits are far apart: their lines are asked for in time.
+                let later = (v + AHEAD).min(task.cell.visits.len() - 1);
+                prefetch_row(task.out.add(*task.starts.add(later)), nnz * size_of::<T>() + 63);
+                *task.starts.add(v)
+            };
             let c = task.c.add(visit.row as usize * task.ldc + tile.start);
             // The packed rows end in zeros, so that only the row of C needs the mask.
             let c = tile::load::<S, T, NV, TAIL>(simd, mask, c);

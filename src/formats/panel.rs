@@ -11,7 +11,6 @@ use rayon::prelude::*;
 use sparsimd_kernels::{Cell, Scalar, Visit};
 
 use super::csr::Pattern;
-use crate::dense::{ALIGN, Aligned};
 
 /// Widest panel that 8-bit offsets can address.
 pub const MAX_WIDTH: usize = 256;
@@ -128,10 +127,9 @@ impl Panel {
     }
 
     /// `values`, one per nonzero in CSR order, in panel order. Runs on the current rayon pool.
-    pub(crate) fn arrange<T: Scalar>(&self, values: &[T], out: &mut Aligned<T>) {
-        out.resize(values.len(), T::ZERO);
+    pub(crate) fn arrange<T: Scalar>(&self, values: &[T], out: &mut [T]) {
         let mut parts: Vec<(&Block, &mut [T])> = Vec::with_capacity(self.blocks.len());
-        let mut rest = &mut out[..];
+        let mut rest = out;
         for (i, block) in self.blocks.iter().enumerate() {
             let end = self.blocks.get(i + 1).map_or(values.len(), |next| next.first);
             let (part, after) = rest.split_at_mut(end - block.first);
@@ -148,11 +146,6 @@ impl Panel {
                 part = after;
             }
         });
-    }
-
-    /// An empty aligned array for [`Panel::arrange`].
-    pub(crate) fn no_values<T>() -> Aligned<T> {
-        Aligned::new(ALIGN)
     }
 }
 
@@ -174,12 +167,36 @@ fn sort_rows(pattern: &Pattern) -> Option<Vec<usize>> {
     Some(order)
 }
 
+/// A row's nonzeros in a panel, before the visits are ordered.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    panel: u32,
+    nnz: u32,
+    row: u32,
+    start: usize,
+}
+
+/// `items` by ascending key below `bound`, equal keys in their order.
+fn counting_sort(items: &[Found], bound: usize, key: impl Fn(&Found) -> usize) -> Vec<Found> {
+    let mut next = vec![0usize; bound + 1];
+    items.iter().for_each(|item| next[key(item) + 1] += 1);
+    for k in 0..bound {
+        next[k + 1] += next[k];
+    }
+    let mut sorted = vec![Found::default(); items.len()];
+    for item in items {
+        let slot = &mut next[key(item)];
+        sorted[*slot] = *item;
+        *slot += 1;
+    }
+    sorted
+}
+
 impl Block {
     /// The block of `rows`, columns ascending in each row.
     fn new(rows: Range<usize>, row_ptr: &[usize], columns: &[u32], width: usize) -> Self {
         let width = width as u32;
-        // (panel, number of nonzeros, row in the block, start), in that order of significance.
-        let mut visits: Vec<(u32, u32, u32, usize)> = Vec::new();
+        let mut visits: Vec<Found> = Vec::new();
         for i in rows.clone() {
             let mut start = row_ptr[i];
             while start < row_ptr[i + 1] {
@@ -188,19 +205,22 @@ impl Block {
                 let row_rest = &columns[start..row_ptr[i + 1]];
                 // A panel is at most 256 columns wide: a short scan, not a search.
                 let nnz = row_rest.iter().take_while(|&&j| u64::from(j) < limit).count();
-                visits.push((panel, nnz as u32, (i - rows.start) as u32, start));
+                visits.push(Found { panel, nnz: nnz as u32, row: (i - rows.start) as u32, start });
                 start += nnz;
             }
         }
-        visits.sort_unstable();
+        // By panel, then by number of nonzeros: two stable counting sorts, the less significant key first.
+        let panels = visits.iter().map(|v| v.panel + 1).max().unwrap_or(0);
+        visits = counting_sort(&visits, MAX_WIDTH + 1, |v| v.nnz as usize);
+        visits = counting_sort(&visits, panels as usize, |v| v.panel as usize);
         let mut block = Self { first: row_ptr[rows.start], rows, ..Self::default() };
         let padded = |nnz: u32| (nnz as usize).next_multiple_of(CHUNK);
-        block.offsets.reserve_exact(visits.iter().map(|v| padded(v.1)).sum::<usize>() + CHUNK);
+        block.offsets.reserve_exact(visits.iter().map(|v| padded(v.nnz)).sum::<usize>() + CHUNK);
         block.visits.reserve_exact(visits.len());
         block.starts.reserve_exact(visits.len());
         let mut nonzeros = 0;
         let mut last_panel = u32::MAX;
-        for (panel, nnz, row, start) in visits {
+        for Found { panel, nnz, row, start } in visits {
             if panel != last_panel || block.cells.is_empty() {
                 let (visits, offsets) = (block.visits.len(), block.offsets.len());
                 block.cells.push(CellSpan { panel: panel as usize, visits, offsets, nonzeros });

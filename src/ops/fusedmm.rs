@@ -63,12 +63,11 @@ impl Cpu {
         check(OP, "B", b, pattern.cols(), c.cols())?;
         check(OP, "D", d, pattern.cols(), e.cols())?;
         check(OP, "E", e.as_ref(), pattern.rows(), e.cols())?;
-        let mut values = if F::USES_VALUES { Some(a.need_values(OP)?) } else { None };
+        let values = if F::USES_VALUES { Some(a.need_values(OP)?) } else { None };
         let dense = Dense { c, b, d };
         if let Sparse::Prepared(prepared) = a {
             prepared.check_op(OP, &[Op::FusedMm])?;
             if let Some(panel) = prepared.panel() {
-                values = values.and(prepared.worked_values());
                 self.fused_by_panels(panel, values, edge, dense, e);
                 return Ok(());
             }

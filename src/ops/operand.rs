@@ -48,8 +48,8 @@ impl<'a, T: Scalar> Sparse<'a, T> {
         }
     }
 
-    /// The values in CSR order, if there are any.
-    pub fn values(self) -> Option<&'a [T]> {
+    /// The values in the order in which the operation uses them, if there are any.
+    pub(super) fn values(self) -> Option<&'a [T]> {
         match self {
             Self::Csr(a) => Some(a.values()),
             Self::Pattern(_) => None,

@@ -6,7 +6,7 @@ use sparsimd_kernels::Scalar;
 
 use super::operand::Sparse;
 use crate::cpu::Cpu;
-use crate::dense::Aligned;
+use crate::dense::{Aligned, zeroed};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern};
 use crate::plan::{Op, Path, Plan, PlanOptions, Stats, blocks};
@@ -20,13 +20,12 @@ pub struct Prepared<T> {
     plan: Plan,
     /// As the caller gave it.
     pattern: Arc<Pattern>,
-    /// Values in CSR order; empty and unused when there are none.
-    values: Option<Vec<T>>,
-    /// For A^T: its pattern, and the position in `values` of each of its values.
+    /// For A^T: its pattern, and the position in CSR order of A of each of its values.
     transposed: Option<(Arc<Pattern>, Vec<usize>)>,
-    /// Values of what is worked on, when that is not `values` itself: of A^T in CSR order, of panels in panel order.
-    arranged: Aligned<T>,
     panel: Option<Panel>,
+    /// One per nonzero, in the order in which they are used: by panel where SpMM and FusedMM have panels, else in CSR
+    /// order of what is worked on.
+    values: Option<Aligned<T>>,
 }
 
 impl Cpu {
@@ -46,7 +45,11 @@ impl Cpu {
     ) -> Result<Prepared<T>> {
         let a = a.into();
         let pattern = Arc::clone(a.pattern());
-        let values = a.values().map(<[T]>::to_vec);
+        let values = match a {
+            Sparse::Csr(a) => Some(a.values()),
+            Sparse::Pattern(_) => None,
+            Sparse::Prepared(_) => return Err(Error::argument("a", "is prepared already; prepare the matrix itself")),
+        };
         let transposed = (op == Op::SpmmTransposed).then(|| pattern.transpose());
         let worked = transposed.as_ref().map_or(&pattern, |(pattern, _)| pattern);
         let options = self.plan_options(path, reuse);
@@ -55,9 +58,10 @@ impl Cpu {
             let bounds = blocks(worked.row_ptr(), plan.block_rows, plan.blocks_multiple);
             self.install(|| Panel::new(worked, plan.panel_width, &bounds))
         });
-        let arranged = Panel::no_values();
-        let mut prepared = Prepared { plan, pattern, values, transposed, arranged, panel };
-        self.install(|| prepared.arrange());
+        let mut prepared = Prepared { plan, pattern, transposed, panel, values: None };
+        if let Some(values) = values {
+            self.install(|| prepared.arrange(values));
+        }
         Ok(prepared)
     }
 
@@ -84,11 +88,6 @@ impl<T: Scalar> Prepared<T> {
         &self.pattern
     }
 
-    /// The values in CSR order, if it was prepared with values.
-    pub fn values(&self) -> Option<&[T]> {
-        self.values.as_deref()
-    }
-
     /// The panels, if the plan has them.
     pub fn panel(&self) -> Option<&Panel> {
         self.panel.as_ref()
@@ -105,16 +104,12 @@ impl<T: Scalar> Prepared<T> {
                 format!("{} values for a pattern of {} nonzeros", values.len(), self.pattern.nnz()),
             ));
         }
-        let own = self.values.get_or_insert_default();
-        own.clear();
-        own.extend_from_slice(values);
-        self.arrange();
+        self.arrange(values);
         Ok(())
     }
 
-    /// Brings the values into the order in which they are used.
-    fn arrange(&mut self) {
-        let Some(values) = &self.values else { return };
+    /// Takes `values`, in CSR order of the pattern that was prepared, in the order in which they are used.
+    fn arrange(&mut self, values: &[T]) {
         let of_transpose: Vec<T>;
         let values = match &self.transposed {
             None => values,
@@ -123,13 +118,11 @@ impl<T: Scalar> Prepared<T> {
                 &of_transpose
             }
         };
+        let own = self.values.get_or_insert_with(|| zeroed(values.len()));
         match &self.panel {
-            Some(panel) => panel.arrange(values, &mut self.arranged),
-            None if self.transposed.is_some() => {
-                self.arranged.clear();
-                self.arranged.extend_from_slice(values);
-            }
-            None => {}
+            // SDDMM multiplies by them where its dots go: in CSR order.
+            Some(panel) if self.plan.op != Op::Sddmm => panel.arrange(values, own),
+            _ => own.copy_from_slice(values),
         }
     }
 
@@ -146,9 +139,8 @@ impl<T: Scalar> Prepared<T> {
         self.transposed.as_ref().map_or(&self.pattern, |(pattern, _)| pattern)
     }
 
-    /// The values that are worked on: in panel order if there is a panel, else in CSR order of [`Prepared::worked`].
-    pub(super) fn worked_values(&self) -> Option<&[T]> {
-        let values = self.values.as_deref()?;
-        Some(if self.panel.is_some() || self.transposed.is_some() { &self.arranged } else { values })
+    /// The values in the order in which they are used, if there are any.
+    pub(super) fn values(&self) -> Option<&[T]> {
+        self.values.as_deref()
     }
 }

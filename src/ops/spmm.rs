@@ -41,17 +41,13 @@ impl Cpu {
         let a = a.into();
         let values = a.need_values("spmm")?;
         check_operands("spmm", a.pattern().rows(), a.pattern().cols(), b, c.as_ref())?;
-        let prepared = match a {
-            Sparse::Prepared(prepared) => {
-                prepared.check_op("spmm", &[Op::Spmm])?;
-                prepared.panel().zip(prepared.worked_values()).map(|(panel, values)| (panel, values, prepared.plan()))
+        if let Sparse::Prepared(prepared) = a {
+            prepared.check_op("spmm", &[Op::Spmm])?;
+            if let Some(panel) = prepared.panel() {
+                return self.spmm_by_panels(alpha, panel, values, prepared.plan(), b, beta, c);
             }
-            _ => None,
-        };
-        match prepared {
-            Some((panel, values, plan)) => self.spmm_by_panels(alpha, panel, values, plan, b, beta, c),
-            None => self.spmm_directly(alpha, a.pattern(), values, b, beta, c),
         }
+        self.spmm_directly(alpha, a.pattern(), values, b, beta, c)
     }
 
     /// C = alpha A^T B + beta C, A sparse M x K, B dense M x N, C dense K x N: the gradient of SpMM by its B.
@@ -78,7 +74,6 @@ impl Cpu {
             return self.spmm_directly(alpha, &pattern, &values, b, beta, c);
         };
         prepared.check_op("spmm_t", &[Op::SpmmTransposed])?;
-        let values = prepared.worked_values().unwrap_or_default();
         match prepared.panel() {
             Some(panel) => self.spmm_by_panels(alpha, panel, values, prepared.plan(), b, beta, c),
             None => self.spmm_directly(alpha, prepared.worked(), values, b, beta, c),

@@ -2,6 +2,28 @@
 
 use pulp::{Simd, WithSimd};
 
+/// Dispatches `$task`, whose type is `$f32` or `$f64` by its element type, to code that is compiled in this crate: a
+/// generic dispatch would be compiled again in every crate that uses it, for every instruction set.
+macro_rules! dispatch_compiled {
+    ($arch:expr, $task:expr, $f32:ty, $f64:ty) => {{
+        fn for_f32(arch: $crate::Arch, task: $f32) {
+            arch.dispatch(task);
+        }
+        fn for_f64(arch: $crate::Arch, task: $f64) {
+            arch.dispatch(task);
+        }
+        let task = $task;
+        if T::NAME == <f32 as $crate::Scalar>::NAME {
+            // SAFETY: T is f32 (`Scalar` is sealed), so that the types are the same; tasks are `Copy`.
+            for_f32($arch, unsafe { core::mem::transmute_copy(&task) })
+        } else {
+            // SAFETY: T is f64, likewise.
+            for_f64($arch, unsafe { core::mem::transmute_copy(&task) })
+        }
+    }};
+}
+pub(crate) use dispatch_compiled;
+
 /// An instruction set that this processor was seen to have: holding the value is the proof.
 #[derive(Clone, Copy, Debug)]
 pub struct Arch(Inner);

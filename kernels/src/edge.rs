@@ -4,7 +4,9 @@
 
 use pulp::Simd;
 
-use crate::{Scalar, exp};
+use crate::arch::dispatch_compiled;
+use crate::fusedmm::{self, EdgeCell, FusedRows};
+use crate::{Arch, Scalar, exp};
 
 /// The weight f(s, a) of an edge, from its dot product s = C_i . B_j and the matrix' value a.
 pub trait Edge<T: Scalar>: Copy + Send + Sync {
@@ -15,6 +17,38 @@ pub trait Edge<T: Scalar>: Copy + Send + Sync {
 
     /// f by lane.
     fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, value: T::Vector<S>) -> T::Vector<S>;
+
+    /// Runs rows of the direct path. The functions of this module have it compiled with this crate.
+    ///
+    /// # Safety
+    /// As [`fused_rows`](crate::fused_rows).
+    #[doc(hidden)]
+    unsafe fn run_rows(arch: Arch, task: FusedRows<T, Self>) {
+        arch.dispatch(fusedmm::Rows(task));
+    }
+
+    /// Runs a cell of the panel path, likewise.
+    ///
+    /// # Safety
+    /// As [`edge_cell`](crate::edge_cell).
+    #[doc(hidden)]
+    unsafe fn run_cell(arch: Arch, task: EdgeCell<'_, T, Self>) {
+        arch.dispatch(fusedmm::EdgeTask(task));
+    }
+}
+
+/// The two runs of an edge function whose types for f32 and f64 are given, compiled with this crate.
+macro_rules! compiled {
+    ($f32:ty, $f64:ty) => {
+        unsafe fn run_rows(arch: Arch, task: FusedRows<T, Self>) {
+            dispatch_compiled!(arch, fusedmm::Rows(task), fusedmm::Rows<f32, $f32>, fusedmm::Rows<f64, $f64>);
+        }
+
+        unsafe fn run_cell(arch: Arch, task: EdgeCell<'_, T, Self>) {
+            let task = fusedmm::EdgeTask(task);
+            dispatch_compiled!(arch, task, fusedmm::EdgeTask<'_, f32, $f32>, fusedmm::EdgeTask<'_, f64, $f64>);
+        }
+    };
 }
 
 /// f = s.
@@ -45,6 +79,8 @@ pub struct Softmax<T> {
 pub struct Each<F>(pub F);
 
 impl<T: Scalar> Edge<T> for Identity {
+    compiled!(Identity, Identity);
+
     #[inline(always)]
     fn apply<S: Simd>(self, _: S, dot: T::Vector<S>, _: T::Vector<S>) -> T::Vector<S> {
         dot
@@ -52,6 +88,8 @@ impl<T: Scalar> Edge<T> for Identity {
 }
 
 impl<T: Scalar> Edge<T> for Scale {
+    compiled!(Scale, Scale);
+
     const USES_VALUES: bool = true;
 
     #[inline(always)]
@@ -61,6 +99,8 @@ impl<T: Scalar> Edge<T> for Scale {
 }
 
 impl<T: Scalar> Edge<T> for Sigmoid {
+    compiled!(Sigmoid, Sigmoid);
+
     #[inline(always)]
     fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, _: T::Vector<S>) -> T::Vector<S> {
         let one = T::splat(simd, T::ONE);
@@ -70,6 +110,8 @@ impl<T: Scalar> Edge<T> for Sigmoid {
 }
 
 impl<T: Scalar> Edge<T> for Softmax<T> {
+    compiled!(Softmax<f32>, Softmax<f64>);
+
     const SOFTMAX: bool = true;
 
     #[inline(always)]

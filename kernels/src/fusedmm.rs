@@ -12,6 +12,7 @@
 
 use pulp::{Simd, WithSimd};
 
+use crate::arch::dispatch_compiled;
 use crate::dot::dots;
 use crate::edge::Edge;
 use crate::exp;
@@ -65,10 +66,13 @@ pub struct FusedRows<T, F> {
 /// The CSR arrays are valid, every row is a row of C and E and every column a row of B and D, the operands have the
 /// strides and sizes stated, and no one else uses the task's rows of E, `head` or `partial` at the same time.
 pub unsafe fn fused_rows<T: Scalar, F: Edge<T>>(arch: Arch, task: FusedRows<T, F>) {
-    arch.dispatch(Rows(task));
+    // SAFETY: the caller's promise.
+    unsafe { F::run_rows(arch, task) };
 }
 
-struct Rows<T, F>(FusedRows<T, F>);
+/// The direct path as pulp runs it.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<T, F>(pub(crate) FusedRows<T, F>);
 
 impl<T: Scalar, F: Edge<T>> WithSimd for Rows<T, F> {
     type Output = ();
@@ -319,10 +323,13 @@ pub struct EdgeCell<'a, T, F> {
 /// `weights` and `values`, unless null, hold `nnz` elements, the sum of the visits'; for a softmax `states` and
 /// `rescale` have every visited row.
 pub unsafe fn edge_cell<T: Scalar, F: Edge<T>>(arch: Arch, task: EdgeCell<'_, T, F>) {
-    arch.dispatch(EdgeTask(task));
+    // SAFETY: the caller's promise.
+    unsafe { F::run_cell(arch, task) };
 }
 
-struct EdgeTask<'a, T, F>(EdgeCell<'a, T, F>);
+/// The edge function of a cell as pulp runs it.
+#[derive(Clone, Copy, Debug)]
+pub struct EdgeTask<'a, T, F>(pub(crate) EdgeCell<'a, T, F>);
 
 impl<T: Scalar, F: Edge<T>> WithSimd for EdgeTask<'_, T, F> {
     type Output = ();
@@ -352,9 +359,10 @@ impl<T: Scalar, F: Edge<T>> WithSimd for EdgeTask<'_, T, F> {
 /// # Safety
 /// `e` is valid for reads and writes of one row of `n` elements per state.
 pub unsafe fn normalise_rows<T: Scalar>(arch: Arch, states: &[[T; 2]], n: usize, e: *mut T, lde: usize) {
-    arch.dispatch(Normalise { states, n, e, lde });
+    dispatch_compiled!(arch, Normalise { states, n, e, lde }, Normalise<'_, f32>, Normalise<'_, f64>);
 }
 
+#[derive(Clone, Copy)]
 struct Normalise<'a, T> {
     states: &'a [[T; 2]],
     n: usize,

@@ -12,6 +12,7 @@
 
 use pulp::{Simd, WithSimd};
 
+use crate::arch::dispatch_compiled;
 use crate::dot::{Sink, dots};
 use crate::rows::{Gathered, Packed};
 use crate::spmm::Cell;
@@ -53,9 +54,10 @@ pub struct SddmmRows<T> {
 /// The CSR arrays are valid, every row is a row of C and every column a row of B, the operands have the strides and
 /// sizes stated, and no one else uses the task's part of `out` at the same time.
 pub unsafe fn sddmm_rows<T: Scalar>(arch: Arch, task: SddmmRows<T>) {
-    arch.dispatch(Rows(task));
+    dispatch_compiled!(arch, Rows(task), Rows<f32>, Rows<f64>);
 }
 
+#[derive(Clone, Copy)]
 struct Rows<T>(SddmmRows<T>);
 
 /// Widest tile of C held in registers beside one accumulator per lane.
@@ -205,9 +207,10 @@ pub struct SddmmPanel<'a, T> {
 /// The cell's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
 /// one else uses the task's part of `out` or the scratch at the same time.
 pub unsafe fn sddmm_panel<T: Scalar>(arch: Arch, task: SddmmPanel<'_, T>) {
-    arch.dispatch(Panel(task));
+    dispatch_compiled!(arch, Panel(task), Panel<'_, f32>, Panel<'_, f64>);
 }
 
+#[derive(Clone, Copy)]
 struct Panel<'a, T>(SddmmPanel<'a, T>);
 
 impl<T: Scalar> WithSimd for Panel<'_, T> {

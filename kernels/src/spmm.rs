@@ -16,6 +16,7 @@
 
 use pulp::{Simd, WithSimd};
 
+use crate::arch::dispatch_compiled;
 use crate::rows::{Gathered, axpy_gathered, axpy_packed};
 use crate::tile::{self, Tile, tiles, with_width};
 use crate::{Arch, Scalar};
@@ -59,9 +60,10 @@ pub struct SpmmRows<T> {
 /// The CSR arrays are valid, every column is a row of B, B and C have the strides and sizes stated, and no one else
 /// writes the rows or reads `head` at the same time.
 pub unsafe fn spmm_rows<T: Scalar>(arch: Arch, task: SpmmRows<T>) {
-    arch.dispatch(Rows(task));
+    dispatch_compiled!(arch, Rows(task), Rows<f32>, Rows<f64>);
 }
 
+#[derive(Clone, Copy)]
 struct Rows<T>(SpmmRows<T>);
 
 impl<T: Scalar> WithSimd for Rows<T> {
@@ -188,9 +190,10 @@ unsafe fn spmv_term<T: Scalar>(task: &SpmmRows<T>, p: usize) -> T {
 /// # Safety
 /// `c` is valid for reads and writes of the rows.
 pub unsafe fn scale_rows<T: Scalar>(arch: Arch, beta: T, rows: usize, n: usize, c: *mut T, ldc: usize) {
-    arch.dispatch(Scale { beta, rows, n, c, ldc });
+    dispatch_compiled!(arch, Scale { beta, rows, n, c, ldc }, Scale<f32>, Scale<f64>);
 }
 
+#[derive(Clone, Copy)]
 struct Scale<T> {
     beta: T,
     rows: usize,
@@ -271,9 +274,10 @@ pub struct SpmmPanel<'a, T> {
 /// The cell's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
 /// one else uses the rows of C or the scratch at the same time.
 pub unsafe fn spmm_panel<T: Scalar>(arch: Arch, task: SpmmPanel<'_, T>) {
-    arch.dispatch(Panel(task));
+    dispatch_compiled!(arch, Panel(task), Panel<'_, f32>, Panel<'_, f64>);
 }
 
+#[derive(Clone, Copy)]
 struct Panel<'a, T>(SpmmPanel<'a, T>);
 
 impl<T: Scalar> WithSimd for Panel<'_, T> {

@@ -59,7 +59,7 @@ pub struct TtmFibers<'a, T> {
 ///   touches them meanwhile.
 pub unsafe fn ttm_fibers<T: Scalar>(arch: Arch, task: TtmFibers<'_, T>) {
     debug_assert!(task.ptr.last().is_none_or(|&end| end <= task.leaf.len()));
-    arch.dispatch(Fibers(task));
+    crate::arch::dispatch_compiled!(arch, Fibers(task), Fibers<'_, f32>, Fibers<'_, f64>);
 }
 
 struct Fibers<'a, T>(TtmFibers<'a, T>);

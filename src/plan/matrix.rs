@@ -153,7 +153,7 @@ impl Plan {
             Path::Auto if options.reuse < PANEL_PAYS_AFTER => {
                 (Path::Direct, format!("{} runs do not pay for preparing panels", options.reuse))
             }
-            Path::Auto if per_visit < LEAST_VISIT => {
+            Path::Auto if per_visit < least_visit => {
                 (Path::Direct, format!("{per_visit:.1} nonzeros of a row in a panel do not pay for its row of C"))
             }
             Path::Auto if copies_per_nonzero > 1.0 => {

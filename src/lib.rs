@@ -1,6 +1,7 @@
 //! Explicit-SIMD kernels for sparse matrices and tensors.
 
 pub mod cpu;
+pub mod decomp;
 pub mod dense;
 mod error;
 pub mod formats;

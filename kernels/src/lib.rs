@@ -23,6 +23,7 @@ mod spmm;
 mod stream;
 mod tile;
 mod ttm;
+mod ttm_chain;
 
 pub use arch::Arch;
 pub use bandwidth::{chase_pass, clock_pass, gather_pass, read_pass, triad_pass};
@@ -36,3 +37,4 @@ pub use sddmm::{SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
 pub use spmm::{Cell, SpmmPanel, SpmmRows, Visit, scale_rows, spmm_panel, spmm_rows};
 pub use stream::{store_streaming, stream_fence};
 pub use ttm::{TtmFibers, ttm_fibers, ttv_fibers};
+pub use ttm_chain::{ChainLevel, TtmChain, chain_scratch, ttm_chain};

@@ -7,16 +7,19 @@ mod convert;
 mod fusedmm;
 mod generate;
 mod info;
+mod interrupt;
 mod machine;
 mod matrix;
 mod output;
 mod progress;
 mod sddmm;
 mod spmm;
+mod stats;
 mod tensor;
 mod tensor_ops;
 mod timing;
 mod topology;
+mod tucker;
 
 use std::process::ExitCode;
 
@@ -65,6 +68,10 @@ enum Command {
     Tew(tensor_ops::ElementwiseArgs),
     /// Tensor and number, on the stored entries.
     Ts(tensor_ops::ElementwiseArgs),
+    /// Tucker's decomposition of a sparse tensor.
+    Tucker(tucker::Args),
+    /// What a sparse tensor looks like, and what each format's indices take.
+    Stats(stats::Args),
 }
 
 impl Command {
@@ -81,6 +88,8 @@ impl Command {
             Self::Ttv(args) => tensor_ops::ttv(args),
             Self::Tew(args) => tensor_ops::tew(args),
             Self::Ts(args) => tensor_ops::ts(args),
+            Self::Tucker(args) => tucker::run(args),
+            Self::Stats(args) => stats::run(args),
         }
     }
 }

@@ -9,6 +9,7 @@ mod run;
 mod sddmm;
 mod spmm;
 mod ttm;
+mod ttm_chain;
 mod ttv;
 
 pub use mttkrp::Mttkrp;

@@ -1,0 +1,188 @@
+//! `sparsimd stats FILE`.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use sparsimd::formats::{Bcsf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, FiberCoo, HiCoo, rooted_mode_order};
+use sparsimd::{CooTensor, Cpu, Result};
+
+use super::tensor::read_file;
+use super::{Verdict, output};
+
+/// B-CSF splits fibers and slices at these numbers of nonzeros: as its authors do (Nisa et al. 2019).
+const LONGEST_FIBER: usize = 128;
+const HEAVIEST_SLICE: usize = 1024;
+/// Fibers longer than this are counted apart, as in the MM-CSF paper.
+const LONG: usize = 10_000;
+
+/// Arguments of `stats`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Tensor: .tns, .tns.gz or .tnsb
+    file: PathBuf,
+    /// Coordinates of a text file start at 0 instead of 1
+    #[arg(long)]
+    zero_based: bool,
+    /// Add up entries at the same place instead of refusing the file
+    #[arg(long)]
+    sum_duplicates: bool,
+    /// One JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one mode looks like.
+#[derive(Debug, Serialize)]
+struct Mode {
+    mode: usize,
+    dim: usize,
+    /// Coordinates of the mode that have a nonzero.
+    slices: usize,
+    nnz_per_slice: f64,
+    longest_slice: usize,
+    /// Lines along the mode that have a nonzero.
+    fibers: usize,
+    nnz_per_fiber: f64,
+    longest_fiber: usize,
+    fibers_over_10k: usize,
+    /// Fibers of 1, 2, 3 to 4, 5 to 8, ... nonzeros.
+    fiber_histogram: Vec<usize>,
+}
+
+/// Bytes of a format's indices, and how many fibers it stores.
+#[derive(Debug, Serialize)]
+struct Storage {
+    format: &'static str,
+    index_bytes: usize,
+    bytes_per_nnz: f64,
+    /// Null where the format has no fibers.
+    fibers: Option<usize>,
+}
+
+#[derive(Debug, Serialize)]
+struct Stats {
+    order: usize,
+    dims: Vec<usize>,
+    nnz: usize,
+    density: f64,
+    modes: Vec<Mode>,
+    storage: Vec<Storage>,
+}
+
+/// Reads the tensor and prints what it looks like.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let cpu = Cpu::new()?;
+    let stats = cpu.install(|| -> Result<Stats> {
+        let x: CooTensor<f32> = read_file(&args.file, args.zero_based, args.sum_duplicates)?;
+        Ok(Stats {
+            order: x.order(),
+            dims: x.dims().to_vec(),
+            nnz: x.nnz(),
+            density: x.dims().iter().fold(x.nnz() as f64, |d, &dim| d / dim.max(1) as f64),
+            modes: (0..x.order()).map(|mode| of_mode(&x, mode)).collect::<Result<_>>()?,
+            storage: storage(&x)?,
+        })
+    })?;
+    if args.json {
+        output::json(&stats)?;
+    } else {
+        output::line(&text(&stats))?;
+    }
+    Ok(Verdict::Good)
+}
+
+fn of_mode(x: &CooTensor<f32>, mode: usize) -> Result<Mode> {
+    let mut per_slice = vec![0usize; x.dims()[mode]];
+    x.coords(mode).iter().for_each(|&i| per_slice[i as usize] += 1);
+    let slices = per_slice.iter().filter(|&&n| n > 0).count();
+    let fibers = FiberCoo::new(x.clone(), mode)?;
+    let lens = || fibers.ptr().windows(2).map(|w| w[1] - w[0]);
+    let mut histogram = Vec::new();
+    for len in lens() {
+        let bin = len.next_power_of_two().trailing_zeros() as usize;
+        if histogram.len() <= bin {
+            histogram.resize(bin + 1, 0);
+        }
+        histogram[bin] += 1;
+    }
+    let mean = |n: usize| x.nnz() as f64 / n.max(1) as f64;
+    Ok(Mode {
+        mode,
+        dim: x.dims()[mode],
+        slices,
+        nnz_per_slice: mean(slices),
+        longest_slice: per_slice.iter().copied().max().unwrap_or(0),
+        fibers: fibers.num_fibers(),
+        nnz_per_fiber: mean(fibers.num_fibers()),
+        longest_fiber: lens().max().unwrap_or(0),
+        fibers_over_10k: lens().filter(|&len| len > LONG).count(),
+        fiber_histogram: histogram,
+    })
+}
+
+/// The formats' index storage, values left out: they take the same room everywhere.
+fn storage(x: &CooTensor<f32>) -> Result<Vec<Storage>> {
+    let mut all = Vec::new();
+    let mut add = |format, index_bytes: usize, fibers| {
+        let bytes_per_nnz = index_bytes as f64 / x.nnz().max(1) as f64;
+        all.push(Storage { format, index_bytes, bytes_per_nnz, fibers });
+    };
+    add("coo", x.index_bytes(), None);
+    add("hicoo", HiCoo::new(x, DEFAULT_BLOCK_BITS)?.index_bytes(), None);
+    if x.order() >= 2 {
+        let level = x.order() - 2;
+        for (name, kind) in [("csf-all", CsfKind::All), ("csf-one", CsfKind::One), ("csf-two", CsfKind::Two)] {
+            let set = CsfSet::from_coo(x, kind)?;
+            let fibers = set.trees().iter().map(|tree| tree.pattern().nodes(level)).sum();
+            add(name, set.index_bytes(), Some(fibers));
+        }
+        let (mut bytes, mut fibers) = (0, 0);
+        for mode in 0..x.order() {
+            let tree = Bcsf::from_coo(x, &rooted_mode_order(x.dims(), mode), LONGEST_FIBER, HEAVIEST_SLICE)?;
+            bytes += tree.index_bytes();
+            fibers += tree.csf().pattern().nodes(level);
+        }
+        add("bcsf-all", bytes, Some(fibers));
+    }
+    Ok(all)
+}
+
+fn text(stats: &Stats) -> String {
+    use std::fmt::Write;
+    let dims = stats.dims.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
+    let mut out = format!("{dims}, {} nonzeros, density {:.3e}\n\n", stats.nnz, stats.density);
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        out,
+        "mode {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
+        "dim", "slices", "nnz/slice", "longest", "fibers", "nnz/fiber", "longest", ">10000"
+    );
+    for m in &stats.modes {
+        let _ = writeln!(
+            out,
+            "{:>4} {:>10} {:>10} {:>10.2} {:>10} {:>10} {:>10.2} {:>10} {:>10}",
+            m.mode,
+            m.dim,
+            m.slices,
+            m.nnz_per_slice,
+            m.longest_slice,
+            m.fibers,
+            m.nnz_per_fiber,
+            m.longest_fiber,
+            m.fibers_over_10k
+        );
+    }
+    let _ = writeln!(out, "\nfibers by nonzeros: up to 1, 2, 4, 8, ...");
+    for m in &stats.modes {
+        let bins = m.fiber_histogram.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+        let _ = writeln!(out, "{:>4} {bins}", m.mode);
+    }
+    let _ = writeln!(out, "\n{:<10} {:>12} {:>10} {:>12}", "indices", "MiB", "B/nonzero", "fibers");
+    for s in &stats.storage {
+        let fibers = s.fibers.map_or_else(|| "-".to_owned(), |n| n.to_string());
+        let mib = s.index_bytes as f64 / f64::from(1 << 20);
+        let _ = writeln!(out, "{:<10} {mib:>12.3} {:>10.2} {fibers:>12}", s.format, s.bytes_per_nnz);
+    }
+    out.truncate(out.trim_end().len());
+    out
+}

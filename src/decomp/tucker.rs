@@ -1,0 +1,321 @@
+//! Tucker's decomposition by higher-order orthogonal iteration (De Lathauwer, De Moor and Vandewalle 2000).
+//!
+//! X ~ G x_1 U_1 x_2 U_2 ..., U_n orthonormal I_n x R_n, G dense R_1 x R_2 x ....
+//! ```text
+//! repeat: for every mode n
+//!             Y = X x_m U_m^T for all m but n, unfolded in mode n        TTM chain
+//!             U_n = the R_n leading left singular vectors of Y
+//!         G = U_N^T Y;  fit = 1 - sqrt(|X|^2 - |G|^2) / |X|
+//! ```
+
+use std::ops::{ControlFlow, Range};
+use std::time::{Duration, Instant};
+
+use faer::{MatRef as FaerRef, Side};
+use rayon::prelude::*;
+use sparsimd_kernels::Scalar;
+
+use crate::cpu::Cpu;
+use crate::dense::{Mat, MatRef};
+use crate::error::{Error, Result};
+use crate::formats::{CooTensor, Csf, FiberCoo, rooted_mode_order};
+use crate::generate::uniform_dense;
+
+/// Up to this many multiply-adds the singular vectors come from an SVD of Y itself, exact to rounding; beyond, from the
+/// eigenvectors of its Gram matrix in double precision, which takes a tenth of the time.
+const SVD_WORK: usize = 1 << 30;
+/// Rounds of subspace iteration that start from: HOOI itself goes on from there.
+const INIT_ROUNDS: usize = 4;
+
+/// How the factors begin.
+#[derive(Clone, Debug)]
+pub enum TuckerInit {
+    /// The leading left singular vectors of X unfolded in each mode (HOSVD), to the accuracy of a few subspace iterations.
+    Svd,
+    /// Orthonormalised uniform random numbers.
+    Random,
+    /// These, one I_n x R_n matrix for each mode; the first one's values have no influence.
+    Given(Vec<Mat<f64>>),
+}
+
+/// What to compute.
+#[derive(Clone, Debug)]
+pub struct TuckerOptions {
+    /// Columns of each mode's factor.
+    pub ranks: Vec<usize>,
+    /// Most iterations.
+    pub iterations: usize,
+    /// Ends when the fit improves by less than this; 0 for never.
+    pub tolerance: f64,
+    /// Seed of random numbers.
+    pub seed: u64,
+    /// How the factors begin.
+    pub init: TuckerInit,
+}
+
+impl TuckerOptions {
+    /// Ranks `ranks`, 50 iterations at most, tolerance 1e-5, begun from the HOSVD.
+    pub fn new(ranks: Vec<usize>) -> Self {
+        Self { ranks, iterations: 50, tolerance: 1e-5, seed: 0, init: TuckerInit::Svd }
+    }
+}
+
+/// One iteration's outcome.
+#[derive(Clone, Copy, Debug)]
+pub struct TuckerIteration {
+    /// Counted from 1.
+    pub number: usize,
+    /// 1 - |X - model| / |X|.
+    pub fit: f64,
+    /// Time of the iteration.
+    pub time: Duration,
+    /// The part of it that the TTM chains took.
+    pub ttm: Duration,
+}
+
+/// X ~ core x_1 factors[0] x_2 factors[1] ....
+#[derive(Clone, Debug)]
+pub struct Tucker {
+    /// One matrix with orthonormal columns for each mode.
+    pub factors: Vec<Mat<f64>>,
+    /// The core, row-major, as long in each mode as that mode's factor has columns.
+    pub core: Vec<f64>,
+    /// 1 - |X - model| / |X|; 1 for a tensor of zeros.
+    pub fit: f64,
+    /// The iterations.
+    pub iterations: Vec<TuckerIteration>,
+}
+
+impl Cpu {
+    /// Tucker's decomposition of `x`. `observe` is called after every iteration and may end the run.
+    ///
+    /// TTM chains run in the element type `T`, singular vectors are computed in double precision.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when there is not one rank for each mode, a rank is 0, exceeds its mode's length or the product of the other
+    /// ranks, `iterations` is 0, or given factors have other shapes; [`Error::Shape`] for a tensor of order 1; [`Error::Structure`] when two entries have the
+    /// same place, or a value is not finite.
+    pub fn tucker<T: Scalar>(
+        &self,
+        x: &CooTensor<T>,
+        options: &TuckerOptions,
+        observe: impl FnMut(&TuckerIteration) -> ControlFlow<()> + Send,
+    ) -> Result<Tucker> {
+        check(x, options)?;
+        self.install(|| run(self, x, options, observe))
+    }
+}
+
+fn check<T: Scalar>(x: &CooTensor<T>, options: &TuckerOptions) -> Result<()> {
+    let (dims, ranks) = (x.dims(), &options.ranks);
+    if dims.len() < 2 {
+        return Err(Error::shape("tucker", "a tensor of order 1 has no Tucker decomposition"));
+    }
+    if ranks.len() != dims.len() {
+        return Err(Error::argument("rank", format!("{} ranks for order {}", ranks.len(), dims.len())));
+    }
+    for (mode, (&rank, &dim)) in ranks.iter().zip(dims).enumerate() {
+        let others = ranks.iter().enumerate().filter(|&(m, _)| m != mode).map(|(_, &r)| r as f64).product::<f64>();
+        if rank == 0 || rank > dim || rank as f64 > others {
+            let detail = format!(
+                "rank {rank} of mode {mode} is not from 1 to its length {dim} and the other ranks' product {others}"
+            );
+            return Err(Error::argument("rank", detail));
+        }
+    }
+    if options.iterations == 0 {
+        return Err(Error::argument("iterations", "0; at least 1"));
+    }
+    if let TuckerInit::Given(factors) = &options.init {
+        let shapes: Vec<_> = factors.iter().map(|f| (f.rows(), f.cols())).collect();
+        if !shapes.iter().copied().eq(dims.iter().copied().zip(ranks.iter().copied())) {
+            return Err(Error::argument("init", format!("factors of {shapes:?} for dims {dims:?}, ranks {ranks:?}")));
+        }
+    }
+    if let Some(p) = x.values().iter().position(|x| !x.to_f64().is_finite()) {
+        return Err(Error::structure("tensor", format!("entry {p} is {}", x.values()[p])));
+    }
+    Ok(())
+}
+
+fn run<T: Scalar>(
+    cpu: &Cpu,
+    x: &CooTensor<T>,
+    options: &TuckerOptions,
+    mut observe: impl FnMut(&TuckerIteration) -> ControlFlow<()>,
+) -> Result<Tucker> {
+    let (order, ranks) = (x.order(), &options.ranks);
+    let trees: Vec<Csf<T>> =
+        (0..order).map(|mode| Csf::from_coo(x, &rooted_mode_order(x.dims(), mode))).collect::<Result<_>>()?;
+    let mut factors: Vec<Mat<f64>> = (0..order).map(|mode| begin(x, options, mode)).collect::<Result<_>>()?;
+    let mut rounded: Vec<Mat<T>> = factors.iter().map(convert).collect::<Result<_>>()?;
+    let norm = x.values().iter().map(|x| x.to_f64() * x.to_f64()).sum::<f64>().sqrt();
+    let mut result = Tucker { factors: Vec::new(), core: Vec::new(), fit: 0.0, iterations: Vec::new() };
+    for number in 1..=options.iterations {
+        let start = Instant::now();
+        let mut ttm = Duration::ZERO;
+        for mode in 0..order {
+            let chain = Instant::now();
+            let views: Vec<MatRef<'_, T>> = rounded.iter().map(Mat::as_ref).collect();
+            let y = cpu.ttm_chain(&trees[mode], &views)?;
+            ttm += chain.elapsed();
+            let rows = trees[mode].pattern().idx(0);
+            factors[mode] = leading_vectors(&y, rows, x.dims()[mode], ranks[mode], options.seed)?;
+            rounded[mode] = convert(&factors[mode])?;
+            if mode + 1 == order {
+                result.core = core(&y, rows, &factors[mode], trees[mode].pattern().mode_order(), ranks);
+            }
+        }
+        let energy = result.core.iter().map(|g| g * g).sum::<f64>();
+        let fit = if norm > 0.0 { 1.0 - (norm * norm - energy).max(0.0).sqrt() / norm } else { 1.0 };
+        let iteration = TuckerIteration { number, fit, time: start.elapsed(), ttm };
+        let gain = fit - result.iterations.last().map_or(f64::NEG_INFINITY, |before| before.fit);
+        result.fit = fit;
+        result.iterations.push(iteration);
+        if observe(&iteration).is_break() || gain < options.tolerance {
+            break;
+        }
+    }
+    result.factors = factors;
+    Ok(result)
+}
+
+/// The factor of `mode` to begin with.
+fn begin<T: Scalar>(x: &CooTensor<T>, options: &TuckerOptions, mode: usize) -> Result<Mat<f64>> {
+    let (dim, rank) = (x.dims()[mode], options.ranks[mode]);
+    let random = |cols| uniform_dense::<f64>(dim, cols, options.seed ^ ((mode as u64 + 1) << 48));
+    match &options.init {
+        TuckerInit::Given(factors) => Ok(factors[mode].clone()),
+        TuckerInit::Random => orthonormal(random(rank)?),
+        TuckerInit::Svd => {
+            let fibers = FiberCoo::new(x.clone(), mode)?;
+            // A few columns more than asked for make the wanted ones converge faster (Halko, Martinsson and Tropp 2011).
+            let mut q = orthonormal(random(dim.min(rank + 5))?)?;
+            for _ in 0..INIT_ROUNDS {
+                q = orthonormal(gram_times(&fibers, &q)?)?;
+            }
+            // Rayleigh and Ritz: the leading directions inside the subspace.
+            let z = gram_times(&fibers, &q)?;
+            let small = to_faer(&q).transpose() * to_faer(&z);
+            let symmetric = faer::Mat::from_fn(q.cols(), q.cols(), |i, j| 0.5 * (small[(i, j)] + small[(j, i)]));
+            let vectors = eigenvectors(symmetric.as_ref(), rank)?;
+            from_faer((to_faer(&q) * vectors).as_ref())
+        }
+    }
+}
+
+/// X_(n) X_(n)^T q, fiber by fiber: nothing larger than q is stored, for each thread.
+fn gram_times<T: Scalar>(x: &FiberCoo<T>, q: &Mat<f64>) -> Result<Mat<f64>> {
+    let fibers = x.num_fibers();
+    let step = fibers.div_ceil(rayon::current_num_threads()).max(1);
+    let starts: Vec<usize> = (0..fibers).step_by(step).collect();
+    let parts = starts.par_iter().map(|&start| gram_times_part(x, start..(start + step).min(fibers), q));
+    let mut parts = parts.collect::<Result<Vec<_>>>()?.into_iter();
+    let Some(mut sum) = parts.next() else { return Mat::zeros(q.rows(), q.cols()) };
+    // In order, so that the sum is the same on every run.
+    for part in parts {
+        let data = sum.as_mut().into_data();
+        data.iter_mut().zip(part.as_ref().data()).for_each(|(a, &b)| *a += b);
+    }
+    Ok(sum)
+}
+
+fn gram_times_part<T: Scalar>(x: &FiberCoo<T>, fibers: Range<usize>, q: &Mat<f64>) -> Result<Mat<f64>> {
+    let mut z = Mat::zeros(q.rows(), q.cols())?;
+    let stride = z.as_ref().stride();
+    let data = z.as_mut().into_data();
+    let mut t = vec![0.0; q.cols()];
+    for fiber in fibers {
+        let range = x.ptr()[fiber]..x.ptr()[fiber + 1];
+        let nonzeros = || x.leaf()[range.clone()].iter().zip(&x.values()[range.clone()]);
+        t.fill(0.0);
+        for (&k, value) in nonzeros() {
+            t.iter_mut().zip(q.row(k as usize)).for_each(|(t, &q)| *t += value.to_f64() * q);
+        }
+        for (&k, value) in nonzeros() {
+            let row = &mut data[k as usize * stride..][..t.len()];
+            row.iter_mut().zip(&t).for_each(|(z, &t)| *z += value.to_f64() * t);
+        }
+    }
+    Ok(z)
+}
+
+/// The `rank` leading left singular vectors of the matrix whose rows `rows` are those of `y` and whose other rows, of `dim`
+/// together, are 0. Where it has fewer, orthonormal vectors fill up.
+fn leading_vectors<T: Scalar>(y: &Mat<T>, rows: &[u32], dim: usize, rank: usize, seed: u64) -> Result<Mat<f64>> {
+    let (m, n) = (y.rows(), y.cols());
+    let dense = faer::Mat::from_fn(m, n, |i, j| y.row(i)[j].to_f64());
+    let k = rank.min(m).min(n);
+    let vectors = if m * n * m.min(n) <= SVD_WORK {
+        let svd = dense.thin_svd().map_err(|e| numeric(&format!("{e:?}")))?;
+        let s = svd.S().column_vector();
+        let tiny = f64::EPSILON * m.max(n) as f64 * if k > 0 { s[0] } else { 0.0 };
+        let k = (0..k).take_while(|&j| s[j] > tiny).count();
+        svd.U().subcols(0, k).to_owned()
+    } else if m <= n {
+        eigenvectors((&dense * dense.transpose()).as_ref(), k)?
+    } else {
+        let right = eigenvectors((dense.transpose() * &dense).as_ref(), k)?;
+        (&dense * right).to_owned()
+    };
+    // Columns in the places of the nonempty rows; the rest random, which makes the orthonormal basis fill up.
+    let mut full = uniform_dense::<f64>(dim, rank, seed)?;
+    let stride = full.as_ref().stride();
+    let data = full.as_mut().into_data();
+    for j in 0..vectors.ncols() {
+        (0..dim).for_each(|i| data[i * stride + j] = 0.0);
+        rows.iter().enumerate().for_each(|(i, &row)| data[row as usize * stride + j] = vectors[(i, j)]);
+    }
+    orthonormal(full)
+}
+
+/// G = U^T Y, its modes brought into their natural order.
+fn core<T: Scalar>(y: &Mat<T>, rows: &[u32], u: &Mat<f64>, mode_order: &[usize], ranks: &[usize]) -> Vec<f64> {
+    let (root_rank, cols) = (ranks[mode_order[0]], y.cols());
+    let mut unfolded = vec![0.0; root_rank * cols];
+    for (i, &row) in rows.iter().enumerate() {
+        for (r, &u) in u.row(row as usize).iter().enumerate() {
+            let line = &mut unfolded[r * cols..(r + 1) * cols];
+            line.iter_mut().zip(y.row(i)).for_each(|(g, y)| *g += u * y.to_f64());
+        }
+    }
+    let mut natural = vec![0.0; unfolded.len()];
+    let mut place = vec![0; ranks.len()];
+    for (at, g) in unfolded.into_iter().enumerate() {
+        let mut rest = at;
+        for &mode in mode_order.iter().rev() {
+            place[mode] = rest % ranks[mode];
+            rest /= ranks[mode];
+        }
+        natural[place.iter().zip(ranks).fold(0, |at, (&i, &rank)| at * rank + i)] = g;
+    }
+    natural
+}
+
+/// The eigenvectors of the `k` largest eigenvalues of a symmetric matrix, largest first.
+fn eigenvectors(a: FaerRef<'_, f64>, k: usize) -> Result<faer::Mat<f64>> {
+    let eigen = a.self_adjoint_eigen(Side::Lower).map_err(|e| numeric(&format!("{e:?}")))?;
+    // faer sorts eigenvalues upwards.
+    Ok(faer::Mat::from_fn(a.nrows(), k, |i, j| eigen.U()[(i, a.nrows() - 1 - j)]))
+}
+
+/// An orthonormal basis of the columns of `a` (rows at least as many), in their order.
+fn orthonormal(a: Mat<f64>) -> Result<Mat<f64>> {
+    from_faer(to_faer(&a).qr().compute_thin_Q().as_ref())
+}
+
+fn to_faer(a: &Mat<f64>) -> faer::Mat<f64> {
+    faer::Mat::from_fn(a.rows(), a.cols(), |i, j| a.row(i)[j])
+}
+
+fn from_faer(a: FaerRef<'_, f64>) -> Result<Mat<f64>> {
+    Mat::from_fn(a.nrows(), a.ncols(), |i, j| a[(i, j)])
+}
+
+fn convert<T: Scalar>(a: &Mat<f64>) -> Result<Mat<T>> {
+    Mat::from_fn(a.rows(), a.cols(), |i, j| T::from_f64(a.row(i)[j]))
+}
+
+fn numeric(detail: &str) -> Error {
+    Error::structure("tucker", format!("the singular vectors did not converge: {detail}"))
+}

@@ -8,6 +8,8 @@ pub mod formats;
 pub mod generate;
 #[cfg(feature = "vulkan")]
 pub mod gpu;
+#[cfg(feature = "vulkan")]
+pub mod hetero;
 pub mod io;
 pub mod machine;
 pub mod ops;

@@ -37,6 +37,8 @@ pub trait Block: Copy {
     type Element: Element;
     /// All zeros.
     const ZERO: Self;
+    /// All four `s`.
+    fn splat(s: Self::Element) -> Self;
     /// `self + s b`.
     fn add_scaled(self, s: Self::Element, b: Self) -> Self;
     /// `s self`.
@@ -96,6 +98,10 @@ macro_rules! block {
         impl Block for $v {
             type Element = $t;
             const ZERO: Self = $v::ZERO;
+            #[inline(always)]
+            fn splat(s: $t) -> Self {
+                $v::splat(s)
+            }
             #[inline(always)]
             fn add_scaled(self, s: $t, b: Self) -> Self {
                 self + b * s

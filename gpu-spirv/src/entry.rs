@@ -1,13 +1,13 @@
 //! Entry points: they name the buffers and call the bodies, once for each element type.
 
 use sparsimd_gpu_abi::edge::SOFTMAX;
-use sparsimd_gpu_abi::{FusedParams, SddmmParams, SpmmParams, WORKGROUP};
+use sparsimd_gpu_abi::{ElementwiseParams, FusedParams, MttkrpParams, SddmmParams, SpmmParams, WORKGROUP};
 use spirv_std::glam::{UVec3, UVec4};
 use spirv_std::spirv;
 
 use crate::spmm::{Nonzeros, Shape};
 use crate::team::{Place, Subgroup, linear};
-use crate::{fusedmm, gather, sddmm, spmm};
+use crate::{elementwise, fusedmm, gather, mttkrp, sddmm, spmm, ttv};
 
 macro_rules! entry_points {
     ($t:ident, $v:ident) => {
@@ -138,6 +138,93 @@ macro_rules! entry_points {
         ) {
             let i = linear(workgroup, workgroups) * WORKGROUP + local;
             gather::body(*n, i, order, x, out);
+        }
+
+        /// [`mttkrp::fibers`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn mttkrp_fibers(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(local_invocation_index)] local: u32,
+            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
+            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
+            #[spirv(push_constant)] p: &MttkrpParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] order: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] ptr: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] table: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] idx: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] idx4: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] val: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] val4: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 8)] factors: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 9)] out: &mut [$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 10)] partial: &mut [$v],
+        ) {
+            let place = Place::new(linear(workgroup, workgroups), local, team);
+            let shape = Shape { team, registers };
+            let nonzeros = Nonzeros { idx, idx4, val, val4 };
+            mttkrp::fibers(shape, p, place, workgroup.z, tasks, order, ptr, table, nonzeros, factors, out, partial);
+        }
+
+        /// [`mttkrp::nonzeros`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn mttkrp_nonzeros(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(local_invocation_index)] local: u32,
+            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
+            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
+            #[spirv(push_constant)] p: &MttkrpParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] order: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] fiber_of: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] table: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] val: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] factors: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] out: &mut [$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] partial: &mut [$v],
+        ) {
+            let place = Place::new(linear(workgroup, workgroups), local, team);
+            let shape = Shape { team, registers };
+            mttkrp::nonzeros(shape, p, place, workgroup.z, tasks, order, fiber_of, table, val, factors, out, partial);
+        }
+
+        /// [`ttv::body`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn ttv(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(subgroup_id)] subgroup: u32,
+            #[spirv(num_subgroups)] subgroups: u32,
+            #[spirv(subgroup_local_invocation_id)] invocation: u32,
+            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
+            #[spirv(push_constant)] count: &u32,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] idx: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] val: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] v: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] y: &mut [$t],
+        ) {
+            let lanes = Subgroup::new(invocation, team);
+            let task = lanes.task(linear(workgroup, workgroups) * subgroups + subgroup, subgroups);
+            ttv::body(*count, task, lanes, tasks, idx, val, v, y);
+        }
+
+        /// [`elementwise::body`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn elementwise(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(local_invocation_index)] local: u32,
+            #[spirv(spec_constant(id = 2, default = 0))] variant: u32,
+            #[spirv(push_constant)] p: &ElementwiseParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] x: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] y: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] z: &mut [$t],
+        ) {
+            let i = linear(workgroup, workgroups) * WORKGROUP + local;
+            elementwise::body(variant, p.pairwise != 0, p.count, i, p.scalar, x, y, z);
         }
     };
 }

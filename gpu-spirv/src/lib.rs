@@ -10,10 +10,13 @@
 #![allow(clippy::too_many_arguments)] // a kernel's arguments are its buffers
 
 pub mod block;
+pub mod elementwise;
 #[cfg(target_arch = "spirv")]
 pub mod entry;
 pub mod fusedmm;
 pub mod gather;
+pub mod mttkrp;
 pub mod sddmm;
 pub mod spmm;
 pub mod team;
+pub mod ttv;

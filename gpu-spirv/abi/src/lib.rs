@@ -40,6 +40,18 @@ pub mod edge {
     pub const SOFTMAX: u32 = 3;
 }
 
+/// Values of [`spec::VARIANT`] where it chooses the operator of TEW and TS.
+pub mod operator {
+    /// x + y.
+    pub const ADD: u32 = 0;
+    /// x - y.
+    pub const SUB: u32 = 1;
+    /// x y.
+    pub const MUL: u32 = 2;
+    /// x / y.
+    pub const DIV: u32 = 3;
+}
+
 /// Push constants: words and floats without padding, so that the host may copy them byte by byte.
 ///
 /// # Safety
@@ -159,5 +171,49 @@ params! {
         out_width,
         /// Elements that count in the last block of E: 1 to 4. The others are stored as zeros.
         tail,
+    }
+}
+
+params! {
+    /// Push constants of `mttkrp_fibers` and `mttkrp_nonzeros`.
+    MttkrpParams {
+        /// Not used.
+        zero,
+        /// Not used.
+        one,
+        /// Number of tasks.
+        tasks,
+        /// Blocks of a row to compute.
+        width,
+        /// Blocks from one row of the stacked factors to the next.
+        f_stride,
+        /// First block of a row of the stacked factors.
+        f_offset,
+        /// Blocks from one row of the output to the next.
+        c_stride,
+        /// First block of a row of the output.
+        c_offset,
+        /// Coordinates of a fiber in the table.
+        levels,
+        /// The coordinate that is the output's row; `levels` when that is the leaf's.
+        skip,
+        /// Not 0: items are reached through the order list.
+        ordered,
+        /// Elements that count in the last block of `width`: 1 to 4. The others are stored as zeros.
+        tail,
+    }
+}
+
+params! {
+    /// Push constants of `elementwise`.
+    ElementwiseParams {
+        /// The second operand of TS.
+        scalar,
+        /// Not used.
+        zero,
+        /// Number of elements.
+        count,
+        /// Not 0: the second operand is an array (TEW).
+        pairwise,
     }
 }

@@ -44,6 +44,10 @@ kernels! {
     FUSEDMM = "fusedmm";
     EDGE = "edge";
     GATHER = "gather";
+    MTTKRP_FIBERS = "mttkrp_fibers";
+    MTTKRP_NONZEROS = "mttkrp_nonzeros";
+    TTV = "ttv";
+    ELEMENTWISE = "elementwise";
 }
 
 const MANIFEST: &str = include_str!("../../gpu-spirv/spv/manifest.json");

@@ -8,21 +8,28 @@
 //! Determinism: the same operands, device and shape give the same bits; no atomics are used.
 
 mod edge;
+mod elementwise;
 mod error;
+mod fibers;
 mod fusedmm;
 mod kernels;
+mod mttkrp;
 mod operands;
 mod sddmm;
 mod sparse;
 mod spmm;
+mod tensor;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use edge::{DeviceEdge, EdgeKind};
+pub use elementwise::Operator;
+pub use fibers::GpuFibers;
 pub use operands::{GpuMat, GpuValues};
 pub use sparse::GpuCsr;
 use sparsimd_gpu_host::{Buffer, Device, Instance, Pod, Stream};
 pub use sparsimd_gpu_host::{Choice, DeviceInfo, DeviceOptions, Kind};
+pub use tensor::{GpuFactors, GpuTensor};
 
 use crate::error::Result;
 use crate::plan::{DeviceShape, Team};

@@ -43,6 +43,10 @@ impl<T: DeviceScalar> Panel<T> {
         self.buffer.bind_mut()
     }
 
+    pub(super) fn buffer_mut(&mut self) -> &mut Buffer<T> {
+        &mut self.buffer
+    }
+
     /// Elements of a row.
     fn width(&self) -> usize {
         self.blocks.len() * BLOCK
@@ -121,11 +125,26 @@ impl<T: DeviceScalar> GpuMat<T> {
     /// [`Error::Shape`], or [`Error::Device`] when a copy fails.
     pub fn upload(&mut self, m: MatRef<'_, T>) -> Result<()> {
         self.check("GpuMat::upload", m.rows(), m.cols())?;
+        self.upload_rows(0, m)
+    }
+
+    /// Replaces the rows from `first_row` on, which are there.
+    pub(super) fn upload_rows(&mut self, first_row: usize, m: MatRef<'_, T>) -> Result<()> {
+        if m.cols() != self.cols || first_row + m.rows() > self.rows {
+            let detail = format!(
+                "{} x {} from row {first_row}, on the device {} x {}",
+                m.rows(),
+                m.cols(),
+                self.rows,
+                self.cols
+            );
+            return Err(Error::shape("GpuMat::upload", detail));
+        }
         let gpu = self.gpu.clone();
         gpu.timed_upload(|state| {
             for panel in &mut self.panels {
                 let (width, first) = (panel.width(), panel.blocks.start * BLOCK);
-                state.stream.upload_with(&mut panel.buffer, 0, m.rows() * width, |at, out| {
+                state.stream.upload_with(&mut panel.buffer, first_row * width, m.rows() * width, |at, out| {
                     for (i, col, part) in segments(at, out, width) {
                         let row = &m.row(i)[(first + col).min(m.cols())..];
                         let n = row.len().min(part.len());

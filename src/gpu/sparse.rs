@@ -70,7 +70,7 @@ impl Chunk {
 }
 
 impl TaskBuffers {
-    fn new(gpu: &Gpu, tasks: &DeviceTasks) -> Result<Self> {
+    pub(super) fn new(gpu: &Gpu, tasks: &DeviceTasks) -> Result<Self> {
         let upload = |data: &[[u32; 4]]| -> Result<Buffer<[u32; 4]>> {
             let mut buffer = Buffer::new(gpu.device(), data.len(), "tasks")?;
             gpu.timed_upload(|s| s.stream.upload(&mut buffer, 0, data))?;

@@ -132,14 +132,14 @@ impl Gpu {
 }
 
 /// Blocks that lie in one panel of B and one of C.
-struct Piece {
-    b: usize,
-    c: usize,
-    blocks: std::ops::Range<usize>,
+pub(super) struct Piece {
+    pub(super) b: usize,
+    pub(super) c: usize,
+    pub(super) blocks: std::ops::Range<usize>,
 }
 
 /// All of them, cut to at most `most` blocks.
-fn pieces<T: DeviceScalar>(b: &GpuMat<T>, c: &GpuMat<T>, most: usize) -> impl Iterator<Item = Piece> {
+pub(super) fn pieces<T: DeviceScalar>(b: &GpuMat<T>, c: &GpuMat<T>, most: usize) -> impl Iterator<Item = Piece> {
     b.parts().iter().enumerate().flat_map(move |(ib, pb)| {
         c.parts().iter().enumerate().flat_map(move |(ic, pc)| {
             let (start, end) = (pb.blocks.start.max(pc.blocks.start), pb.blocks.end.min(pc.blocks.end));

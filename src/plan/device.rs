@@ -112,6 +112,15 @@ impl DeviceTasks {
         Self::cut(row_ptr, chunk, |len| len)
     }
 
+    /// The tasks of rows of items that are reached through a list, such as the fibers that share an output row: rows without
+    /// items have no task, and rows longer than `most` items are cut.
+    pub fn of_items(row_ptr: &[usize], most: usize) -> Self {
+        let rows = row_ptr.len() - 1;
+        let mut made = Self::cut(row_ptr, &RowChunk { rows: 0..rows, nonzeros: 0..row_ptr[rows] }, |_| most);
+        made.tasks.retain(|[_, start, end, _]| start < end);
+        made
+    }
+
     fn cut(row_ptr: &[usize], chunk: &RowChunk, part: impl Fn(usize) -> usize) -> Self {
         let mut made = Self { tasks: Vec::with_capacity(chunk.rows.len()), cut: Vec::new(), slots: 0 };
         for i in chunk.rows.clone() {

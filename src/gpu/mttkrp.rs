@@ -1,0 +1,152 @@
+//! MTTKRP on the device.
+
+use sparsimd_gpu_abi::{BLOCK, MttkrpParams, SpmmParams, WORKGROUP};
+
+use super::kernels::{MTTKRP_FIBERS, MTTKRP_NONZEROS, REDUCE_ROWS, groups};
+use super::operands::{GpuMat, Panel};
+use super::tensor::{GpuFactors, GpuTensor};
+use super::{DeviceScalar, Gpu, Scratch, State};
+use crate::error::{Error, Result};
+
+impl Gpu {
+    /// M_i = sum over the nonzeros x of slice i of `mode` of x times the product of the other modes' factor rows.
+    ///
+    /// `out` is I_mode x R. The result does not depend on timing: every task owns its rows, or parts are added in order.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when there is no such mode, [`Error::Shape`] when the shapes or the devices of the operands differ,
+    /// [`Error::Device`] when the device fails.
+    pub fn mttkrp<T: DeviceScalar>(
+        &self,
+        tensor: &GpuTensor<T>,
+        factors: &GpuFactors<T>,
+        mode: usize,
+        out: &mut GpuMat<T>,
+    ) -> Result<()> {
+        const OP: &str = "mttkrp";
+        self.check_own(OP, "the tensor", &tensor.gpu)?;
+        let Some(&rows) = tensor.dims.get(mode) else {
+            return Err(Error::argument("mode", format!("{mode} of a tensor of order {}", tensor.dims.len())));
+        };
+        if factors.dims != tensor.dims {
+            return Err(Error::shape(
+                OP,
+                format!("factors of {:?} rows, the tensor is {:?}", factors.dims, tensor.dims),
+            ));
+        }
+        let stack = &factors.stack;
+        stack.expect(self, OP, "the factors", stack.rows(), stack.cols())?;
+        out.expect(self, OP, "the output", rows, stack.cols())?;
+
+        let routes: Vec<_> = tensor.trees.iter().filter_map(|tree| Some((tree, tree.routes[mode].as_ref()?))).collect();
+        let slots = routes.iter().map(|(_, route)| route.tasks.slots).max().unwrap_or(0);
+        let block_bytes = BLOCK * size_of::<T>();
+        let most = self.shape::<T>().max_len / BLOCK / slots.max(1);
+        // Columns that lie in one panel of the factors and one of the output, as many as there is room for partial rows.
+        let pieces = super::spmm::pieces(stack, out, most.clamp(1, out.blocks())).collect::<Vec<_>>();
+        let tails: Vec<u32> = pieces.iter().map(|p| out.tail(p.blocks.end)).collect();
+        let width = pieces.iter().map(|p| p.blocks.len()).max().unwrap_or(0);
+        let team = self.team::<T>(width);
+        let by_fibers = self.shared.kernels.get::<T, MttkrpParams<T>>(MTTKRP_FIBERS, team, 0)?;
+        let by_nonzeros = self.shared.kernels.get::<T, MttkrpParams<T>>(MTTKRP_NONZEROS, team, 0)?;
+        let reduce = self.shared.kernels.get::<T, SpmmParams<T>>(REDUCE_ROWS, team, 0)?;
+        self.state().stream.record(|r| {
+            out.parts_mut().iter_mut().for_each(|p| r.clear(p.buffer_mut()));
+            Ok::<_, Error>(())
+        })?;
+
+        let mut state = self.state();
+        let State { stream, scratch } = &mut *state;
+        let partial = Scratch::grow(&mut scratch.partial, self.device(), slots * width * block_bytes)?.bind_mut();
+        let out_panels: Vec<_> = out.parts().iter().map(|p| p.blocks.clone()).collect();
+        let outputs: Vec<_> = out.parts_mut().iter_mut().map(Panel::bind_mut).collect();
+        let device = self.device();
+        let seconds = stream.record(|r| {
+            for (tree, route) in &routes {
+                for (piece, &tail) in pieces.iter().zip(&tails) {
+                    let (fp, op) = (&stack.parts()[piece.b], &out_panels[piece.c]);
+                    let p = MttkrpParams {
+                        zero: T::ZERO,
+                        one: T::ONE,
+                        tasks: route.tasks.tasks.len() as u32,
+                        width: piece.blocks.len() as u32,
+                        f_stride: fp.blocks.len() as u32,
+                        f_offset: (piece.blocks.start - fp.blocks.start) as u32,
+                        c_stride: op.len() as u32,
+                        c_offset: (piece.blocks.start - op.start) as u32,
+                        levels: tree.levels as u32,
+                        skip: route.skip as u32,
+                        ordered: u32::from(route.order.is_some()),
+                        tail,
+                    };
+                    let output = outputs[piece.c];
+                    let tasks = &route.tasks;
+                    let order = route.order.as_ref().unwrap_or(&tree.ptr).bind();
+                    let tiles = piece.blocks.len().div_ceil(team.blocks());
+                    let groups_of_tasks = groups(device, tasks.tasks.len(), (WORKGROUP / team.lanes) as usize, tiles);
+                    // SAFETY (both): tasks name rows of the output and items of the list, items name fibers or nonzeros of the
+                    // tree, its coordinates are rows of the stack; the block range lies in both panels and there is a
+                    // partial row for each slot.
+                    if route.fibers {
+                        let (leaf, val) = (tree.leaf.bind(), tree.values.bind());
+                        let bindings = [
+                            tasks.tasks.bind(),
+                            order,
+                            tree.ptr.bind(),
+                            tree.table.bind(),
+                            leaf,
+                            leaf,
+                            val,
+                            val,
+                            fp.bind(),
+                            output,
+                            partial,
+                        ];
+                        // SAFETY: see above.
+                        unsafe { r.launch(&by_fibers, &bindings, &p, groups_of_tasks) }?;
+                    } else {
+                        let fiber_of = route.fiber_of.as_ref().unwrap_or(&tree.ptr).bind();
+                        let bindings = [
+                            tasks.tasks.bind(),
+                            order,
+                            fiber_of,
+                            tree.table.bind(),
+                            tree.values.bind(),
+                            fp.bind(),
+                            output,
+                            partial,
+                        ];
+                        // SAFETY: see above.
+                        unsafe { r.launch(&by_nonzeros, &bindings, &p, groups_of_tasks) }?;
+                    }
+                    // The next launch adds to the same rows.
+                    r.barrier();
+                    if tasks.slots == 0 {
+                        continue;
+                    }
+                    let p = SpmmParams {
+                        alpha: T::ONE,
+                        beta: T::ONE,
+                        tasks: tasks.cut.len() as u32,
+                        width: p.width,
+                        b_stride: 0,
+                        b_offset: 0,
+                        c_stride: p.c_stride,
+                        c_offset: p.c_offset,
+                        read_c: 1,
+                        tail,
+                    };
+                    let items = tasks.cut.len() * piece.blocks.len();
+                    let bindings = [tasks.cut.bind(), partial, partial, output];
+                    // SAFETY: each cut row's slots were written by the launch before the barrier.
+                    unsafe { r.launch(&reduce, &bindings, &p, groups(device, items, WORKGROUP as usize, 1)) }?;
+                    r.barrier();
+                }
+            }
+            Ok::<_, Error>(())
+        })?;
+        drop(state);
+        self.note_kernel(seconds);
+        Ok(())
+    }
+}

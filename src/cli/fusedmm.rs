@@ -6,14 +6,15 @@ use sparsimd::plan::Op;
 use sparsimd::{Cpu, Csr, Mat, Result, Scalar, reference};
 
 use super::Verdict;
+use super::device::{self, Ran};
 use super::matrix::{Common, EdgeName, Measured, dense_bytes, sparse_bytes};
 use super::timing::{Check, Dtype, Times};
 
 /// Runs, verifies and times the operation.
 pub fn run(args: &Common) -> Result<Verdict> {
     match args.dtype {
-        Dtype::F32 => args.run::<f32>("fusedmm", by_edge),
-        Dtype::F64 => args.run::<f64>("fusedmm", by_edge),
+        Dtype::F32 => args.run::<f32>("fusedmm", by_edge, device::fusedmm),
+        Dtype::F64 => args.run::<f64>("fusedmm", by_edge, device::fusedmm),
     }
 }
 
@@ -58,5 +59,6 @@ fn measure<T: Scalar, F: Edge<T>>(
         check,
         flops: 4.0 * a.nnz() as f64 * args.n as f64,
         bytes: sparse_bytes(a, F::USES_VALUES) + 2.0 * dense_bytes::<T>(a.rows() + a.cols(), args.n),
+        ran: Ran::on_cpu(),
     })
 }

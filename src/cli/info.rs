@@ -4,6 +4,7 @@ use serde::Serialize;
 use sparsimd::machine::{Ceilings, MemoryPolicy, Source, TransparentHugePages};
 use sparsimd::{Arch, Cpu, Error, Machine, Result};
 
+use super::device::{Device, devices};
 use super::machine::{MachineArgs, ceilings, table};
 use super::{Verdict, output};
 
@@ -49,6 +50,9 @@ struct Info<'a> {
     huge_page_bytes: usize,
     reserved_huge_pages: usize,
     hwloc: bool,
+    devices: Vec<Device>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_devices: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ceilings: Option<Ceilings>,
 }
@@ -92,6 +96,7 @@ impl<'a> Info<'a> {
             distances: node.distances.clone(),
             cpus: cpus(i).collect::<sparsimd::machine::CpuSet>().to_string(),
         });
+        let devices = devices();
         Self {
             version: env!("CARGO_PKG_VERSION"),
             source: match machine.source() {
@@ -127,6 +132,8 @@ impl<'a> Info<'a> {
             huge_page_bytes: pages.size,
             reserved_huge_pages: pages.reserved,
             hwloc: cfg!(feature = "hwloc"),
+            no_devices: devices.as_ref().err().map(ToString::to_string),
+            devices: devices.unwrap_or_default(),
             ceilings,
         }
     }
@@ -178,6 +185,8 @@ fn text(info: &Info<'_>) -> String {
         "topology   {}",
         if info.hwloc { "hwloc is built in" } else { "from /sys: this build is without the feature 'hwloc'" }
     ));
+    lines.extend(info.devices.iter().enumerate().map(|(i, d)| format!("gpu:{i}      {}", d.text())));
+    lines.extend(info.no_devices.iter().map(|why| format!("gpu        {why}")));
     lines.extend(info.ceilings.as_ref().map(|ceilings| format!("\n{}", table(ceilings, info.f32_lanes))));
     lines.join("\n")
 }

@@ -10,6 +10,7 @@ use sparsimd::io::{Fill, ReadOptions, read_matrix};
 use sparsimd::plan::{Op, Path};
 use sparsimd::{Arch, Cpu, Csr, Error, Mat, Prepared, Result, Scalar, generate};
 
+use super::device::{DeviceName, Ran};
 use super::progress::Progress;
 use super::timing::{Check, Dtype, Speed, Times};
 use super::{Verdict, output};
@@ -98,6 +99,9 @@ pub struct Common {
     /// Number of threads [default: one per processor]
     #[arg(long, value_name = "T")]
     pub threads: Option<usize>,
+    /// Where it runs: cpu, gpu[:INDEX|:NAME] (a Vulkan device) or hetero[:adaptive|:SHARE] (both; SHARE of the work on the device)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: DeviceName,
     /// SIMD instruction set, one of those that `sparsimd info` lists [default: the widest]
     #[arg(long, value_name = "NAME")]
     pub arch: Option<String>,
@@ -155,6 +159,8 @@ pub struct Measured {
     pub flops: f64,
     /// Every operand once.
     pub bytes: f64,
+    /// Where it ran.
+    pub ran: Ran,
 }
 
 /// One line of JSON, or some of text.
@@ -166,6 +172,8 @@ struct Report {
     n: usize,
     nnz: usize,
     path: &'static str,
+    #[serde(flatten)]
+    ran: Ran,
     #[serde(flatten)]
     speed: Speed,
     #[serde(flatten)]
@@ -189,26 +197,40 @@ impl Common {
         builder.build()
     }
 
-    /// Loads the matrix, runs `measure` on it and reports.
+    /// Loads the matrix, runs `measure` or, where a device is asked for, `on_device` on it and reports.
     pub fn run<T: Scalar>(
         &self,
         op: &'static str,
         measure: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
+        on_device: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
     ) -> Result<Verdict> {
         let cpu = self.cpu()?;
         let a = cpu.install(|| self.source.load::<T>())?;
-        let done = measure(self, &cpu, &a)?;
-        let speed = Speed::new::<T>(&cpu, done.prepare_s, done.times, done.flops, done.bytes);
-        let path = if done.path == Path::Panel { "panel" } else { "direct" };
+        let done = match self.device {
+            DeviceName::Cpu => measure(self, &cpu, &a)?,
+            _ => on_device(self, &cpu, &a)?,
+        };
+        let mut speed = Speed::new::<T>(&cpu, done.prepare_s, done.times, done.flops, done.bytes);
+        let path = match &self.device {
+            DeviceName::Cpu if done.path == Path::Panel => "panel",
+            DeviceName::Cpu => "direct",
+            DeviceName::Gpu(_) => "gpu",
+            DeviceName::Hetero(_) => "hetero",
+        };
+        if self.device != DeviceName::Cpu {
+            // The peak is the processor's: no measure for a device.
+            speed = speed.without_peak();
+        }
         let (m, k, nnz) = (a.rows(), a.cols(), a.nnz());
-        let report = Report { op, m, k, n: self.n, nnz, path, speed, check: done.check };
+        let report = Report { op, m, k, n: self.n, nnz, path, ran: done.ran, speed, check: done.check };
         if self.json {
             output::json(&report)?;
         } else {
             let (plan, speed, check) = (&done.plan, report.speed.text(), report.check.text());
             output::line(&format!(
-                "{op}: A is {m} x {k} with {nnz} nonzeros, N = {}\nplan     {plan}\n{speed}\n{check}",
-                self.n
+                "{op}: A is {m} x {k} with {nnz} nonzeros, N = {}\nplan     {plan}\n{}{speed}\n{check}",
+                self.n,
+                report.ran.text().unwrap_or_default()
             ))?;
         }
         Ok(if report.check.verified == Some(false) { Verdict::Wrong } else { Verdict::Good })

@@ -4,6 +4,7 @@
 //! an error, which is one line.
 
 mod convert;
+mod device;
 mod fusedmm;
 mod generate;
 mod info;

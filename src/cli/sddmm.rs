@@ -5,6 +5,7 @@ use sparsimd::plan::Op;
 use sparsimd::{Cpu, Csr, Result, Scalar, reference};
 
 use super::Verdict;
+use super::device::{self, Ran};
 use super::matrix::{Common, EdgeName, Measured, dense_bytes, sparse_bytes};
 use super::timing::{Check, Dtype, Times};
 
@@ -14,8 +15,8 @@ pub fn run(args: &Common) -> Result<Verdict> {
         return Err(args.no_edge("sddmm"));
     }
     match args.dtype {
-        Dtype::F32 => args.run::<f32>("sddmm", measure),
-        Dtype::F64 => args.run::<f64>("sddmm", measure),
+        Dtype::F32 => args.run::<f32>("sddmm", measure, device::sddmm),
+        Dtype::F64 => args.run::<f64>("sddmm", measure, device::sddmm),
     }
 }
 
@@ -45,5 +46,6 @@ fn measure<T: Scalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> 
         check,
         flops: 2.0 * a.nnz() as f64 * args.n as f64,
         bytes: sparse_bytes(a, scaled) + dense_bytes::<T>(a.rows() + a.cols(), args.n) + dense_bytes::<T>(a.nnz(), 1),
+        ran: Ran::on_cpu(),
     })
 }

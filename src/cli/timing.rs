@@ -106,8 +106,20 @@ impl Speed {
         }
     }
 
+    /// The same without the processor's peak, which says nothing of another device.
+    pub fn without_peak(self) -> Self {
+        Self { peak_gflops: f64::NAN, peak_share: f64::NAN, ..self }
+    }
+
     /// In words, three lines.
     pub fn text(&self) -> String {
+        if self.peak_gflops.is_nan() {
+            return format!(
+                "prepare  {:.3e} s\ntime     {:.3e} s at best, {:.3e} s median of {} runs\n\
+                 speed    {:.2} GFLOP/s ({}); {:.2} GB/s",
+                self.prepare_s, self.min_s, self.median_s, self.runs, self.gflops, self.dtype, self.gbytes_per_s,
+            );
+        }
         format!(
             "prepare  {:.3e} s\ntime     {:.3e} s at best, {:.3e} s median of {} runs\n\
              speed    {:.2} GFLOP/s, {:.1} % of the FMA peak ({:.1} GFLOP/s: {}, {}, threads: {}); {:.2} GB/s",

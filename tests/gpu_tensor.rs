@@ -1,0 +1,253 @@
+//! MTTKRP, TTM, TTV, TEW and TS on a Vulkan device against naive loops, with the validation layer on. Without a device every
+//! test reports so and passes.
+#![cfg(feature = "vulkan")]
+
+use std::sync::OnceLock;
+
+use sparsimd::formats::{Csf, CsfKind, CsfSet, FiberCoo};
+use sparsimd::generate::{uniform_dense, uniform_values};
+use sparsimd::gpu::{DeviceOptions, DeviceScalar, Gpu, GpuTensor, Operator};
+use sparsimd::{CooTensor, Error, Mat, MatRef, reference};
+
+fn gpu() -> Option<Gpu> {
+    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
+    GPU.get_or_init(|| limited(DeviceOptions::default())).clone()
+}
+
+fn limited(options: DeviceOptions) -> Option<Gpu> {
+    match Gpu::validated(DeviceOptions { cache_dir: None, ..options }) {
+        Ok(gpu) => Some(gpu),
+        Err(e @ Error::Unavailable { .. }) => {
+            println!("skipped: no device ({e})");
+            None
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// `count` places at pseudo-random coordinates that crowd at small ones, without duplicates.
+fn tensor<T: DeviceScalar>(dims: &[usize], count: usize) -> CooTensor<T> {
+    let mut state = 12345u64;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 40) as f64 / (1u64 << 24) as f64
+    };
+    let coords = dims.iter().map(|&d| (0..count).map(|_| (next().powi(3) * d as f64) as u32).collect());
+    let mut made = CooTensor::new(dims.to_vec(), coords.collect(), uniform_values(count, 5)).unwrap();
+    made.sum_duplicates();
+    made
+}
+
+fn tensors<T: DeviceScalar>() -> Vec<CooTensor<T>> {
+    // Slices and fibers long enough to be cut, empty slices, order 2 to 5, a single nonzero, none.
+    let long = CooTensor::new(
+        vec![3, 2, 1000],
+        vec![vec![1; 1000], vec![0; 1000], (0..1000).collect()],
+        uniform_values(1000, 8),
+    );
+    let none = CooTensor::new(vec![4, 5, 6], vec![vec![]; 3], vec![]);
+    let one = CooTensor::new(vec![4, 1, 6], vec![vec![3], vec![0], vec![5]], uniform_values(1, 9));
+    vec![
+        tensor(&[30, 20], 200),
+        tensor(&[40, 7, 90], 6000),
+        tensor(&[5, 300, 11], 3000),
+        tensor(&[12, 13, 14, 15], 4000),
+        tensor(&[6, 5, 7, 4, 9], 2000),
+        long.unwrap(),
+        one.unwrap(),
+        none.unwrap(),
+    ]
+}
+
+/// The largest error of an MTTKRP in units of (n + order + 3) eps sum |x| |..|, n the nonzeros of the slice.
+fn mttkrp_error<T: DeviceScalar>(x: &CooTensor<T>, factors: &[Mat<T>], mode: usize, got: &Mat<T>) -> f64 {
+    let rank = got.cols();
+    let mut sums = vec![(0.0, 0.0); got.rows() * rank];
+    let mut counts = vec![0; got.rows()];
+    for p in 0..x.nnz() {
+        let i = x.coords(mode)[p] as usize;
+        counts[i] += 1;
+        for r in 0..rank {
+            let others = (0..x.order()).filter(|&m| m != mode);
+            let product: f64 = others.map(|m| factors[m].row(x.coords(m)[p] as usize)[r].to_f64()).product();
+            let term = x.values()[p].to_f64() * product;
+            sums[i * rank + r].0 += term;
+            sums[i * rank + r].1 += term.abs();
+        }
+    }
+    let mut worst: f64 = 0.0;
+    for i in 0..got.rows() {
+        for (r, value) in got.row(i).iter().enumerate() {
+            let (sum, magnitude) = sums[i * rank + r];
+            let bound = (counts[i] + x.order() + 3) as f64 * T::EPSILON.to_f64() * magnitude + f64::MIN_POSITIVE;
+            worst = worst.max((value.to_f64() - sum).abs() / bound);
+        }
+    }
+    worst
+}
+
+fn check_mttkrp<T: DeviceScalar>(gpu: &Gpu, ranks: &[usize]) {
+    for x in tensors::<T>() {
+        let one = CsfSet::from_coo(&x, CsfKind::One).unwrap();
+        let all = CsfSet::from_coo(&x, CsfKind::All).unwrap();
+        // Two trees with half of the nonzeros each, in different orders, as MM-CSF has them.
+        let half = |odd: usize, modes: &[usize]| {
+            let keep: Vec<usize> = (0..x.nnz()).filter(|p| p % 2 == odd).collect();
+            let coords = (0..x.order()).map(|m| keep.iter().map(|&p| x.coords(m)[p]).collect()).collect();
+            let values = keep.iter().map(|&p| x.values()[p]).collect();
+            Csf::from_coo(&CooTensor::new(x.dims().to_vec(), coords, values).unwrap(), modes).unwrap()
+        };
+        let forward: Vec<usize> = (0..x.order()).collect();
+        let backward: Vec<usize> = forward.iter().rev().copied().collect();
+        let formats: [(&str, GpuTensor<T>); 4] = [
+            ("coo", gpu.tensor(&x).unwrap()),
+            ("csf-one", gpu.tensor_of_parts(one.trees()).unwrap()),
+            ("csf-all", gpu.tensor_of_all(all.trees()).unwrap()),
+            ("mixed", gpu.tensor_of_parts(&[half(0, &forward), half(1, &backward)]).unwrap()),
+        ];
+        for &rank in ranks {
+            let factors: Vec<Mat<T>> =
+                x.dims().iter().enumerate().map(|(m, &d)| uniform_dense(d, rank, m as u64).unwrap()).collect();
+            let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();
+            let on_device = gpu.factors(&views).unwrap();
+            for (name, tensor) in &formats {
+                for mode in 0..x.order() {
+                    let mut out = gpu.zeros(x.dims()[mode], rank).unwrap();
+                    let mut got = Mat::zeros(x.dims()[mode], rank).unwrap();
+                    gpu.mttkrp(tensor, &on_device, mode, &mut out).unwrap();
+                    out.download(got.as_mut()).unwrap();
+                    let error = mttkrp_error(&x, &factors, mode, &got);
+                    assert!(error <= 1.0, "{name}, {:?}, mode {mode}, rank {rank}, {}: {error}", x.dims(), T::NAME);
+                    // The same bits again, in the same memory.
+                    let mut again = Mat::zeros(x.dims()[mode], rank).unwrap();
+                    gpu.mttkrp(tensor, &on_device, mode, &mut out).unwrap();
+                    out.download(again.as_mut()).unwrap();
+                    assert!((0..got.rows()).all(|i| got.row(i) == again.row(i)));
+                }
+            }
+        }
+    }
+    assert_eq!(gpu.validation_messages(), Vec::<String>::new());
+}
+
+#[test]
+fn mttkrp_f32() {
+    let Some(gpu) = gpu() else { return };
+    check_mttkrp::<f32>(&gpu, &[1, 5, 16, 33, 64]);
+}
+
+#[test]
+fn mttkrp_f64() {
+    let Some(gpu) = gpu() else { return };
+    if gpu.info().float64 {
+        check_mttkrp::<f64>(&gpu, &[8, 32]);
+    }
+}
+
+#[test]
+fn mttkrp_of_operands_that_are_cut() {
+    let Some(gpu) = limited(DeviceOptions { range_limit: Some(40 << 10), ..DeviceOptions::default() }) else { return };
+    // 40 KiB of a buffer at a time: trees of at most 1700 coordinates' quarter, factor panels of a few columns.
+    for x in tensors::<f32>().iter().filter(|x| x.nnz() > 0) {
+        let tensor = gpu.tensor(x).unwrap();
+        let factors: Vec<Mat<f32>> = x.dims().iter().map(|&d| uniform_dense(d, 48, d as u64).unwrap()).collect();
+        let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();
+        let on_device = gpu.factors(&views).unwrap();
+        for mode in 0..x.order() {
+            let mut out = gpu.zeros(x.dims()[mode], 48).unwrap();
+            let mut got = Mat::zeros(x.dims()[mode], 48).unwrap();
+            gpu.mttkrp(&tensor, &on_device, mode, &mut out).unwrap();
+            out.download(got.as_mut()).unwrap();
+            let error = mttkrp_error(x, &factors, mode, &got);
+            assert!(error <= 1.0, "{:?}, mode {mode}: {error}", x.dims());
+        }
+    }
+    assert_eq!(gpu.validation_messages(), Vec::<String>::new());
+}
+
+#[test]
+fn ttm_and_ttv() {
+    let Some(gpu) = gpu() else { return };
+    for x in tensors::<f32>() {
+        for mode in 0..x.order() {
+            let fibers = FiberCoo::new(x.clone(), mode).unwrap();
+            let on_device = gpu.fibers(&fibers).unwrap();
+            for rank in [1, 8, 33] {
+                let u: Mat<f32> = uniform_dense(x.dims()[mode], rank, 3).unwrap();
+                let gu = gpu.mat(u.as_ref()).unwrap();
+                let mut y = gpu.zeros(fibers.num_fibers(), rank).unwrap();
+                let mut got = Mat::zeros(fibers.num_fibers(), rank).unwrap();
+                gpu.ttm_into(&on_device, &gu, &mut y).unwrap();
+                y.download(got.as_mut()).unwrap();
+                let want = reference::ttm(&x, mode, u.as_ref(), fibers.coords()).unwrap();
+                let d = want.deviation(got.as_ref()).unwrap();
+                assert!(d.error <= 1.0, "ttm, {:?}, mode {mode}, rank {rank}: {d:?}", x.dims());
+            }
+            let v: Vec<f32> = uniform_values(x.dims()[mode], 4);
+            let gv = gpu.values(&v).unwrap();
+            let mut y = gpu.values(&vec![f32::NAN; fibers.num_fibers()]).unwrap();
+            let mut got = vec![0.0; fibers.num_fibers()];
+            gpu.ttv_into(&on_device, &gv, &mut y).unwrap();
+            y.download(&mut got).unwrap();
+            let want = reference::ttv(&x, mode, &v, fibers.coords()).unwrap();
+            let d = want.deviation(MatRef::new(&got, got.len(), 1, 1).unwrap()).unwrap();
+            assert!(d.error <= 1.0, "ttv, {:?}, mode {mode}: {d:?}", x.dims());
+        }
+    }
+    assert_eq!(gpu.validation_messages(), Vec::<String>::new());
+}
+
+#[test]
+fn elementwise_rounds_as_the_processor_does() {
+    // A second device, whose values do not fit one kernel.
+    for gpu in [gpu(), limited(DeviceOptions { range_limit: Some(4096), ..DeviceOptions::default() })] {
+        let Some(gpu) = gpu else { return };
+        let x: Vec<f32> = uniform_values(5000, 1);
+        let y: Vec<f32> = uniform_values(5000, 2);
+        let (gx, gy) = (gpu.values(&x).unwrap(), gpu.values(&y).unwrap());
+        let mut gz = gpu.values(&x).unwrap();
+        let mut z = vec![0.0; 5000];
+        type Case = (Operator, fn(f32, f32) -> f32);
+        let cases: [Case; 4] = [
+            (Operator::Add, |x, y| x + y),
+            (Operator::Sub, |x, y| x - y),
+            (Operator::Mul, |x, y| x * y),
+            (Operator::Div, |x, y| x / y),
+        ];
+        for (operator, f) in cases {
+            // Vulkan rounds sums and products correctly, quotients to 2.5 units in the last place.
+            let near = |got: f32, want: f32| match operator {
+                Operator::Div => (got - want).abs() <= 2.5 * f32::EPSILON * want.abs(),
+                _ => got == want,
+            };
+            gpu.tew(&gx, operator, &gy, &mut gz).unwrap();
+            gz.download(&mut z).unwrap();
+            assert!(z.iter().zip(x.iter().zip(&y)).all(|(&z, (&x, &y))| near(z, f(x, y))), "tew {operator:?}");
+            gpu.ts(&gx, operator, 0.3, &mut gz).unwrap();
+            gz.download(&mut z).unwrap();
+            assert!(z.iter().zip(&x).all(|(&z, &x)| near(z, f(x, 0.3))), "ts {operator:?}");
+        }
+        let shorter = gpu.values(&x[..7]).unwrap();
+        assert!(matches!(gpu.tew(&gx, Operator::Add, &shorter, &mut gz), Err(Error::Shape { .. })));
+        assert_eq!(gpu.validation_messages(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn wrong_operands_are_errors() {
+    let Some(gpu) = gpu() else { return };
+    let x = tensor::<f32>(&[4, 5, 6], 30);
+    let tensor = gpu.tensor(&x).unwrap();
+    let views: Vec<Mat<f32>> = [4, 5, 6].map(|d| Mat::zeros(d, 3).unwrap()).into();
+    let refs: Vec<_> = views.iter().map(Mat::as_ref).collect();
+    let mut factors = gpu.factors(&refs).unwrap();
+    let mut out = gpu.zeros(4, 3).unwrap();
+    assert!(matches!(gpu.mttkrp(&tensor, &factors, 3, &mut out), Err(Error::Argument { name: "mode", .. })));
+    assert!(matches!(gpu.mttkrp(&tensor, &factors, 1, &mut out), Err(Error::Shape { .. })));
+    assert!(matches!(factors.set(0, refs[1]), Err(Error::Shape { .. })));
+    assert!(matches!(factors.set(9, refs[1]), Err(Error::Argument { .. })));
+    assert!(matches!(gpu.tensor_of_parts::<f32>(&[]), Err(Error::Structure { .. })));
+    let two = gpu.factors(&refs[..2]).unwrap();
+    assert!(matches!(gpu.mttkrp(&tensor, &two, 0, &mut out), Err(Error::Shape { .. })));
+    gpu.mttkrp(&tensor, &factors, 0, &mut out).unwrap();
+}

@@ -9,6 +9,7 @@ mod cpuset;
 mod describe;
 #[cfg(feature = "hwloc")]
 mod hwloc;
+mod models;
 mod page_buffer;
 mod pages;
 mod peak;
@@ -22,6 +23,7 @@ use sparsimd_kernels::Arch;
 
 pub use ceilings::{Ceilings, LevelCeiling, Rate, clock_ghz};
 pub use cpuset::CpuSet;
+pub use models::{Accesses, Fpga, FpgaDesign, Granularity, TensorCounts, TensorOp, TreeCounts, Work};
 pub use page_buffer::PageBuffer;
 pub use pages::{MemoryMode, MemoryPolicy, move_pages, page_bytes, page_nodes};
 pub use peak::{add_peak, fma_peak};

@@ -87,3 +87,64 @@ fn bad_machines_and_lists_are_one_line() {
     assert!(refusal(&["info", "--machine", "core:2", "--ceilings"]).contains("described"));
     assert!(refusal(&["info", "--fresh"]).contains("--ceilings"));
 }
+
+/// A folder that is removed at the end.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sparsimd-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn rooflines_are_drawn_and_ceilings_remembered() {
+    let folder = Folder::new("roofline");
+    let out = folder.0.join("pictures/deep");
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sparsimd"));
+        let output = command.args(args).env("XDG_CACHE_HOME", folder.0.join("cache")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output
+    };
+    let out_text = out.to_str().unwrap();
+    for (input, labels) in [
+        (["--random", "200x300@0.5"], &["SpMM", "SDDMM", "FusedMM"][..]),
+        (["--generate", "skew:40x30x20:2000"], &["TEW", "TS", "TTV", "TTM", "MTTKRP"]),
+    ] {
+        let output = run(&[&["roofline", "--json", "--repeat", "3", "--out", out_text], &input[..]].concat());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let svg = std::fs::read_to_string(out.join("roofline.svg")).unwrap();
+        let points = report["points"].as_array().unwrap();
+        assert_eq!(points.len(), labels.len());
+        for (point, label) in points.iter().zip(labels) {
+            assert_eq!(point["label"], *label);
+            assert!(point["gflops"].as_f64().unwrap() > 0.0 && point["intensity"].as_f64().unwrap() > 0.0, "{point}");
+            assert!(svg.contains(&format!("{label} ")), "{label} is not in the picture");
+        }
+        for line in ["L1 ", "DRAM ", "multiply-add peak", "vector add peak"] {
+            assert!(svg.contains(line), "{line} is not in the picture");
+        }
+        let png = std::fs::read(out.join("roofline.png")).unwrap();
+        assert!(png.starts_with(b"\x89PNG") && png.len() > 10_000);
+    }
+    // Measured once above, read from disk now.
+    let again = run(&["info", "--ceilings", "--json"]);
+    assert!(again.stderr.is_empty(), "{}", String::from_utf8_lossy(&again.stderr));
+    let info: Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert!(info["ceilings"]["fma_f32"]["all"].as_f64().unwrap() > 0.0);
+    // A file that is not ours is measured anew instead of believed.
+    let file = std::fs::read_dir(folder.0.join("cache/sparsimd")).unwrap().next().unwrap().unwrap().path();
+    std::fs::write(&file, "{}").unwrap();
+    assert!(!run(&["info", "--ceilings"]).stderr.is_empty());
+    assert!(refusal(&["roofline", "--generate", "skew:4x3x2:5", "--mode", "3"]).contains("not a mode"));
+    assert!(refusal(&["roofline", "--matrix", "/nowhere.mtx"]).contains("/nowhere.mtx"));
+}

@@ -41,10 +41,13 @@ struct Origin {
 
 /// `MxK@SPARSITY`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct RandomSpec {
-    rows: usize,
-    cols: usize,
-    sparsity: f64,
+pub struct RandomSpec {
+    /// M.
+    pub rows: usize,
+    /// K.
+    pub cols: usize,
+    /// Probability that a place is zero.
+    pub sparsity: f64,
 }
 
 impl FromStr for RandomSpec {

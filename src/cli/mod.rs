@@ -12,7 +12,9 @@ mod interrupt;
 mod machine;
 mod matrix;
 mod output;
+mod plot;
 mod progress;
+mod roofline;
 mod sddmm;
 mod spmm;
 mod stats;
@@ -57,6 +59,8 @@ enum Command {
     Sddmm(matrix::Common),
     /// E = f(C B^T at the nonzeros of A) D, without storing the entries.
     Fusedmm(matrix::Common),
+    /// Measure the machine and the operations on an input, and draw both.
+    Roofline(roofline::Args),
     /// Write a matrix file in another format; the endings of the names tell which.
     Convert(convert::Args),
     /// Make a synthetic sparse tensor and write it to a file.
@@ -83,6 +87,7 @@ impl Command {
             Self::Spmm(args) => spmm::run(args),
             Self::Sddmm(args) => sddmm::run(args),
             Self::Fusedmm(args) => fusedmm::run(args),
+            Self::Roofline(args) => roofline::run(args),
             Self::Convert(args) => convert::run(args),
             Self::Generate(args) => generate::run(args),
             Self::Ttm(args) => tensor_ops::ttm(args),

@@ -9,7 +9,8 @@ use core::any::TypeId;
 
 use pulp::Simd;
 
-use crate::Scalar;
+use crate::rows::{CHUNK, Gathered, Offsets};
+use crate::{Scalar, tile};
 
 /// Dots of one group.
 const GROUP: usize = 4;
@@ -17,16 +18,7 @@ const GROUP: usize = 4;
 /// Groups of one register, at most: 16 lanes.
 const GROUPS: usize = 4;
 
-/// Where the rows B_(j_t) are. Traits and not closures: a closure that is not inlined loses the target features.
-pub(crate) trait RowSource<T> {
-    /// Rows t to t + 3 of `n`, any valid ones in the place of those past the last; may prefetch `bytes` of later ones.
-    ///
-    /// # Safety
-    /// There is a row t.
-    unsafe fn rows(&self, t: usize, n: usize, bytes: usize) -> [*const T; GROUP];
-}
-
-/// Where the dots go.
+/// Where the dots go. A trait and not a closure: a closure that is not inlined loses the target features.
 pub(crate) trait Sink<T: Scalar> {
     /// Takes the dots of t = `at`, `at` + 1, ..., the first `lanes` lanes of `dots`.
     ///
@@ -45,17 +37,18 @@ pub(crate) unsafe fn dots<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>
     mask: T::Mask<S>,
     c: &[T::Vector<S>; NV],
     n: usize,
-    rows: &impl RowSource<T>,
+    rows: &Gathered<T>,
     sink: &impl Sink<T>,
 ) {
     let lanes = T::lanes::<S>();
+    let bytes = NV * lanes * size_of::<T>();
     let mut t = 0;
     // SAFETY: groups begin at rows below n, and registers of dots at places below n: the caller's promise.
     unsafe {
         while t + lanes <= n {
             let mut groups = [T::splat(simd, T::ZERO); GROUPS];
             for g in 0..lanes.div_ceil(GROUP) {
-                groups[g] = group::<S, T, NV, TAIL>(simd, mask, c, t + g * GROUP, n, rows);
+                groups[g] = group::<S, T, NV, TAIL>(simd, mask, c, rows.group(t + g * GROUP, n, bytes));
             }
             sink.emit(simd, t, lanes, join::<S, T>(simd, groups));
             t += lanes;
@@ -65,7 +58,7 @@ pub(crate) unsafe fn dots<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>
             let mut groups = [T::splat(simd, T::ZERO); GROUPS];
             for g in 0..lanes.div_ceil(GROUP) {
                 if g * GROUP < rest {
-                    groups[g] = group::<S, T, NV, TAIL>(simd, mask, c, t + g * GROUP, n, rows);
+                    groups[g] = group::<S, T, NV, TAIL>(simd, mask, c, rows.group(t + g * GROUP, n, bytes));
                 }
             }
             sink.emit(simd, t, rest, join::<S, T>(simd, groups));
@@ -73,30 +66,100 @@ pub(crate) unsafe fn dots<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>
     }
 }
 
-/// Four dots, from row `t` on: their sums by lane, as far as one register holds them apart.
+/// out_t for t in 0..n, rows packed `NV` vectors apart and named by the next offsets.
 ///
 /// # Safety
-/// As [`dots`], t < n.
+/// `offsets` has `n` more offsets rounded up to a word, all of them (the padding too) rows of the panel, and `sink` room
+/// for n dots.
+#[inline(always)]
+pub(crate) unsafe fn dots_packed<S: Simd, T: Scalar, const NV: usize>(
+    simd: S,
+    c: &[T::Vector<S>; NV],
+    n: usize,
+    offsets: &mut Offsets,
+    panel: *const T,
+    sink: &impl Sink<T>,
+) {
+    let lanes = T::lanes::<S>();
+    // Only whole vectors are packed: no tail, and no mask.
+    let mask = T::first_lanes(simd, 0);
+    let zero = T::splat(simd, T::ZERO);
+    let mut t = 0;
+    // SAFETY: a word is taken for every eight dots begun; dots below n have room: the caller's promise.
+    unsafe {
+        if lanes == 2 * CHUNK {
+            while t + lanes <= n {
+                let (a, b) = (offsets.take(), offsets.take());
+                let groups = [a, a >> 32, b, b >> 32].map(|word| packed_rows::<T>(panel, NV * lanes, word));
+                let mut sums = [zero; GROUPS];
+                for g in 0..GROUPS {
+                    sums[g] = group::<S, T, NV, false>(simd, mask, c, groups[g]);
+                }
+                sink.emit(simd, t, lanes, join::<S, T>(simd, sums));
+                t += lanes;
+            }
+        }
+        while t < n {
+            let rest = (n - t).min(lanes.max(CHUNK));
+            let mut sums = [zero; GROUPS];
+            let mut word = 0;
+            for g in 0..GROUPS {
+                if g * GROUP < rest {
+                    word = if g % 2 == 0 { offsets.take() } else { word >> 32 };
+                    let rows = packed_rows::<T>(panel, NV * lanes, word);
+                    if lanes > GROUP {
+                        sums[g] = group::<S, T, NV, false>(simd, mask, c, rows);
+                    } else {
+                        // A group is a register of dots, or several.
+                        for u in (0..GROUP.min(rest - g * GROUP)).step_by(lanes) {
+                            let mut part = [rows[u]; GROUP];
+                            part[..lanes].copy_from_slice(&rows[u..u + lanes]);
+                            let dots = group::<S, T, NV, false>(simd, mask, c, part);
+                            sink.emit(simd, t + g * GROUP + u, lanes.min(rest - g * GROUP - u), dots);
+                        }
+                    }
+                }
+            }
+            if lanes > GROUP {
+                sink.emit(simd, t, rest, join::<S, T>(simd, sums));
+            }
+            t += rest;
+        }
+    }
+}
+
+/// The rows named by the low four offsets of `word`.
+#[inline(always)]
+fn packed_rows<T>(panel: *const T, row: usize, mut word: u64) -> [*const T; GROUP] {
+    let mut rows = [panel; GROUP];
+    for r in &mut rows {
+        *r = panel.wrapping_add((word & 255) as usize * row);
+        word >>= 8;
+    }
+    rows
+}
+
+/// Four dots with the rows at `rows`: their sums by lane, as far as one register holds them apart.
+///
+/// # Safety
+/// The rows are valid for reads of the tile.
 #[inline(always)]
 unsafe fn group<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
     simd: S,
     mask: T::Mask<S>,
     c: &[T::Vector<S>; NV],
-    t: usize,
-    n: usize,
-    rows: &impl RowSource<T>,
+    rows: [*const T; GROUP],
 ) -> T::Vector<S> {
     // Fewer lanes than a group: as many dots as there are lanes.
     let dots = GROUP.min(T::lanes::<S>());
     let mut sums = [T::splat(simd, T::ZERO); GROUP];
     // SAFETY: the caller's promise.
     unsafe {
-        let rows = rows.rows(t, n, NV * T::lanes::<S>() * size_of::<T>());
-        for j in 0..NV {
-            for u in 0..dots {
-                let p = rows[u].add(j * T::lanes::<S>());
-                let b = if TAIL && j == NV - 1 { T::load_masked(simd, mask, p) } else { T::load(simd, p) };
-                sums[u] = if j == 0 { T::vmul(simd, c[0], b) } else { T::vmul_add(simd, c[j], b, sums[u]) };
+        for u in 0..dots {
+            let b = tile::load::<S, T, NV, TAIL>(simd, mask, rows[u]);
+            sums[u] = T::vmul(simd, c[0], b[0]);
+            for j in 1..NV {
+                sums[u] = T::vmul_add(simd, c[j], b[j], sums[u]);
             }
         }
     }

@@ -7,7 +7,6 @@
 
 use pulp::Simd;
 
-use crate::dot::RowSource;
 use crate::{Scalar, prefetch_row, tile};
 
 /// Rows of B at `base + columns[t] * stride`; the row `ahead` nonzeros later is prefetched.
@@ -27,7 +26,7 @@ impl<T> Gathered<T> {
     /// # Safety
     /// `columns` is valid for reads up to t and `last`, and its indices are rows of B.
     #[inline(always)]
-    unsafe fn row(&self, t: usize, bytes: usize) -> *const T {
+    pub unsafe fn row(&self, t: usize, bytes: usize) -> *const T {
         // SAFETY: the caller's promise.
         unsafe {
             if self.ahead > 0 {
@@ -37,11 +36,13 @@ impl<T> Gathered<T> {
             self.base.add(*self.columns.add(t) as usize * self.stride)
         }
     }
-}
 
-impl<T> RowSource<T> for Gathered<T> {
+    /// Rows t to t + 3 of `n`, the last one again for those past it; `bytes` of later ones prefetched.
+    ///
+    /// # Safety
+    /// As [`Gathered::row`], t < n.
     #[inline(always)]
-    unsafe fn rows(&self, t: usize, n: usize, bytes: usize) -> [*const T; 4] {
+    pub unsafe fn group(&self, t: usize, n: usize, bytes: usize) -> [*const T; 4] {
         let mut rows = [self.base; 4];
         for u in 0..4 {
             // SAFETY: the caller's promise; past the last row, the last one again.
@@ -51,27 +52,56 @@ impl<T> RowSource<T> for Gathered<T> {
     }
 }
 
-/// Rows of a panel packed in L1, `row` elements apart, at 8-bit offsets, padded with zeros to whole chunks of 8.
-pub(crate) struct Packed<T> {
-    pub offsets: *const u8,
-    pub panel: *const T,
-    pub row: usize,
+/// Offsets in one word.
+pub(crate) const CHUNK: usize = 8;
+
+/// The offsets of a cell, eight to a word, read two words ahead.
+///
+/// A load of offsets in program order just before the loads that need them waits its turn behind all older loads, and the
+/// rows behind it: 5.5 cycles per row of eight vectors where 4.4 is what sequential rows take. Two words ahead: 4.8.
+pub(crate) struct Offsets {
+    next: *const u8,
+    words: [u64; 2],
 }
 
-impl<T> RowSource<T> for Packed<T> {
+impl Offsets {
+    /// The stream that begins at `offsets`.
+    ///
+    /// # Safety
+    /// Two words more than are taken are valid for reads, here and as long as words are taken.
     #[inline(always)]
-    unsafe fn rows(&self, t: usize, _: usize, _: usize) -> [*const T; 4] {
-        let mut rows = [self.panel; 4];
-        // SAFETY: the caller's promise; a group of four is inside a chunk, and the padding names row 0.
+    pub unsafe fn new(offsets: *const u8) -> Self {
+        // SAFETY: the caller's promise.
         unsafe {
-            let mut word = u32::from_le(self.offsets.add(t).cast::<u32>().read_unaligned());
-            for row in &mut rows {
-                *row = self.panel.add((word & 255) as usize * self.row);
-                word >>= 8;
-            }
+            let words = [word_at(offsets), word_at(offsets.add(CHUNK))];
+            Self { next: offsets.add(2 * CHUNK), words }
         }
-        rows
     }
+
+    /// The next eight offsets, the first in the low byte.
+    ///
+    /// # Safety
+    /// As [`Offsets::new`].
+    #[inline(always)]
+    pub unsafe fn take(&mut self) -> u64 {
+        let word = self.words[0];
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.words = [self.words[1], word_at(self.next)];
+            self.next = self.next.add(CHUNK);
+        }
+        word
+    }
+}
+
+/// Eight offsets at `p`.
+///
+/// # Safety
+/// They are valid for reads.
+#[inline(always)]
+unsafe fn word_at(p: *const u8) -> u64 {
+    // SAFETY: the caller's promise.
+    u64::from_le(unsafe { p.cast::<u64>().read_unaligned() })
 }
 
 /// y + sum over t in 0..n of weights_t * row(t), rows given by `rows`.
@@ -155,21 +185,17 @@ fn add_sets<S: Simd, T: Scalar, const SETS: usize, const NV: usize>(
     y
 }
 
-/// Offsets in one load.
-pub(crate) const CHUNK: usize = 8;
-
-/// y + sum over t in 0..n of weights_t * (row offsets_t of the packed panel), rows `NV` vectors apart.
+/// y + sum over t in 0..n of weights_t * (row of the packed panel at the next offset), rows `NV` vectors apart.
 ///
 /// # Safety
-/// `weights` holds `n` elements, `offsets` `n` rounded up to a whole chunk and one chunk more (read ahead, not used);
-/// the panel has every row that an offset names.
+/// `weights` holds `n` elements, `offsets` has `n` more offsets rounded up to a word, and the panel every row they name.
 #[inline(always)]
 pub(crate) unsafe fn axpy_packed<S: Simd, T: Scalar, const NV: usize>(
     simd: S,
     y: [T::Vector<S>; NV],
     n: usize,
     weights: *const T,
-    offsets: *const u8,
+    offsets: &mut Offsets,
     panel: *const T,
 ) -> [T::Vector<S>; NV] {
     // SAFETY: the caller's promise is the callee's. Sets as in `axpy_gathered`.
@@ -192,43 +218,41 @@ unsafe fn axpy_packed_sets<S: Simd, T: Scalar, const SETS: usize, const NV: usiz
     y: [T::Vector<S>; NV],
     n: usize,
     weights: *const T,
-    offsets: *const u8,
+    offsets: &mut Offsets,
     panel: *const T,
 ) -> [T::Vector<S>; NV] {
     let mut acc = [[T::splat(simd, T::ZERO); NV]; SETS];
     acc[0] = y;
     let row = NV * T::lanes::<S>();
     let mut weights = weights;
-    let mut offsets = offsets;
-    // SAFETY: reads of weights stay below n, of offsets below n rounded up plus a chunk; rows are in the panel.
+    // SAFETY: reads of weights stay below n, as many words are taken as hold n offsets; rows are in the panel.
     unsafe {
         let end = weights.add(n & !(CHUNK - 1));
-        let mut word = u64::from_le(offsets.cast::<u64>().read_unaligned());
         while weights < end {
-            // The next chunk's offsets are on their way while this one's rows are added.
-            offsets = offsets.add(CHUNK);
-            let next = u64::from_le(offsets.cast::<u64>().read_unaligned());
+            let mut word = offsets.take();
             for t in 0..CHUNK {
                 step::<S, T, NV>(simd, &mut acc[t % SETS], *weights.add(t), panel.add((word & 255) as usize * row));
                 word >>= 8;
             }
             weights = weights.add(CHUNK);
-            word = next;
         }
         let mut rest = n & (CHUNK - 1);
-        if rest >= 4 {
-            for t in 0..4 {
-                step::<S, T, NV>(simd, &mut acc[t % SETS], *weights.add(t), panel.add((word & 255) as usize * row));
-                word >>= 8;
+        if rest > 0 {
+            let mut word = offsets.take();
+            if rest >= 4 {
+                for t in 0..4 {
+                    step::<S, T, NV>(simd, &mut acc[t % SETS], *weights.add(t), panel.add((word & 255) as usize * row));
+                    word >>= 8;
+                }
+                weights = weights.add(4);
+                rest -= 4;
             }
-            weights = weights.add(4);
-            rest -= 4;
-        }
-        while rest > 0 {
-            step::<S, T, NV>(simd, &mut acc[SETS - 1], *weights, panel.add((word & 255) as usize * row));
-            word >>= 8;
-            weights = weights.add(1);
-            rest -= 1;
+            while rest > 0 {
+                step::<S, T, NV>(simd, &mut acc[SETS - 1], *weights, panel.add((word & 255) as usize * row));
+                word >>= 8;
+                weights = weights.add(1);
+                rest -= 1;
+            }
         }
     }
     add_sets::<S, T, SETS, NV>(simd, acc)

@@ -13,8 +13,8 @@
 use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_compiled;
-use crate::dot::{Sink, dots};
-use crate::rows::{Gathered, Packed};
+use crate::dot::{Sink, dots, dots_packed};
+use crate::rows::{Gathered, Offsets};
 use crate::spmm::Cell;
 use crate::tile::{self, Tile, tiles, with_width};
 use crate::{Arch, Scalar, prefetch_row};
@@ -240,11 +240,10 @@ unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
 ) {
     let mask = T::first_lanes(simd, tile.rest);
     let output = Output::new::<S>(task.out, task.values, tile, task.n);
-    let row_len = NV * T::lanes::<S>();
-    let mut offsets = task.cell.offsets.as_ptr();
     let mut own = 0;
     // SAFETY: the promise of `sddmm_panel`; offsets advance over the cell's own.
     unsafe {
+        let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
         let b = task.b.add(tile.start);
         tile::pack::<S, T, NV, TAIL>(simd, mask, b, task.ldb, task.width, None, task.scratch);
         for (v, visit) in task.cell.visits.iter().enumerate() {
@@ -260,10 +259,8 @@ unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
             let c = task.c.add(visit.row as usize * task.ldc + tile.start);
             // The packed rows end in zeros, so that only the row of C needs the mask.
             let c = tile::load::<S, T, NV, TAIL>(simd, mask, c);
-            let rows = Packed { offsets, panel: task.scratch.cast_const(), row: row_len };
-            dots::<S, T, NV, false>(simd, mask, &c, nnz, &rows, &output.at(start));
+            dots_packed::<S, T, NV>(simd, &c, nnz, &mut offsets, task.scratch, &output.at(start));
             own += nnz;
-            offsets = offsets.add(nnz.next_multiple_of(8));
         }
     }
 }

@@ -17,7 +17,7 @@
 use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_compiled;
-use crate::rows::{Gathered, axpy_gathered, axpy_packed};
+use crate::rows::{Gathered, Offsets, axpy_gathered, axpy_packed};
 use crate::tile::{self, Tile, tiles, with_width};
 use crate::{Arch, Scalar};
 
@@ -235,7 +235,7 @@ pub struct Visit {
 pub struct Cell<'a> {
     /// The rows.
     pub visits: &'a [Visit],
-    /// Column in the panel of each nonzero; each visit's are padded to whole chunks of 8, and one chunk follows the last.
+    /// Column in the panel of each nonzero; each visit's are padded to whole words of 8, and two words follow the last.
     pub offsets: &'a [u8],
 }
 
@@ -304,9 +304,9 @@ unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
 ) {
     let mask = T::first_lanes(simd, tile.rest);
     let mut weights = task.weights;
-    let mut offsets = task.cell.offsets.as_ptr();
     // SAFETY: the promise of `spmm_panel`; weights and offsets advance over the cell's own.
     unsafe {
+        let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
         tile::pack::<S, T, NV, TAIL>(
             simd,
             mask,
@@ -326,10 +326,9 @@ unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
                     *x = T::vmul(simd, factor, *x);
                 }
             }
-            let sum = axpy_packed::<S, T, NV>(simd, sum, nnz, weights, offsets, task.scratch);
+            let sum = axpy_packed::<S, T, NV>(simd, sum, nnz, weights, &mut offsets, task.scratch);
             tile::store::<S, T, NV, TAIL>(simd, mask, c, sum);
             weights = weights.add(nnz);
-            offsets = offsets.add(nnz.next_multiple_of(8));
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A *cell* is one row block crossed with one panel of columns; a *visit* is one row's nonzeros in a cell. While the
 //! panel of B is in L1, all the visits of the cell pass over it. Column offsets inside a panel take 8 bits, are padded to
-//! whole chunks of 8 per visit, and are kept apart from the values, so that new values are one copy. The visits of a cell
+//! whole words of 8 per visit, and are kept apart from the values, so that new values are one copy. The visits of a cell
 //! are ordered by their number of nonzeros: trip counts that change from row to row cost a branch miss per visit.
 
 use std::ops::Range;
@@ -15,7 +15,7 @@ use super::csr::Pattern;
 /// Widest panel that 8-bit offsets can address.
 pub const MAX_WIDTH: usize = 256;
 
-/// Offsets of one load in the kernels.
+/// Offsets of one word in the kernels.
 const CHUNK: usize = 8;
 
 /// The nonzeros of a pattern in row blocks x column panels.
@@ -215,7 +215,7 @@ impl Block {
         visits = counting_sort(&visits, panels as usize, |v| v.panel as usize);
         let mut block = Self { first: row_ptr[rows.start], rows, ..Self::default() };
         let padded = |nnz: u32| (nnz as usize).next_multiple_of(CHUNK);
-        block.offsets.reserve_exact(visits.iter().map(|v| padded(v.nnz)).sum::<usize>() + CHUNK);
+        block.offsets.reserve_exact(visits.iter().map(|v| padded(v.nnz)).sum::<usize>() + 2 * CHUNK);
         block.visits.reserve_exact(visits.len());
         block.starts.reserve_exact(visits.len());
         let mut nonzeros = 0;
@@ -233,8 +233,8 @@ impl Block {
             block.offsets.resize(block.offsets.len().next_multiple_of(CHUNK), 0);
             nonzeros += nnz as usize;
         }
-        // The kernels read one chunk ahead.
-        block.offsets.resize(block.offsets.len() + CHUNK, 0);
+        // The kernels read two words ahead.
+        block.offsets.resize(block.offsets.len() + 2 * CHUNK, 0);
         block
     }
 

@@ -2,11 +2,11 @@
 
 use crate::formats::Pattern;
 
-/// Widths of panels at which visits are counted.
-const WIDTHS: [usize; 4] = [32, 64, 128, 256];
+/// Binary logarithms of the widths of panels at which visits are counted: 32, 64, 128, 256.
+const WIDTH_BITS: [u32; 4] = [5, 6, 7, 8];
 
 /// Rows that are looked at for the number of visits; more would tell the same.
-const SAMPLE: usize = 2048;
+const SAMPLE: usize = 512;
 
 /// Facts about a sparsity pattern.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub struct Stats {
     /// Most nonzeros in a row.
     pub max_row: usize,
     /// Mean nonzeros of a row in a panel of 32, 64, 128 and 256 columns where it has any.
-    per_visit: [f64; WIDTHS.len()],
+    per_visit: [f64; WIDTH_BITS.len()],
 }
 
 impl Stats {
@@ -31,18 +31,18 @@ impl Stats {
         let lens = || pattern.row_ptr().windows(2).map(|w| w[1] - w[0]);
         let rows = pattern.rows();
         let step = rows.div_ceil(SAMPLE).max(1);
-        let mut per_visit = [0.0; WIDTHS.len()];
-        for (mean, width) in per_visit.iter_mut().zip(WIDTHS) {
-            let (mut visits, mut nnz) = (0usize, 0usize);
-            for i in (0..rows).step_by(step) {
-                let row = pattern.row(i);
-                nnz += row.len();
+        let mut visits = [0usize; WIDTH_BITS.len()];
+        let mut nnz = 0;
+        for i in (0..rows).step_by(step) {
+            let row = pattern.row(i);
+            nnz += row.len();
+            for (visits, bits) in visits.iter_mut().zip(WIDTH_BITS) {
                 // Neighbours in different panels; unsorted rows count too many, and are seldom.
-                visits += usize::from(!row.is_empty());
-                visits += row.windows(2).filter(|w| w[0] / width as u32 != w[1] / width as u32).count();
+                *visits += usize::from(!row.is_empty());
+                *visits += row.windows(2).filter(|w| (w[0] ^ w[1]) >> bits != 0).count();
             }
-            *mean = nnz as f64 / visits.max(1) as f64;
         }
+        let per_visit = visits.map(|visits| nnz as f64 / visits.max(1) as f64);
         Self {
             rows,
             cols: pattern.cols(),
@@ -56,7 +56,7 @@ impl Stats {
     /// The size of `pattern` and nothing else, without a pass over it: enough for the direct path.
     pub(crate) fn size_of(pattern: &Pattern) -> Self {
         let (rows, cols, nnz) = (pattern.rows(), pattern.cols(), pattern.nnz());
-        Self { rows, cols, nnz, empty_rows: 0, max_row: 0, per_visit: [0.0; WIDTHS.len()] }
+        Self { rows, cols, nnz, empty_rows: 0, max_row: 0, per_visit: [0.0; WIDTH_BITS.len()] }
     }
 
     /// Share of the entries that are nonzero.
@@ -66,9 +66,10 @@ impl Stats {
 
     /// Mean nonzeros of a row in a panel of `width` columns where it has any, interpolated between the counted widths.
     pub fn per_visit(&self, width: usize) -> f64 {
-        let upper = WIDTHS.iter().position(|&w| w >= width).unwrap_or(WIDTHS.len() - 1);
+        let width_of = |bits: u32| 1usize << bits;
+        let upper = WIDTH_BITS.iter().position(|&bits| width_of(bits) >= width).unwrap_or(WIDTH_BITS.len() - 1);
         let lower = upper.saturating_sub(1);
-        let (w0, w1) = (WIDTHS[lower] as f64, WIDTHS[upper] as f64);
+        let (w0, w1) = (width_of(WIDTH_BITS[lower]) as f64, width_of(WIDTH_BITS[upper]) as f64);
         let share = if w1 > w0 { ((width as f64 - w0) / (w1 - w0)).clamp(0.0, 1.0) } else { 0.0 };
         self.per_visit[lower] + share * (self.per_visit[upper] - self.per_visit[lower])
     }

@@ -5,6 +5,7 @@
 
 use pulp::{Simd, WithSimd};
 
+use crate::arch::dispatch_compiled;
 use crate::{Arch, Scalar, store_streaming, stream_fence};
 
 /// An elementary operation.
@@ -38,14 +39,17 @@ pub fn elementwise<T: Scalar>(arch: Arch, op: Arithmetic, x: &[T], z: Second<'_,
     if let Second::Values(z) = z {
         assert_eq!(x.len(), z.len(), "x and z have one length");
     }
-    arch.dispatch(Elementwise { op, x, z, y, stream });
+    let task = Elementwise { op, x, z, y: y.as_mut_ptr(), stream };
+    dispatch_compiled!(arch, task, Elementwise<'_, f32>, Elementwise<'_, f64>);
 }
 
+#[derive(Clone, Copy)]
 struct Elementwise<'a, T> {
     op: Arithmetic,
     x: &'a [T],
     z: Second<'a, T>,
-    y: &'a mut [T],
+    /// As many numbers as x has, which nobody else uses meanwhile.
+    y: *mut T,
     stream: bool,
 }
 
@@ -53,7 +57,7 @@ impl<T: Scalar> WithSimd for Elementwise<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(mut self, simd: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         match self.op {
             Arithmetic::Add => self.run(simd, T::vadd),
             Arithmetic::Sub => self.run(simd, T::vsub),
@@ -68,13 +72,13 @@ impl<T: Scalar> WithSimd for Elementwise<'_, T> {
 
 impl<T: Scalar> Elementwise<'_, T> {
     #[inline(always)]
-    fn run<S: Simd>(&mut self, simd: S, f: impl Fn(S, T::Vector<S>, T::Vector<S>) -> T::Vector<S>) {
+    fn run<S: Simd>(self, simd: S, f: impl Fn(S, T::Vector<S>, T::Vector<S>) -> T::Vector<S>) {
         let (n, lanes) = (self.x.len(), T::lanes::<S>());
         // Up to the first element of y that starts a register: streaming stores must be aligned.
-        let head = self.y.as_ptr().align_offset(size_of::<T::Vector<S>>()).min(n);
+        let head = self.y.align_offset(size_of::<T::Vector<S>>()).min(n);
         self.part(simd, 0, head, &f);
         let whole = head + (n - head) / lanes * lanes;
-        let (x, y) = (self.x.as_ptr(), self.y.as_mut_ptr());
+        let (x, y) = (self.x.as_ptr(), self.y);
         // SAFETY: `p + lanes` is at most `n`, the length of all slices; y is aligned from `head` on by whole registers.
         unsafe {
             for p in (head..whole).step_by(lanes) {
@@ -96,7 +100,7 @@ impl<T: Scalar> Elementwise<'_, T> {
     /// Fewer elements than a register has.
     #[inline(always)]
     fn part<S: Simd>(
-        &mut self,
+        self,
         simd: S,
         start: usize,
         end: usize,
@@ -112,7 +116,7 @@ impl<T: Scalar> Elementwise<'_, T> {
                     Second::Number(s) => T::splat(simd, s),
                 };
                 let value = f(simd, T::load_masked(simd, mask, self.x.as_ptr().add(p)), z);
-                T::store_masked(simd, mask, self.y.as_mut_ptr().add(p), value);
+                T::store_masked(simd, mask, self.y.add(p), value);
             }
         }
     }

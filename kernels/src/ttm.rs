@@ -62,6 +62,7 @@ pub unsafe fn ttm_fibers<T: Scalar>(arch: Arch, task: TtmFibers<'_, T>) {
     crate::arch::dispatch_compiled!(arch, Fibers(task), Fibers<'_, f32>, Fibers<'_, f64>);
 }
 
+#[derive(Clone, Copy)]
 struct Fibers<'a, T>(TtmFibers<'a, T>);
 
 impl<T: Scalar> WithSimd for Fibers<'_, T> {

@@ -12,6 +12,7 @@
 
 use pulp::{Simd, WithSimd};
 
+use crate::arch::dispatch_compiled;
 use crate::{Arch, Scalar, prefetch_row};
 
 /// One level of the tree: its nodes and, below the root, the matrix of its mode.
@@ -30,7 +31,7 @@ pub struct ChainLevel<'a, T> {
 }
 
 /// Some fibers' part of a TTM chain.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct TtmChain<'a, T> {
     /// Root to nonzeros: two levels at least.
     pub levels: &'a [ChainLevel<'a, T>],
@@ -45,7 +46,7 @@ pub struct TtmChain<'a, T> {
     /// Where the first root's row goes instead, unless null.
     pub head: *mut T,
     /// Room for [`chain_scratch`] numbers.
-    pub scratch: &'a mut [T],
+    pub scratch: *mut T,
     /// How many nonzeros ahead rows of the last level's matrix are prefetched.
     pub ahead: usize,
 }
@@ -67,11 +68,12 @@ pub fn chain_scratch(ranks: &[usize]) -> usize {
 /// - the levels form a tree as in CSF, and every matrix has a row of `rank` elements for every coordinate of its level;
 /// - `fibers` are nodes of the last level but one, and there is a value for every node of the last level;
 /// - Y has rows of as many elements as the product of the ranks for every root above the fibers, and so has `head`; nobody else
-///   touches them meanwhile.
+///   touches them, or the scratch, meanwhile.
 pub unsafe fn ttm_chain<T: Scalar>(arch: Arch, task: TtmChain<'_, T>) {
-    arch.dispatch(Chain(task));
+    dispatch_compiled!(arch, Chain(task), Chain<'_, f32>, Chain<'_, f64>);
 }
 
+#[derive(Clone, Copy)]
 struct Chain<'a, T>(TtmChain<'a, T>);
 
 /// Levels of the deepest tree.
@@ -87,7 +89,6 @@ impl<T: Scalar> WithSimd for Chain<'_, T> {
         let last = levels.len() - 1;
         assert!((2..=MAX_LEVELS).contains(&levels.len()), "a tree of 2 to 8 levels");
         let ranks: [usize; MAX_LEVELS] = core::array::from_fn(|l| levels.get(l).map_or(0, |level| level.rank));
-        assert!(task.scratch.len() >= chain_scratch(&ranks[..levels.len()]), "scratch for every level");
         if task.fibers[0] >= task.fibers[1] {
             return;
         }
@@ -96,8 +97,8 @@ impl<T: Scalar> WithSimd for Chain<'_, T> {
         let mut acc = [core::ptr::null_mut::<T>(); MAX_LEVELS];
         // The node of each level that the fiber is below, found from the fiber upwards.
         let mut node = [0usize; MAX_LEVELS];
-        let mut room = task.scratch.as_mut_ptr();
-        // SAFETY: the scratch has room for all the sizes, as asserted; the tree's pointers bracket every node.
+        let mut room = task.scratch;
+        // SAFETY: the scratch has room for all the sizes; the tree's pointers bracket every node.
         unsafe {
             for l in (1..=last).rev() {
                 size[l] = size[l + 1] * ranks[l];

@@ -94,7 +94,7 @@ impl Cpu {
                         y: shared.get().wrapping_add(row * stride),
                         y_stride: stride,
                         head: if first { std::ptr::null_mut() } else { head.as_mut_ptr() },
-                        scratch,
+                        scratch: scratch.as_mut_ptr(),
                         ahead: AHEAD,
                     };
                     // SAFETY: the pattern is a checked tree and the matrices have a row for every coordinate, as checked

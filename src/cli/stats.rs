@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use sparsimd::formats::{Bcsf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, FiberCoo, HiCoo, rooted_mode_order};
+use sparsimd::formats::{
+    Bcsf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, FiberCoo, HiCoo, Linear, MmCsf, MmCsfStrategy, rooted_mode_order,
+};
 use sparsimd::{CooTensor, Cpu, Result};
 
 use super::tensor::read_file;
@@ -128,7 +130,13 @@ fn storage(x: &CooTensor<f32>) -> Result<Vec<Storage>> {
         all.push(Storage { format, index_bytes, bytes_per_nnz, fibers });
     };
     add("coo", x.index_bytes(), None);
-    add("hicoo", HiCoo::new(x, DEFAULT_BLOCK_BITS)?.index_bytes(), None);
+    // These two are refused where the coordinates of a place need more than 128 bits.
+    if let Ok(tensor) = HiCoo::new(x, DEFAULT_BLOCK_BITS) {
+        add("hicoo", tensor.index_bytes(), None);
+    }
+    if let Ok(tensor) = Linear::from_coo(x) {
+        add("alto", tensor.index_bytes(), None);
+    }
     if x.order() >= 2 {
         let level = x.order() - 2;
         for (name, kind) in [("csf-all", CsfKind::All), ("csf-one", CsfKind::One), ("csf-two", CsfKind::Two)] {
@@ -143,6 +151,10 @@ fn storage(x: &CooTensor<f32>) -> Result<Vec<Storage>> {
             fibers += tree.csf().pattern().nodes(level);
         }
         add("bcsf-all", bytes, Some(fibers));
+        for (name, strategy) in [("mmcsf", MmCsfStrategy::Static), ("mmcsf-dyn", MmCsfStrategy::Dynamic)] {
+            let tensor = MmCsf::from_coo(x, strategy)?;
+            add(name, tensor.index_bytes(), Some(tensor.fibers()));
+        }
     }
     Ok(all)
 }

@@ -1,4 +1,19 @@
 //! One file per operation, each an `impl Cpu`: shape checks, then disjoint parts of the output, then kernels.
+//!
+//! # Tensor operations and formats
+//!
+//! | | COO | CSF | HiCOO family | B-CSF, MM-CSF, linearised, tiled | sCOO |
+//! | --- | --- | --- | --- | --- | --- |
+//! | TEW, equal patterns | `tew` | `tew_values` | `tew_hicoo` | `tew_values` | `tew_values` |
+//! | TEW, different patterns | `tew` | | | | |
+//! | TS | `ts` | `ts_values` | `ts_hicoo` | `ts_values` | `ts_values` |
+//! | TTV | `ttv`, `ttv_into` | `ttv_into` (leaf mode) | `ttv_hicoo` (free mode) | | |
+//! | TTM | `ttm`, `ttm_into` | `ttm_into` (leaf mode) | `ttm_hicoo` (free mode) | | `ttm_semi` (any mode) |
+//! | TTM chain | | `ttm_chain` (all but the root mode) | | | |
+//! | MTTKRP | `mttkrp` | `mttkrp` | `mttkrp` | `mttkrp` | |
+//!
+//! COO goes through [`FiberCoo`](crate::formats::FiberCoo), its entries by the fibers of the mode, and so does every
+//! other format by way of `to_coo`.
 
 mod elementwise;
 mod fusedmm;

@@ -17,7 +17,11 @@ pub type Aligned<T> = AVec<T, ConstAlign<ALIGN>>;
 /// An aligned array of `len` zeros, on huge pages where it is large and the system offers them: rows gathered from all
 /// over a matrix of tens of MiB otherwise miss the TLB more often than the cache.
 pub(crate) fn zeroed<T: Scalar>(len: usize) -> Aligned<T> {
-    let mut data = Aligned::with_capacity(ALIGN, len);
+    filled(Aligned::with_capacity(ALIGN, len), len)
+}
+
+/// `data`, new and with room for `len` elements, with that many zeros.
+fn filled<T: Scalar>(mut data: Aligned<T>, len: usize) -> Aligned<T> {
     advise_huge_pages(data.as_mut_ptr(), len);
     data.resize(len, T::ZERO);
     data
@@ -52,23 +56,25 @@ pub struct Mat<T> {
     stride: usize,
 }
 
-/// The row stride that [`Mat`] chooses for rows of `cols` elements.
+/// The row stride that [`Mat`] chooses for rows of `cols` elements; the largest number when there is none.
 pub(crate) fn padded_stride<T>(cols: usize) -> usize {
     let line = ALIGN / size_of::<T>();
-    if cols < line { cols } else { cols.next_multiple_of(line) }
+    if cols < line { cols } else { cols.checked_next_multiple_of(line).unwrap_or(usize::MAX) }
 }
 
 impl<T: Scalar> Mat<T> {
     /// A matrix of zeros.
     ///
     /// # Errors
-    /// [`Error::Argument`] when the matrix would not fit the address space.
+    /// [`Error::Argument`] when the matrix would not fit the address space or the system refuses the memory.
     pub fn zeros(rows: usize, cols: usize) -> Result<Self> {
+        let too_large = || Error::argument("matrix", format!("{rows} x {cols} elements do not fit the memory"));
         let stride = padded_stride::<T>(cols);
-        let len = rows.checked_mul(stride).filter(|&n| n <= isize::MAX as usize / size_of::<T>()).ok_or_else(|| {
-            Error::argument("matrix", format!("{rows} x {cols} elements do not fit the address space"))
-        })?;
-        Ok(Self { data: zeroed(len), rows, cols, stride })
+        let len = rows.checked_mul(stride).filter(|&n| n <= isize::MAX as usize / size_of::<T>());
+        let len = len.ok_or_else(too_large)?;
+        let mut data = Aligned::new(ALIGN);
+        data.try_reserve_exact(len).map_err(|_| too_large())?;
+        Ok(Self { data: filled(data, len), rows, cols, stride })
     }
 
     /// The matrix with element `f(i, j)` at row `i`, column `j`.

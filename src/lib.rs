@@ -23,3 +23,8 @@ pub use formats::{Coo, CooTensor, Csr, Pattern};
 pub use machine::Machine;
 pub use ops::{Prepared, Sparse};
 pub use sparsimd_kernels::{Arch, Scalar, edge};
+
+/// The example in the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

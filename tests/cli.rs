@@ -173,6 +173,8 @@ fn errors_are_one_line_and_status_2() {
         (vec!["spmm", "--random", "10x10@1.5", "-n", "4"], "1.5"),
         (vec!["spmm", "--random", "5000000000x10@0.5", "-n", "4"], "5000000000"),
         (vec!["spmm", random[0], random[1], "-n", "4000000000000000000"], "4000000000000000000"),
+        (vec!["spmm", random[0], random[1], "-n", "18446744073709551615"], "18446744073709551615"),
+        (vec!["spmm", random[0], random[1], "-n", "4000000000000"], "do not fit the memory"),
         (vec!["convert", bad], "<OUTPUT>"),
         (vec!["convert", bad, "out.png"], "out.png"),
         (vec!["frobnicate"], "frobnicate"),

@@ -292,6 +292,54 @@ fn progress_reaches_the_end() {
     assert_eq!(*last.lock().unwrap(), (size, size));
 }
 
+/// Whatever the bytes, a reader gives a valid matrix or an error: no panic, no memory beyond reason.
+#[test]
+fn damaged_files_never_panic() {
+    let seeds: [(&str, &[u8]); 5] = [
+        ("f.mtx", b"%%MatrixMarket matrix coordinate real general\n% c\n3 4 3\n1 1 1.5\n2 3 -2e-3\n3 4 7\n"),
+        ("f.mtx", b"%%MatrixMarket matrix coordinate integer skew-symmetric\n3 3 2\n2 1 4\n3 1 5\n"),
+        ("f.mtx", b"%%MatrixMarket matrix array real symmetric\n2 2\n1\n0\n3\n"),
+        ("f.smtx", b"3, 4, 3\n0 1 2 3\n0 2 3\n"),
+        ("f.smtx", b"2, 2, 0\n0 0 0\n\n"),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = 1u64;
+    let mut next = |bound: usize| {
+        // Knuth's multiplier: good enough to pick places.
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (random >> 33) as usize % bound
+    };
+    let mut accepted = 0;
+    for round in 0..4000 {
+        let (name, text) = seeds[round % seeds.len()];
+        let mut text = text.to_vec();
+        for _ in 0..=next(3) {
+            let at = next(text.len());
+            match next(4) {
+                0 => text[at] = next(256) as u8,
+                1 => text[at] = b"0123456789 \n-.,e%x"[next(18)],
+                2 => drop(text.remove(at)),
+                _ => text.insert(at, b"9 \n-"[next(4)]),
+            }
+        }
+        let path = if round % 7 == 0 {
+            let mut packed = gzip(&text);
+            let at = next(packed.len());
+            packed[at] ^= 1 << next(8);
+            file(dir.path(), name, &packed)
+        } else {
+            file(dir.path(), name, &text)
+        };
+        if let Ok(matrix) = read_matrix::<f32>(&path, options()) {
+            let pattern = matrix.pattern();
+            assert!(pattern.col_idx().iter().all(|&j| (j as usize) < pattern.cols()));
+            accepted += 1;
+        }
+    }
+    // Damage that does no harm (to a comment, a value) is common: the loop reaches the inside of the readers.
+    assert!((200..3800).contains(&accepted), "{accepted}");
+}
+
 /// Many blocks, and every thread count gives the same.
 #[test]
 fn long_files_are_read_in_order() {

@@ -39,35 +39,68 @@ pub fn random_matrix<T: Scalar>(rows: usize, cols: usize, sparsity: f64, seed: u
     if rows.max(cols) > u32::MAX as usize {
         return Err(Error::argument("matrix", format!("{rows} x {cols} exceeds the largest dimension, {}", u32::MAX)));
     }
-    let row_indices = |i: usize| random_row(cols, 1.0 - sparsity, Stream::new(seed, i as u64));
-    let mut row_ptr = vec![0usize; rows + 1];
-    let rows_of_columns: Vec<Vec<u32>> = (0..rows).into_par_iter().map(row_indices).collect();
-    for (i, row) in rows_of_columns.iter().enumerate() {
-        row_ptr[i + 1] = row_ptr[i] + row.len();
+    let out_of_memory = |_| Error::argument("matrix", format!("{rows} x {cols} at {sparsity} does not fit the memory"));
+    let row = |i: usize| RandomRow::new(cols, 1.0 - sparsity, Stream::new(seed, i as u64));
+    // Twice the same numbers: to count, and to write where the count says.
+    let mut row_ptr: Vec<usize> = Vec::new();
+    row_ptr.try_reserve_exact(rows + 1).map_err(out_of_memory)?;
+    row_ptr.push(0);
+    row_ptr.par_extend((0..rows).into_par_iter().map(|i| row(i).count()));
+    for i in 0..rows {
+        row_ptr[i + 1] += row_ptr[i];
     }
-    let pattern = Pattern::new(rows, cols, row_ptr, rows_of_columns.concat())?;
+    let nnz = row_ptr[rows];
+    let mut col_idx: Vec<u32> = Vec::new();
+    col_idx.try_reserve_exact(nnz).map_err(out_of_memory)?;
+    col_idx.resize(nnz, 0);
+    let mut left = &mut col_idx[..];
+    let mut parts = Vec::new();
+    for first in (0..rows).step_by(ROWS_PER_TASK) {
+        let end = (first + ROWS_PER_TASK).min(rows);
+        let (part, rest) = std::mem::take(&mut left).split_at_mut(row_ptr[end] - row_ptr[first]);
+        parts.push((first..end, part));
+        left = rest;
+    }
+    parts.into_par_iter().for_each(|(rows, part)| {
+        for (slot, j) in part.iter_mut().zip(rows.flat_map(row)) {
+            *slot = j;
+        }
+    });
+    let pattern = Pattern::new(rows, cols, row_ptr, col_idx)?;
     // A seed of its own: the streams of `seed` itself made the places.
     let values = uniform_values(pattern.nnz(), Stream::new(seed, u64::MAX).bits());
     Csr::new(pattern, values)
 }
 
+/// Rows made by one task: some hundred microseconds of work.
+const ROWS_PER_TASK: usize = 64;
+
 /// The nonzero columns of one row, found by drawing the gaps between them, which are geometrically distributed.
-fn random_row(cols: usize, density: f64, mut random: Stream) -> Vec<u32> {
-    if density >= 1.0 {
-        return (0..cols as u32).collect();
+struct RandomRow {
+    /// The first column that is not yet decided.
+    next: f64,
+    cols: f64,
+    /// 1 / ln(1 - density); minus infinity when there are no nonzeros, 0 when there is nothing else.
+    scale: f64,
+    random: Stream,
+}
+
+impl RandomRow {
+    fn new(cols: usize, density: f64, random: Stream) -> Self {
+        // By a function that keeps its digits for small densities.
+        Self { next: 0.0, cols: cols as f64, scale: 1.0 / (-density).ln_1p(), random }
     }
-    let mut out = Vec::new();
-    // ln(1 - density) by a function that keeps its digits for small densities; density 0 gives infinite gaps.
-    let scale = 1.0 / (-density).ln_1p();
-    let mut j = 0.0;
-    loop {
-        // 1 - unit is in (0, 1]: its logarithm is finite.
-        j += ((1.0 - random.unit()).ln() * scale).floor();
-        if j.is_nan() || j >= cols as f64 {
-            return out;
-        }
-        out.push(j as u32);
-        j += 1.0;
+}
+
+impl Iterator for RandomRow {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        // 1 - unit is in (0, 1]: its logarithm is finite. NaN, from 0 times infinity at density 0, ends the row too.
+        let gap = ((1.0 - self.random.unit()).ln() * self.scale).floor();
+        let j = self.next + gap;
+        self.next = j + 1.0;
+        (j < self.cols).then_some(j as u32)
     }
 }
 

@@ -310,7 +310,7 @@ fn damaged_files_never_panic() {
         (random >> 33) as usize % bound
     };
     let mut accepted = 0;
-    for round in 0..4000 {
+    for round in 0..1000 {
         let (name, text) = seeds[round % seeds.len()];
         let mut text = text.to_vec();
         for _ in 0..=next(3) {
@@ -337,7 +337,7 @@ fn damaged_files_never_panic() {
         }
     }
     // Damage that does no harm (to a comment, a value) is common: the loop reaches the inside of the readers.
-    assert!((200..3800).contains(&accepted), "{accepted}");
+    assert!((50..950).contains(&accepted), "{accepted}");
 }
 
 /// Many blocks, and every thread count gives the same.

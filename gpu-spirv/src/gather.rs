@@ -1,4 +1,4 @@
-//! Gather: out_p = x[order_p], the values of A^T from those of A.
+//! Gather: `out_p = x[order_p]`, the values of A^T from those of A.
 
 use crate::block::{at, put};
 

@@ -1,4 +1,4 @@
-//! SDDMM: out_p = alpha (C_i . B_k) [a_p] on the pattern of A.
+//! SDDMM: `out_p = alpha (C_i . B_k) [a_p]` on the pattern of A.
 //!
 //! ```text
 //! team = task (row i, nonzeros p0 .. p1); lane owns the blocks j = lane, lane + T, ... of the row of C, in registers

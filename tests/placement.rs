@@ -221,3 +221,52 @@ fn page_buffers_hold_zeros() {
     assert!(PageBuffer::<f64>::zeros(usize::MAX / 4).is_err());
     assert!(PageBuffer::<f64>::zeros(1 << 60).is_err());
 }
+
+/// The operations on a described two-node machine give the reference's results, whatever the placement of B.
+#[test]
+fn placed_operations_are_right() {
+    use sparsimd::plan::{Op, Path};
+    use sparsimd::{Mat, edge, reference};
+    let machine = Machine::describe("numa:2 core:1").unwrap();
+    let cpu = Cpu::builder().machine(machine).build().unwrap();
+    for (rows, cols, zeros, n) in [(600, 700, 0.5, 33), (3, 5, 0.2, 8), (1, 40, 0.9, 1), (0, 4, 0.5, 2)] {
+        let a = random_matrix::<f32>(rows, cols, zeros, 7).unwrap();
+        let dense = |rows, seed| uniform_dense::<f32>(rows, n, seed).unwrap();
+        let (c, b, d) = (dense(rows, 1), dense(cols, 2), dense(cols, 3));
+        for policy in [NumaPolicy::FirstTouch, NumaPolicy::Replicate, NumaPolicy::Off] {
+            for path in [Path::Direct, Path::Panel] {
+                let place = |op| cpu.place(op, &a, n, path, 10, policy).unwrap();
+                let case = format!("{rows} x {cols}, {policy}, {path:?}");
+
+                let placed = place(Op::Spmm);
+                let mut out = placed.output(n).unwrap();
+                out.as_mut().into_data().fill(0.5);
+                placed.spmm(2.0, &placed.share(b.as_ref()).unwrap(), -1.0, out.as_mut()).unwrap();
+                let before = Mat::from_fn(rows, n, |_, _| 0.5).unwrap();
+                let expected = reference::spmm(2.0, &a, b.as_ref(), -1.0, before.as_ref()).unwrap();
+                assert!(expected.deviation(out.as_ref()).unwrap().error <= 1.0, "spmm {case}");
+
+                let placed = place(Op::Sddmm);
+                let mut values = vec![0.0; a.nnz()];
+                for scaled in [false, true] {
+                    placed.sddmm(scaled, c.as_ref(), &placed.share(b.as_ref()).unwrap(), &mut values).unwrap();
+                    let expected = reference::sddmm(&a, scaled, c.as_ref(), b.as_ref()).unwrap();
+                    assert!(expected.deviation_of_values(&values).unwrap().error <= 1.0, "sddmm {scaled} {case}");
+                }
+
+                let placed = place(Op::FusedMm);
+                let mut out = placed.output(n).unwrap();
+                let (b_on, d_on) = (placed.share(b.as_ref()).unwrap(), placed.share(d.as_ref()).unwrap());
+                placed.fusedmm(edge::Scale, c.as_ref(), &b_on, &d_on, out.as_mut()).unwrap();
+                let expected = reference::fusedmm(&a, reference::Edge::Scale, c.as_ref(), b.as_ref(), d.as_ref());
+                assert!(expected.unwrap().deviation(out.as_ref()).unwrap().error <= 1.0, "fusedmm {case}");
+
+                assert!(placed.sddmm(false, d.as_ref(), &b_on, &mut values).is_err(), "wrong operation or shape");
+                assert!(placed.fusedmm(edge::Scale, c.as_ref(), &b_on, &d_on, dense(rows + 1, 1).as_mut()).is_err());
+            }
+        }
+    }
+    let a = random_matrix::<f32>(3, 3, 0.5, 1).unwrap();
+    assert!(cpu.place(Op::SpmmTransposed, &a, 4, Path::Auto, 1, NumaPolicy::Auto).is_err());
+    assert!(cpu.place(Op::Spmm, &a, 0, Path::Auto, 1, NumaPolicy::Auto).is_err());
+}

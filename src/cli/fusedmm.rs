@@ -38,13 +38,25 @@ fn measure<T: Scalar, F: Edge<T>>(
     edge: F,
     wanted: reference::Edge<'_>,
 ) -> Result<Measured> {
-    let (prepared, prepare_s) = args.prepare(cpu, Op::FusedMm, a)?;
     let c = args.operand::<T>(cpu, a.rows(), 1)?;
     let b = args.operand::<T>(cpu, a.cols(), 2)?;
     let d = args.operand::<T>(cpu, a.cols(), 3)?;
     let mut e = Mat::zeros(a.rows(), args.n)?;
-    let times =
-        Times::measure(args.repeat, || cpu.fusedmm(&prepared, edge, c.as_ref(), b.as_ref(), d.as_ref(), e.as_mut()))?;
+    let (plan, path, prepare_s, times) = match args.place(cpu, Op::FusedMm, a)? {
+        Some((placed, prepare_s)) => {
+            let (b, d) = (placed.share(b.as_ref())?, placed.share(d.as_ref())?);
+            let times = Times::measure(args.repeat, || placed.fusedmm(edge, c.as_ref(), &b, &d, e.as_mut()))?;
+            let (plan, path) = args.plan_of(&placed);
+            (plan, path, prepare_s, times)
+        }
+        None => {
+            let (prepared, prepare_s) = args.prepare(cpu, Op::FusedMm, a)?;
+            let times = Times::measure(args.repeat, || {
+                cpu.fusedmm(&prepared, edge, c.as_ref(), b.as_ref(), d.as_ref(), e.as_mut())
+            })?;
+            (prepared.plan().to_string(), prepared.plan().path, prepare_s, times)
+        }
+    };
     let check = Check::when(args.verify, || {
         reference::fusedmm(a, wanted, c.as_ref(), b.as_ref(), d.as_ref())?.deviation(e.as_ref())
     })?;
@@ -52,8 +64,8 @@ fn measure<T: Scalar, F: Edge<T>>(
         write_mtx_dense(path, e.as_ref())?;
     }
     Ok(Measured {
-        plan: prepared.plan().to_string(),
-        path: prepared.plan().path,
+        plan,
+        path,
         prepare_s,
         times,
         check,

@@ -7,6 +7,8 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::Serialize;
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
+use sparsimd::machine::{NumaPolicy, Pinning};
+use sparsimd::ops::Placed;
 use sparsimd::plan::{Op, Path};
 use sparsimd::{Arch, Cpu, Csr, Error, Mat, Prepared, Result, Scalar, generate};
 
@@ -99,6 +101,13 @@ pub struct Common {
     /// Straight from CSR, by panels that are prepared once, or whichever the plan finds faster
     #[arg(long, value_enum, default_value_t = PathName::Auto)]
     pub path: PathName,
+    /// Where threads are bound: none, compact, scatter, cores, or a processor list such as 0-3,8 [default: cores]
+    #[arg(long, value_name = "POLICY")]
+    pub pin: Option<Pinning>,
+    /// NUMA placement: rows of A and C on the nodes that own them, B left alone (first-touch), interleaved or replicated;
+    /// auto chooses, off places nothing
+    #[arg(long, value_name = "POLICY", default_value_t = NumaPolicy::Off)]
+    pub numa: NumaPolicy,
     /// Number of threads [default: one per processor]
     #[arg(long, value_name = "T")]
     pub threads: Option<usize>,
@@ -190,6 +199,9 @@ impl Common {
         if let Some(threads) = self.threads {
             builder = builder.threads(threads);
         }
+        if let Some(pinning) = &self.pin {
+            builder = builder.pinning(pinning.clone());
+        }
         if let Some(name) = &self.arch {
             let missing = || Error::Unavailable {
                 what: "the instruction set",
@@ -197,7 +209,11 @@ impl Common {
             };
             builder = builder.arch(Arch::by_name(name).ok_or_else(missing)?);
         }
-        builder.build()
+        let cpu = builder.build()?;
+        if cpu.unpinned_threads() > 0 {
+            output::note(&format!("{} threads could not be bound: they run unbound", cpu.unpinned_threads()));
+        }
+        Ok(cpu)
     }
 
     /// Loads the matrix, runs `measure` or, where a device is asked for, `on_device` on it and reports.
@@ -241,14 +257,38 @@ impl Common {
 
     /// Prepares `a`, and the seconds that took.
     pub fn prepare<T: Scalar>(&self, cpu: &Cpu, op: Op, a: &Csr<T>) -> Result<(Prepared<T>, f64)> {
-        let path = match self.path {
+        let start = Instant::now();
+        let prepared = cpu.prepare(op, a, self.n, self.path(), self.repeat.unwrap_or(REUSE))?;
+        Ok((prepared, start.elapsed().as_secs_f64()))
+    }
+
+    fn path(&self) -> Path {
+        match self.path {
             PathName::Auto => Path::Auto,
             PathName::Direct => Path::Direct,
             PathName::Panel => Path::Panel,
-        };
+        }
+    }
+
+    /// Puts `a` on its nodes and prepares it, with the seconds that took; `None` when `--numa` leaves everything where it
+    /// is, of which standard error has the reason.
+    pub fn place<T: Scalar>(&self, cpu: &Cpu, op: Op, a: &Csr<T>) -> Result<Option<(Placed<T>, f64)>> {
+        if self.numa == NumaPolicy::Off {
+            return Ok(None);
+        }
         let start = Instant::now();
-        let prepared = cpu.prepare(op, a, self.n, path, self.repeat.unwrap_or(REUSE))?;
-        Ok((prepared, start.elapsed().as_secs_f64()))
+        let placed = cpu.place(op, a, self.n, self.path(), self.repeat.unwrap_or(REUSE), self.numa)?;
+        output::note(&format!("numa     {}", placed.placement().reason));
+        let done = placed.placement().parts.len() > 1;
+        Ok(done.then(|| (placed, start.elapsed().as_secs_f64())))
+    }
+
+    /// How a placed matrix is run: its first chunk's plan, and how many chunks are on each node.
+    pub fn plan_of<T: Scalar>(&self, placed: &Placed<T>) -> (String, Path) {
+        let chunks: Vec<_> = placed.matrix().chunks().iter().map(|part| part.len().to_string()).collect();
+        let (plan, path) =
+            placed.prepared().map_or((String::new(), Path::Direct), |p| (p.plan().to_string(), p.plan().path));
+        (format!("{plan}; chunks by node: {}", chunks.join(", ")), path)
     }
 
     /// Dense operand number `which`, `rows` x N.

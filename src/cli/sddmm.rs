@@ -22,25 +22,33 @@ pub fn run(args: &Common) -> Result<Verdict> {
 
 fn measure<T: Scalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
     let scaled = args.edge == EdgeName::Scale;
-    let (prepared, prepare_s) = args.prepare(cpu, Op::Sddmm, a)?;
     let c = args.operand::<T>(cpu, a.rows(), 1)?;
     let b = args.operand::<T>(cpu, a.cols(), 2)?;
     let mut out = vec![T::ZERO; a.nnz()];
-    let times = Times::measure(args.repeat, || {
-        if scaled {
-            cpu.sddmm_scaled(&prepared, c.as_ref(), b.as_ref(), &mut out)
-        } else {
-            cpu.sddmm(&prepared, c.as_ref(), b.as_ref(), &mut out)
+    let (plan, path, prepare_s, times) = match args.place(cpu, Op::Sddmm, a)? {
+        Some((placed, prepare_s)) => {
+            let shared = placed.share(b.as_ref())?;
+            let times = Times::measure(args.repeat, || placed.sddmm(scaled, c.as_ref(), &shared, &mut out))?;
+            let (plan, path) = args.plan_of(&placed);
+            (plan, path, prepare_s, times)
         }
-    })?;
+        None => {
+            let (prepared, prepare_s) = args.prepare(cpu, Op::Sddmm, a)?;
+            let times = Times::measure(args.repeat, || match scaled {
+                true => cpu.sddmm_scaled(&prepared, c.as_ref(), b.as_ref(), &mut out),
+                false => cpu.sddmm(&prepared, c.as_ref(), b.as_ref(), &mut out),
+            })?;
+            (prepared.plan().to_string(), prepared.plan().path, prepare_s, times)
+        }
+    };
     let check =
         Check::when(args.verify, || reference::sddmm(a, scaled, c.as_ref(), b.as_ref())?.deviation_of_values(&out))?;
     if let Some(path) = &args.out {
         write_mtx(path, &Matrix::Values(Csr::new(a.pattern().clone(), out)?))?;
     }
     Ok(Measured {
-        plan: prepared.plan().to_string(),
-        path: prepared.plan().path,
+        plan,
+        path,
         prepare_s,
         times,
         check,

@@ -179,12 +179,43 @@ impl<T: Scalar> PlacedCsr<T> {
         if out.rows() != self.rows {
             return Err(Error::shape("placed run", format!("output of {} rows for {}", out.rows(), self.rows)));
         }
-        let slots = self.row_slots(out);
+        self.run_slots(self.row_slots(out), task)
+    }
+
+    /// As [`PlacedCsr::run`] with the chunk's nonzeros of `values`, which are in the order of rows.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `values` has another length than the matrix has nonzeros; the first error of `task`.
+    pub fn run_values(
+        &self,
+        values: &mut [T],
+        task: impl Fn(&Cpu, usize, (usize, usize), &mut [T]) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let nnz: usize = self.chunks.iter().flatten().map(|chunk| chunk.matrix.nnz()).sum();
+        if values.len() != nnz {
+            return Err(Error::shape("placed run", format!("{} values for {nnz} nonzeros", values.len())));
+        }
+        let mut rest = values;
+        let mut cut = |chunk: &Chunk<T>| {
+            let (own, after) = std::mem::take(&mut rest).split_at_mut(chunk.matrix.nnz());
+            rest = after;
+            Mutex::new(Some(own))
+        };
+        let slots = self.chunks.iter().map(|part| part.iter().map(&mut cut).collect()).collect();
+        self.run_slots(slots, task)
+    }
+
+    /// Runs `task` once for every chunk with what its slot holds.
+    fn run_slots<X: Send>(
+        &self,
+        slots: Vec<Vec<Mutex<Option<X>>>>,
+        task: impl Fn(&Cpu, usize, (usize, usize), X) -> Result<()> + Sync,
+    ) -> Result<()> {
         let failures = Mutex::new(Vec::new());
         let counts: Vec<_> = self.chunks.iter().map(Vec::len).collect();
         self.pools.run(&counts, |place, cpu, owner, chunk| {
             let done = match take(&slots[owner][chunk]) {
-                Some(rows) => task(cpu, place, (owner, chunk), rows),
+                Some(part) => task(cpu, place, (owner, chunk), part),
                 None => Ok(()),
             };
             if let (Err(error), Ok(mut all)) = (done, failures.lock()) {

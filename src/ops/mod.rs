@@ -19,6 +19,7 @@ mod elementwise;
 mod fusedmm;
 mod mttkrp;
 mod operand;
+mod placed;
 mod prepare;
 mod run;
 mod sddmm;
@@ -29,6 +30,7 @@ mod ttv;
 
 pub use mttkrp::Mttkrp;
 pub use operand::Sparse;
+pub use placed::Placed;
 pub use prepare::Prepared;
 pub use sparsimd_kernels::Arithmetic;
 pub use ttm::TtmAlgorithm;

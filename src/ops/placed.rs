@@ -1,0 +1,166 @@
+//! SpMM, SDDMM and FusedMM with rows on the NUMA nodes that own them.
+//!
+//! ```text
+//! for each node, all at once:            its pool, its chunks of rows, its copy of B
+//!     while it has a chunk left, then while another node has one:
+//!         C(rows of the chunk) = A(rows of the chunk) B
+//! ```
+//!
+//! Each chunk is prepared by its owner's threads, so that panels, too, are in the owner's memory. A chunk is computed by
+//! the ordinary operation, with one node's threads.
+
+use std::ops::Range;
+use std::sync::Mutex;
+
+use sparsimd_kernels::Scalar;
+
+use super::Prepared;
+use crate::cpu::{Cpu, NodeCpus, PlacedCsr, PlacedMat, SharedMat};
+use crate::dense::{MatMut, MatRef};
+use crate::edge::Edge;
+use crate::error::{Error, Result};
+use crate::formats::Csr;
+use crate::machine::{MemoryPolicy, NumaPolicy, RowPlacement, SharedOperand};
+use crate::plan::{Op, Path};
+
+/// A sparse matrix on its nodes, prepared for one operation.
+#[derive(Debug)]
+pub struct Placed<T> {
+    csr: PlacedCsr<T>,
+    /// By node and chunk.
+    prepared: Vec<Vec<Prepared<T>>>,
+}
+
+impl Cpu {
+    /// Puts the rows of `a` on the nodes of this executor's threads as `policy` says and prepares them for `op` (not for
+    /// [`Op::SpmmTransposed`], whose output rows are not A's) with dense operands of `n` columns; `path` and `reuse` as in
+    /// [`Cpu::prepare`].
+    ///
+    /// Bit-reproducible for the same threads and machine, whichever node computes a chunk as long as nodes are alike.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an operation that has no rows of A in its output, or when `n` is 0; as [`NodeCpus::new`].
+    pub fn place<T: Scalar>(
+        &self,
+        op: Op,
+        a: &Csr<T>,
+        n: usize,
+        path: Path,
+        reuse: usize,
+        policy: NumaPolicy,
+    ) -> Result<Placed<T>> {
+        if op == Op::SpmmTransposed {
+            return Err(Error::argument("op", "the output's rows are not A's: place the transpose"));
+        }
+        let pools = NodeCpus::new(self)?;
+        let row = n * size_of::<T>();
+        let shared = SharedOperand { bytes: a.cols() * row, read_per_run: a.nnz() * row, runs: reuse.max(1) };
+        let outer = MemoryPolicy::current();
+        let row_ptr = a.pattern().row_ptr();
+        let placement = RowPlacement::choose(self.machine(), &pools.shares(), &outer, policy, row_ptr, shared);
+        let csr = PlacedCsr::new(pools, a, placement)?;
+        let slots: Vec<_> = csr.chunks().iter().map(|_| Mutex::new(None)).collect();
+        let cpus: Vec<_> = csr.pools().iter().map(|(_, cpu)| cpu).collect();
+        csr.pools().run_owned(&vec![1; slots.len()], |owner, _| {
+            let prepare = |chunk: &crate::cpu::Chunk<T>| cpus[owner].prepare(op, chunk.matrix(), n, path, reuse);
+            let all: Result<Vec<_>> = csr.chunks()[owner].iter().map(prepare).collect();
+            if let Ok(mut slot) = slots[owner].lock() {
+                *slot = Some(all);
+            }
+        });
+        let prepared = slots.into_iter().map(|slot| slot.into_inner().ok().flatten().unwrap_or_else(|| Ok(Vec::new())));
+        let prepared = prepared.collect::<Result<Vec<_>>>()?;
+        Ok(Placed { csr, prepared })
+    }
+}
+
+impl<T: Scalar> Placed<T> {
+    /// Which rows are where and why.
+    pub fn placement(&self) -> &RowPlacement {
+        self.csr.placement()
+    }
+
+    /// The chunks and their pools.
+    pub fn matrix(&self) -> &PlacedCsr<T> {
+        &self.csr
+    }
+
+    /// How the first chunk is computed; `None` for a matrix without rows.
+    pub fn prepared(&self) -> Option<&Prepared<T>> {
+        self.prepared.iter().flatten().next()
+    }
+
+    /// A matrix of zeros with A's rows, each on its owner's node.
+    ///
+    /// # Errors
+    /// As [`PlacedCsr::output`].
+    pub fn output(&self, cols: usize) -> Result<PlacedMat<T>> {
+        self.csr.output(cols)
+    }
+
+    /// An operand that all rows use, where the placement wants it.
+    ///
+    /// # Errors
+    /// As [`PlacedCsr::share`].
+    pub fn share<'b>(&self, b: MatRef<'b, T>) -> Result<SharedMat<'b, T>> {
+        self.csr.share(b)
+    }
+
+    /// C = alpha A B + beta C, as [`Cpu::spmm`].
+    ///
+    /// # Errors
+    /// As [`Cpu::spmm`].
+    pub fn spmm(&self, alpha: T, b: &SharedMat<'_, T>, beta: T, c: MatMut<'_, T>) -> Result<()> {
+        self.csr.run(c, |cpu, place, (owner, chunk), rows| {
+            cpu.spmm(alpha, &self.prepared[owner][chunk], b.on(place), beta, rows)
+        })
+    }
+
+    /// out_p = (C B^T)_ij for each nonzero p = (i, j) of A, times a_ij when `scaled`, as [`Cpu::sddmm`].
+    ///
+    /// # Errors
+    /// As [`Cpu::sddmm`].
+    pub fn sddmm(&self, scaled: bool, c: MatRef<'_, T>, b: &SharedMat<'_, T>, out: &mut [T]) -> Result<()> {
+        self.check_rows("sddmm", c)?;
+        self.csr.run_values(out, |cpu, place, (owner, chunk), values| {
+            let c = rows_of(c, self.csr.chunks()[owner][chunk].rows())?;
+            let prepared = &self.prepared[owner][chunk];
+            match scaled {
+                true => cpu.sddmm_scaled(prepared, c, b.on(place), values),
+                false => cpu.sddmm(prepared, c, b.on(place), values),
+            }
+        })
+    }
+
+    /// E = f(C B^T on the pattern) D, as [`Cpu::fusedmm`].
+    ///
+    /// # Errors
+    /// As [`Cpu::fusedmm`].
+    pub fn fusedmm<F: Edge<T>>(
+        &self,
+        edge: F,
+        c: MatRef<'_, T>,
+        b: &SharedMat<'_, T>,
+        d: &SharedMat<'_, T>,
+        e: MatMut<'_, T>,
+    ) -> Result<()> {
+        self.check_rows("fusedmm", c)?;
+        self.csr.run(e, |cpu, place, (owner, chunk), rows| {
+            let c = rows_of(c, self.csr.chunks()[owner][chunk].rows())?;
+            cpu.fusedmm(&self.prepared[owner][chunk], edge, c, b.on(place), d.on(place), rows)
+        })
+    }
+
+    fn check_rows(&self, op: &'static str, c: MatRef<'_, T>) -> Result<()> {
+        if c.rows() == self.csr.rows() {
+            return Ok(());
+        }
+        Err(Error::shape(op, format!("C has {} rows, expected {}", c.rows(), self.csr.rows())))
+    }
+}
+
+/// Rows `rows` of `c`.
+fn rows_of<T: Scalar>(c: MatRef<'_, T>, rows: Range<usize>) -> Result<MatRef<'_, T>> {
+    let start = (rows.start * c.stride()).min(c.data().len());
+    MatRef::new(&c.data()[start..], rows.len(), c.cols(), c.stride())
+}

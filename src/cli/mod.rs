@@ -4,6 +4,7 @@
 //! an error, which is one line.
 
 mod convert;
+mod cp;
 mod device;
 mod fusedmm;
 mod generate;
@@ -11,6 +12,7 @@ mod info;
 mod interrupt;
 mod machine;
 mod matrix;
+mod mttkrp;
 mod output;
 mod plot;
 mod progress;
@@ -65,6 +67,10 @@ enum Command {
     Convert(convert::Args),
     /// Make a synthetic sparse tensor and write it to a file.
     Generate(generate::Args),
+    /// Tensor times the Khatri-Rao product of all factors but one, in one mode or in each.
+    Mttkrp(mttkrp::Args),
+    /// CP decomposition by alternating least squares.
+    Cp(cp::Args),
     /// Tensor times matrix, in one mode or in each.
     Ttm(tensor_ops::ProductArgs),
     /// Tensor times vector, in one mode or in each.
@@ -90,6 +96,8 @@ impl Command {
             Self::Roofline(args) => roofline::run(args),
             Self::Convert(args) => convert::run(args),
             Self::Generate(args) => generate::run(args),
+            Self::Mttkrp(args) => mttkrp::run(args),
+            Self::Cp(args) => cp::run(args),
             Self::Ttm(args) => tensor_ops::ttm(args),
             Self::Ttv(args) => tensor_ops::ttv(args),
             Self::Tew(args) => tensor_ops::tew(args),

@@ -9,6 +9,7 @@ use sparsimd::generate::TensorSpec;
 use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
 use sparsimd::{CooTensor, Cpu, Error, Result, Scalar};
 
+use super::device::{DeviceName, Ran};
 use super::output;
 use super::progress::Progress;
 use super::timing::{Check, Dtype, Speed};
@@ -103,6 +104,8 @@ pub enum TensorFormat {
     Hicoo,
     /// One integer for all coordinates.
     Alto,
+    /// One copy for each mode, cut into tiles that fit a cache.
+    Tiled,
 }
 
 /// How the work is cut.
@@ -142,6 +145,9 @@ pub struct Common {
     /// Element type
     #[arg(long, value_enum, default_value_t = Dtype::F32)]
     pub dtype: Dtype,
+    /// Where it runs: cpu or gpu[:INDEX|:NAME], a Vulkan device
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: DeviceName,
     /// Number of threads [default: one per processor]
     #[arg(long, value_name = "T")]
     pub threads: Option<usize>,
@@ -211,6 +217,9 @@ pub struct Report {
     pub mode_min_s: Vec<f64>,
     /// The median run of each of them, in seconds.
     pub mode_median_s: Vec<f64>,
+    /// Where it ran.
+    #[serde(flatten)]
+    pub ran: Ran,
     /// Of the sweep: times are sums over the modes.
     #[serde(flatten)]
     pub speed: Speed,
@@ -241,6 +250,7 @@ impl Report {
                 self.format[i], self.alg[i]
             );
         }
+        text += &self.ran.text().unwrap_or_default();
         output::line(&format!("{text}{}\n{}", self.speed.text(), self.check.text()))
     }
 }

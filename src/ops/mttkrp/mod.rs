@@ -40,6 +40,7 @@ pub struct Mttkrp<T> {
     plan: MttkrpPlan,
     dims: Vec<usize>,
     nnz: usize,
+    norm_squared: f64,
     stored: Stored<T>,
     tasks: Vec<Tasks>,
     buffers: Buffers<T>,
@@ -59,6 +60,11 @@ impl<T: Scalar> Mttkrp<T> {
     /// Number of nonzeros.
     pub fn nnz(&self) -> usize {
         self.nnz
+    }
+
+    /// Sum of the squares of all values.
+    pub fn norm_squared(&self) -> f64 {
+        self.norm_squared
     }
 
     /// Bytes of all coordinates and pointers.
@@ -135,6 +141,7 @@ impl Cpu {
                 plan: plan.clone(),
                 dims: coo.dims().to_vec(),
                 nnz: coo.nnz(),
+                norm_squared: coo.values().iter().map(|x| x.to_f64() * x.to_f64()).sum(),
                 stored,
                 tasks,
                 buffers: Buffers::default(),

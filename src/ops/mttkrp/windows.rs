@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn parts_are_equal_and_cover_everything() {
-        assert_eq!(equal_parts(10, 3, |x| x), [0..4, 4..7, 7..10]);
+        assert_eq!(equal_parts(10, 3, |x| x), [0..3, 3..6, 6..10]);
         assert_eq!(equal_parts(2, 5, |x| x), [0..1, 1..2]);
         assert_eq!(equal_parts(0, 3, |x| x), Vec::<Range<usize>>::new());
         // One heavy element.

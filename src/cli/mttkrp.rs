@@ -1,0 +1,106 @@
+//! `sparsimd mttkrp`.
+
+use std::time::Instant;
+
+use sparsimd::generate::uniform_dense;
+use sparsimd::plan::{MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
+use sparsimd::{CooTensor, Machine, Mat, MatRef, Result, Scalar, reference};
+
+use super::tensor::{Algorithm, Common, TensorFormat};
+use super::tensor_ops::Sweep;
+use super::timing::{Dtype, Times};
+use super::{Verdict, output};
+
+/// Arguments of `mttkrp`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    /// MiB that the prepared tensor may take [default: no limit]
+    #[arg(long, value_name = "MIB")]
+    memory: Option<usize>,
+    /// Say on standard error why the plan is what it is
+    #[arg(long)]
+    explain: bool,
+}
+
+/// Runs, verifies and times MTTKRP in the modes asked for.
+pub fn run(args: &Args) -> Result<Verdict> {
+    match args.common.dtype {
+        Dtype::F32 => product::<f32>(args),
+        Dtype::F64 => product::<f64>(args),
+    }
+}
+
+/// The library's name of a format; none for `auto`.
+pub fn format_of(format: TensorFormat) -> Option<MttkrpFormat> {
+    Some(match format {
+        TensorFormat::Auto => return None,
+        TensorFormat::Coo => MttkrpFormat::Coo,
+        TensorFormat::CsfAll => MttkrpFormat::CsfAll,
+        TensorFormat::CsfOne => MttkrpFormat::CsfOne,
+        TensorFormat::CsfTwo => MttkrpFormat::CsfTwo,
+        TensorFormat::Bcsf => MttkrpFormat::Bcsf,
+        TensorFormat::Mmcsf => MttkrpFormat::MmCsf,
+        TensorFormat::Hicoo => MttkrpFormat::HiCoo,
+        TensorFormat::Alto => MttkrpFormat::Linear,
+        TensorFormat::Tiled => MttkrpFormat::Tiled,
+    })
+}
+
+/// The name of a chosen algorithm; none for `auto`.
+fn algorithm_of(alg: Algorithm) -> Option<&'static str> {
+    Some(match alg {
+        Algorithm::Auto => return None,
+        Algorithm::Element => "element",
+        Algorithm::Row => "row",
+        Algorithm::Slice => "slice",
+        Algorithm::Fiber => "fiber",
+        Algorithm::Nonzero => "nonzero",
+    })
+}
+
+fn product<T: Scalar>(args: &Args) -> Result<Verdict> {
+    let common = &args.common;
+    let cpu = common.cpu()?;
+    let x: CooTensor<T> = cpu.install(|| common.source.load())?;
+    let modes = common.modes(x.order())?;
+    let start = Instant::now();
+    let request = MttkrpRequest {
+        rank: common.rank,
+        value_bytes: size_of::<T>(),
+        threads: cpu.threads(),
+        memory: args.memory.map(|mib| mib << 20),
+        format: format_of(common.format),
+    };
+    let plan = MttkrpPlan::choose(&cpu.install(|| TensorStats::of(&x)), &Machine::detect(), request)?;
+    let prepared = cpu.prepare_mttkrp(&x, &plan)?;
+    let prepare_s = start.elapsed().as_secs_f64();
+    if args.explain {
+        plan.why().iter().for_each(|line| output::note(line));
+    }
+    if let Some(wanted) = algorithm_of(common.alg)
+        && modes.iter().any(|&mode| prepared.algorithm(mode) != wanted)
+    {
+        return Err(common.unsupported("mttkrp"));
+    }
+    let random = |(mode, &dim): (usize, &usize)| uniform_dense(dim, common.rank, common.source.seed ^ mode as u64);
+    let factors: Vec<Mat<T>> = x.dims().iter().enumerate().map(random).collect::<Result<_>>()?;
+    let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
+    let mut sweep = Sweep::default();
+    (sweep.prepare_s, sweep.index_bytes) = (prepare_s, prepared.index_bytes());
+    for &mode in &modes {
+        let mut out: Mat<T> = Mat::zeros(x.dims()[mode], common.rank)?;
+        let times = Times::measure(common.repeat, || cpu.mttkrp(&prepared, &views, mode, out.as_mut()))?;
+        sweep.add(times, plan.format.name(), prepared.algorithm(mode));
+        sweep.flops += (x.order() * x.nnz() * common.rank) as f64;
+        // Every nonzero with its coordinates, and every factor and the output once.
+        let rows: usize = x.dims().iter().sum();
+        sweep.bytes += (x.nnz() * (size_of::<T>() + 4 * x.order()) + rows * common.rank * size_of::<T>()) as f64;
+        if common.verify {
+            let expected = cpu.install(|| reference::mttkrp(&x, &views, mode))?;
+            sweep.check(expected.deviation(out.as_ref())?.error);
+        }
+    }
+    sweep.report("mttkrp", common, &cpu, &x, Some(common.rank), modes)
+}

@@ -1,0 +1,234 @@
+//! The CP decomposition by alternating least squares.
+//!
+//! X ~ sum_r lambda_r a_r o b_r o c_r ..., the columns of every factor of length 1.
+//! ```text
+//! repeat: for every mode n
+//!             M = MTTKRP of X in mode n
+//!             V = elementwise product of A_m^T A_m for m != n, + ridge I
+//!             A_n = M V^+                         or, non-negative, one pass of HALS over A_n's columns
+//!             lambda = lengths of A_n's columns;  A_n = A_n / lambda
+//!         fit = 1 - |X - model| / |X|,  |X - model|^2 = |X|^2 - 2 <M, A_n lambda> + lambda^T (V * A_n^T A_n) lambda
+//! ```
+//!
+//! Small matrices are in double precision, whatever the element type; sums over rows are made of chunks of fixed size,
+//! added in order, so that a run has the same bits every time and a resumed one those of an unbroken one.
+
+mod checkpoint;
+mod dense;
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use sparsimd_kernels::Scalar;
+
+use self::dense::{Small, gram, hals, inner_product, normalise, pseudo_inverse, times};
+use crate::cpu::Cpu;
+use crate::dense::{Mat, MatRef};
+use crate::error::{Error, Result};
+use crate::generate::uniform_dense;
+use crate::ops::Mttkrp;
+
+/// Columns that a decomposition may have: their Gram matrices stay in L2.
+pub const MAX_CP_RANK: usize = 128;
+
+/// What a decomposition starts from.
+#[derive(Clone, Debug)]
+pub enum CpInit<T> {
+    /// Uniform random factors from this seed.
+    Seed(u64),
+    /// These factors, one of R columns per mode.
+    Factors(Vec<Mat<T>>),
+    /// What an earlier run had reached.
+    Resume(CpState<T>),
+}
+
+/// How to decompose.
+#[derive(Clone, Debug)]
+pub struct CpOptions<T> {
+    /// Number of components R.
+    pub rank: usize,
+    /// Most iterations, those of a resumed run included.
+    pub iterations: usize,
+    /// Ends when the fit improves by less than this; 0 for never.
+    pub tolerance: f64,
+    /// Added to the diagonal of V; 0 for none.
+    pub ridge: f64,
+    /// Whether all factors are kept non-negative.
+    pub nonnegative: bool,
+    /// Where it starts.
+    pub init: CpInit<T>,
+}
+
+impl<T: Scalar> CpOptions<T> {
+    /// 50 iterations at most, tolerance 1e-5, no ridge, any sign, from seed 0.
+    pub fn new(rank: usize) -> Self {
+        Self { rank, iterations: 50, tolerance: 1e-5, ridge: 0.0, nonnegative: false, init: CpInit::Seed(0) }
+    }
+}
+
+/// The model after some iterations: all that the next one depends on.
+#[derive(Clone, Debug)]
+pub struct CpState<T> {
+    /// One matrix of R columns per mode, each of length 1 (or 0).
+    pub factors: Vec<Mat<T>>,
+    /// The weight of each component.
+    pub lambda: Vec<f64>,
+    /// The fit after each iteration.
+    pub fits: Vec<f64>,
+}
+
+/// One iteration's outcome.
+#[derive(Clone, Copy, Debug)]
+pub struct CpIteration {
+    /// Counted from 1, those before a resumption included.
+    pub number: usize,
+    /// 1 - |X - model| / |X|; 1 for a tensor of zeros.
+    pub fit: f64,
+    /// Time of the iteration.
+    pub time: Duration,
+    /// The part of it that MTTKRP took.
+    pub mttkrp: Duration,
+}
+
+impl<T: Scalar> CpState<T> {
+    /// 1 - |X - model| / |X| after the last iteration; 0 before the first.
+    pub fn fit(&self) -> f64 {
+        self.fits.last().copied().unwrap_or(0.0)
+    }
+}
+
+impl Cpu {
+    /// The CP decomposition of `tensor`. `observe` is called after every iteration and may end the run, which then returns
+    /// what it has.
+    ///
+    /// Bit-reproducible for the same plan of `tensor`.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a rank of 0 or beyond [`MAX_CP_RANK`], no iterations, a negative ridge, and initial factors
+    /// that do not fit; [`Error::Structure`] for a tensor with values that are not finite.
+    pub fn cp_als<T: Scalar>(
+        &self,
+        tensor: &Mttkrp<T>,
+        options: &CpOptions<T>,
+        mut observe: impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send,
+    ) -> Result<CpState<T>> {
+        check(tensor, options)?;
+        self.install(|| run(self, tensor, options, &mut observe))
+    }
+}
+
+fn check<T: Scalar>(tensor: &Mttkrp<T>, options: &CpOptions<T>) -> Result<()> {
+    if options.rank == 0 || options.rank > MAX_CP_RANK {
+        return Err(Error::argument("rank", format!("{} components; 1 to {MAX_CP_RANK}", options.rank)));
+    }
+    if options.iterations == 0 {
+        return Err(Error::argument("iterations", "0 iterations; at least 1"));
+    }
+    if options.ridge < 0.0 || !options.ridge.is_finite() {
+        return Err(Error::argument("ridge", format!("{} is not a number from 0 on", options.ridge)));
+    }
+    if !tensor.norm_squared().is_finite() {
+        return Err(Error::structure("tensor", "a value is not finite, or their squares' sum is not"));
+    }
+    let given = match &options.init {
+        CpInit::Seed(_) => return Ok(()),
+        CpInit::Factors(factors) => factors,
+        CpInit::Resume(state) => {
+            if state.lambda.len() != options.rank {
+                let detail = format!("a state of {} components for rank {}", state.lambda.len(), options.rank);
+                return Err(Error::argument("init", detail));
+            }
+            &state.factors
+        }
+    };
+    let shapes: Vec<_> = given.iter().map(|f| (f.rows(), f.cols())).collect();
+    if !shapes.iter().copied().eq(tensor.dims().iter().map(|&dim| (dim, options.rank))) {
+        let detail = format!("factors of {shapes:?} for dims {:?} and rank {}", tensor.dims(), options.rank);
+        return Err(Error::argument("init", detail));
+    }
+    let finite = |f: &Mat<T>| (0..f.rows()).all(|i| f.row(i).iter().all(|x| x.to_f64().is_finite()));
+    match given.iter().position(|f| !finite(f)) {
+        Some(mode) => Err(Error::argument("init", format!("the factor of mode {mode} has a value that is not finite"))),
+        None => Ok(()),
+    }
+}
+
+/// The state before the first iteration.
+fn begin<T: Scalar>(tensor: &Mttkrp<T>, options: &CpOptions<T>) -> Result<CpState<T>> {
+    let mut factors = match &options.init {
+        CpInit::Resume(state) => return Ok(state.clone()),
+        CpInit::Factors(factors) => factors.clone(),
+        CpInit::Seed(seed) => {
+            // From 0 to 1: components that all point into the positive orthant overlap with whatever data there are.
+            let random = |(mode, &dim): (usize, &usize)| {
+                let uniform = uniform_dense::<T>(dim, options.rank, seed ^ ((mode as u64 + 1) << 48))?;
+                Mat::from_fn(dim, options.rank, |i, r| uniform.row(i)[r] + T::from_f64(0.5))
+            };
+            tensor.dims().iter().enumerate().map(random).collect::<Result<_>>()?
+        }
+    };
+    if options.nonnegative {
+        for factor in &mut factors {
+            let data = factor.as_mut().into_data();
+            data.iter_mut().filter(|x| **x < T::ZERO).for_each(|x| *x = T::ZERO);
+        }
+    }
+    let mut lambda = vec![1.0; options.rank];
+    for factor in &mut factors {
+        let lengths = normalise(factor);
+        lambda.iter_mut().zip(lengths).for_each(|(lambda, length)| *lambda *= length);
+    }
+    Ok(CpState { factors, lambda, fits: Vec::new() })
+}
+
+fn run<T: Scalar>(
+    cpu: &Cpu,
+    tensor: &Mttkrp<T>,
+    options: &CpOptions<T>,
+    observe: &mut impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()>,
+) -> Result<CpState<T>> {
+    let (dims, rank) = (tensor.dims(), options.rank);
+    let mut state = begin(tensor, options)?;
+    let mut grams: Vec<Small> = state.factors.iter().map(|f| gram(cpu, f)).collect();
+    let mut products: Vec<Mat<T>> = dims.iter().map(|&dim| Mat::zeros(dim, rank)).collect::<Result<_>>()?;
+    let norm = tensor.norm_squared().sqrt();
+    while state.fits.len() < options.iterations {
+        let start = Instant::now();
+        let mut mttkrp = Duration::ZERO;
+        let mut fit = 1.0;
+        for mode in 0..dims.len() {
+            let before = Instant::now();
+            let views: Vec<MatRef<'_, T>> = state.factors.iter().map(Mat::as_ref).collect();
+            cpu.mttkrp(tensor, &views, mode, products[mode].as_mut())?;
+            mttkrp += before.elapsed();
+
+            let mut v = Small::ones(rank);
+            grams.iter().enumerate().filter(|&(m, _)| m != mode).for_each(|(_, g)| v.scale_by(g));
+            let mut damped = v.clone();
+            damped.add_diagonal(options.ridge);
+            if options.nonnegative {
+                hals(&mut state.factors[mode], &state.lambda, &products[mode], &damped);
+            } else {
+                let inverse = pseudo_inverse(&damped)?;
+                times(cpu, &products[mode], &inverse, &mut state.factors[mode]);
+            }
+            state.lambda = normalise(&mut state.factors[mode]);
+            grams[mode] = gram(cpu, &state.factors[mode]);
+            if mode + 1 == dims.len() {
+                let inner = inner_product(&products[mode], &state.factors[mode], &state.lambda);
+                v.scale_by(&grams[mode]);
+                let residual = tensor.norm_squared() - 2.0 * inner + v.quadratic(&state.lambda);
+                if norm > 0.0 {
+                    fit = 1.0 - residual.max(0.0).sqrt() / norm;
+                }
+            }
+        }
+        let gain = fit - state.fits.last().copied().unwrap_or(f64::NEG_INFINITY);
+        state.fits.push(fit);
+        let iteration = CpIteration { number: state.fits.len(), fit, time: start.elapsed(), mttkrp };
+        if observe(&state, &iteration).is_break() || gain < options.tolerance {
+            break;
+        }
+    }
+    Ok(state)
+}

@@ -328,3 +328,31 @@ fn wrong_operands_are_errors() {
     quiet(&gpu);
     quiet(&other);
 }
+
+#[test]
+fn operands_larger_than_the_device_pass_through_it() {
+    // 400 KiB of device memory; A, B and C are 3 MB together.
+    let Some(gpu) = limited(DeviceOptions { memory_limit: Some(400 << 10), ..DeviceOptions::default() }) else {
+        return;
+    };
+    let a: Csr<f32> = random_matrix(3000, 900, 0.95, 5).unwrap();
+    let (b, c): (Mat<f32>, Mat<f32>) = (uniform_dense(900, 120, 1).unwrap(), uniform_dense(3000, 120, 2).unwrap());
+    assert!(matches!(gpu.csr(&a), Err(Error::Device { .. })), "A alone is too large");
+    let mut out = c.clone();
+    gpu.spmm_streamed(1.5, &a, b.as_ref(), 0.5, out.as_mut()).unwrap();
+    let want = reference::spmm(1.5, &a, b.as_ref(), 0.5, c.as_ref()).unwrap();
+    assert!(want.deviation(out.as_ref()).unwrap().error <= 1.0);
+
+    let (b, c): (Mat<f32>, Mat<f32>) = (uniform_dense(900, 20, 1).unwrap(), uniform_dense(3000, 20, 2).unwrap());
+    let mut values = vec![f32::NAN; a.nnz()];
+    gpu.sddmm_streamed(&a, c.as_ref(), b.as_ref(), &mut values).unwrap();
+    let want = reference::sddmm(&a, false, c.as_ref(), b.as_ref()).unwrap();
+    assert!(want.deviation_of_values(&values).unwrap().error <= 1.0);
+    let mut e = Mat::zeros(3000, 20).unwrap();
+    let softmax = EdgeKind::Softmax { scale: 0.5 };
+    gpu.fusedmm_streamed(&a, softmax, c.as_ref(), b.as_ref(), b.as_ref(), e.as_mut()).unwrap();
+    let want =
+        reference::fusedmm(&a, reference::Edge::Softmax { scale: 0.5 }, c.as_ref(), b.as_ref(), b.as_ref()).unwrap();
+    assert!(want.deviation(e.as_ref()).unwrap().error <= 1.0);
+    quiet(&gpu);
+}

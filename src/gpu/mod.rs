@@ -18,6 +18,7 @@ mod operands;
 mod sddmm;
 mod sparse;
 mod spmm;
+mod streamed;
 mod tensor;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,6 +34,7 @@ pub use tensor::{GpuFactors, GpuTensor};
 
 use crate::error::Result;
 use crate::plan::{DeviceShape, Team};
+pub(crate) use streamed::{dense_rows, expect, rows_of};
 
 /// An element type with kernels: `f32` or `f64`.
 pub trait DeviceScalar: sparsimd_kernels::Scalar + Pod + sparsimd_gpu_abi::Number {
@@ -158,6 +160,11 @@ impl Gpu {
     /// The seconds spent since the last call of this function.
     pub fn take_times(&self) -> Times {
         std::mem::take(&mut *self.times())
+    }
+
+    /// The seconds spent in kernels since this function or [`Gpu::take_times`] was last called; copies stay on account.
+    pub fn take_kernel_time(&self) -> Option<f64> {
+        self.times().kernel_s.take()
     }
 
     /// The device as plans see it, for elements of `T`.

@@ -7,9 +7,9 @@ use sparsimd_kernels::edge::Edge;
 
 use super::{Hetero, PROBE, Split, both, cut, share_by_rates};
 use crate::dense::{MatMut, MatRef};
-use crate::error::{Error, Result};
-use crate::formats::{Csr, Pattern};
-use crate::gpu::{DeviceEdge, DeviceScalar, Gpu, GpuCsr};
+use crate::error::Result;
+use crate::formats::Csr;
+use crate::gpu::{DeviceEdge, DeviceScalar, Gpu, GpuCsr, dense_rows, expect, rows_of};
 
 /// A sparse matrix with the parts that each side works on, and the rates measured so far.
 pub struct HeteroCsr<T> {
@@ -44,29 +44,14 @@ impl<T: DeviceScalar> HeteroCsr<T> {
     /// Makes the parts of one step where they are not there yet.
     fn prepare(&mut self, gpu: &Gpu, device: &Range<usize>, processor: &Range<usize>) -> Result<()> {
         if !device.is_empty() && !self.device.contains_key(device) {
-            let part = gpu.csr(&rows(&self.matrix, device)?)?;
+            let part = gpu.csr(&rows_of(&self.matrix, device)?)?;
             self.device.insert(device.clone(), part);
         }
         if !processor.is_empty() && !self.processor.contains_key(processor) {
-            self.processor.insert(processor.clone(), rows(&self.matrix, processor)?);
+            self.processor.insert(processor.clone(), rows_of(&self.matrix, processor)?);
         }
         Ok(())
     }
-}
-
-/// Some rows of a matrix as a matrix.
-fn rows<T: DeviceScalar>(a: &Csr<T>, rows: &Range<usize>) -> Result<Csr<T>> {
-    let row_ptr = &a.pattern().row_ptr()[rows.start..=rows.end];
-    let (start, end) = (row_ptr[0], row_ptr[row_ptr.len() - 1]);
-    let row_ptr = row_ptr.iter().map(|p| p - start).collect();
-    let pattern = Pattern::new(rows.len(), a.cols(), row_ptr, a.pattern().col_idx()[start..end].to_vec())?;
-    Csr::new(pattern, a.values()[start..end].to_vec())
-}
-
-/// Some rows of a dense matrix.
-fn dense_rows<'a, T>(m: MatRef<'a, T>, rows: &Range<usize>) -> Result<MatRef<'a, T>> {
-    let data = m.data().get(rows.start * m.stride()..).unwrap_or_default();
-    MatRef::new(data, rows.len(), m.cols(), m.stride())
 }
 
 /// An output that can be cut at a row.
@@ -104,7 +89,7 @@ impl Hetero {
     /// C = alpha A B + beta C on both sides. Shapes as in [`Cpu::spmm`](crate::Cpu::spmm).
     ///
     /// # Errors
-    /// [`Error::Shape`], and [`Error::Device`] when the device fails.
+    /// [`Error::Shape`](crate::Error::Shape), and [`Error::Device`](crate::Error::Device) when the device fails.
     pub fn spmm<T: DeviceScalar>(
         &self,
         alpha: T,
@@ -236,12 +221,5 @@ impl Hetero {
         let middle = cut(a.row_ptr(), first, share);
         step(a, first, middle, rows, out)?;
         Ok(())
-    }
-}
-
-fn expect(op: &'static str, name: &str, got: (usize, usize), want: (usize, usize)) -> Result<()> {
-    match got == want {
-        true => Ok(()),
-        false => Err(Error::shape(op, format!("{name} is {} x {}, expected {} x {}", got.0, got.1, want.0, want.1))),
     }
 }

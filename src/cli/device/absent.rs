@@ -1,9 +1,13 @@
 //! Builds without Vulkan: every wish for a device is an error.
 
 use serde::Serialize;
-use sparsimd::{Cpu, Csr, Error, Result, Scalar};
+use sparsimd::formats::Fibers;
+use sparsimd::ops::Arithmetic;
+use sparsimd::{Cpu, Csr, Error, MatMut, MatRef, Result, Scalar};
 
+use super::{DeviceName, Ran};
 use crate::cli::matrix::{Common, Measured};
+use crate::cli::timing::Times;
 
 fn absent<R>() -> Result<R> {
     let detail = "this build is without the feature 'vulkan'".to_owned();
@@ -39,4 +43,48 @@ pub fn sddmm<T: Scalar>(_: &Common, _: &Cpu, _: &Csr<T>) -> Result<Measured> {
 /// FusedMM on a device.
 pub fn fusedmm<T: Scalar>(_: &Common, _: &Cpu, _: &Csr<T>) -> Result<Measured> {
     absent()
+}
+
+/// A device for tensor operations: there is none.
+pub enum TensorDevice {}
+
+impl TensorDevice {
+    /// `None` for the processor, an error for anything else.
+    pub fn open(name: &DeviceName) -> Result<Option<Self>> {
+        if *name == DeviceName::Cpu { Ok(None) } else { absent() }
+    }
+
+    /// Where the operations ran.
+    pub fn ran(&self) -> Ran {
+        match *self {}
+    }
+
+    /// TTM.
+    pub fn ttm<T: Scalar>(
+        &mut self,
+        _: Option<usize>,
+        _: Fibers<'_, T>,
+        _: MatRef<'_, T>,
+        _: MatMut<'_, T>,
+    ) -> Result<(Times, f64)> {
+        match *self {}
+    }
+
+    /// TTV.
+    pub fn ttv<T: Scalar>(&mut self, _: Option<usize>, _: Fibers<'_, T>, _: &[T], _: &mut [T]) -> Result<(Times, f64)> {
+        match *self {}
+    }
+
+    /// TEW or TS.
+    pub fn elementwise<T: Scalar>(
+        &mut self,
+        _: Option<usize>,
+        _: Arithmetic,
+        _: &[T],
+        _: Option<&[T]>,
+        _: T,
+        _: &mut [T],
+    ) -> Result<(Times, f64)> {
+        match *self {}
+    }
 }

@@ -1,11 +1,26 @@
 //! `--device`: where an operation runs.
 
-#[cfg_attr(not(feature = "vulkan"), path = "absent.rs")]
+#[cfg(not(feature = "vulkan"))]
+mod absent;
+#[cfg(feature = "vulkan")]
 mod matrix;
+#[cfg(feature = "vulkan")]
+mod tensor;
 
 use serde::Serialize;
 
+#[cfg(not(feature = "vulkan"))]
+pub use absent::{Device, TensorDevice, devices, fusedmm, sddmm, spmm};
+#[cfg(feature = "vulkan")]
 pub use matrix::{Device, devices, fusedmm, sddmm, spmm};
+/// An element type that operations of this build's devices have: without devices, any.
+#[cfg(not(feature = "vulkan"))]
+pub use sparsimd::Scalar as DeviceScalar;
+/// An element type that operations of this build's devices have.
+#[cfg(feature = "vulkan")]
+pub use sparsimd::gpu::DeviceScalar;
+#[cfg(feature = "vulkan")]
+pub use tensor::TensorDevice;
 
 /// `cpu | gpu[:INDEX|:NAME] | hetero[:adaptive|:SHARE]`.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,5 +1,7 @@
 //! Explicit-SIMD kernels for sparse matrices and tensors.
 
+#[cfg(feature = "capi")]
+pub mod capi;
 pub mod cpu;
 pub mod decomp;
 pub mod dense;

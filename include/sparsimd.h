@@ -1,0 +1,611 @@
+/* sparsimd: explicit-SIMD kernels for sparse matrices and tensors.
+ *
+ * Every operation returns a sparsimd_status; sparsimd_last_error() has the message of the last failure of the calling thread.
+ * Dense matrices are row-major, the elements of a row side by side, rows one stride (ld..., in elements) apart. Arrays have
+ * as many elements as the function says, and outputs overlap no input. Handles come from a _create function and go with the
+ * _destroy function of their kind; null and handles of another kind are refused. Functions that take a handle as const may
+ * run at the same time on several threads; others need the handle for themselves.
+ *
+ * Made by cbindgen from src/capi; do not edit.
+ */
+
+
+#ifndef SPARSIMD_H
+#define SPARSIMD_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+// Major version of the library that this header belongs to.
+#define SPARSIMD_VERSION_MAJOR 0
+
+// Minor version of the library that this header belongs to.
+#define SPARSIMD_VERSION_MINOR 1
+
+// Patch version of the library that this header belongs to.
+#define SPARSIMD_VERSION_PATCH 0
+
+// Changes when a function changes its arguments or meaning; compare it with sparsimd_abi_version().
+#define SPARSIMD_ABI_VERSION 1
+
+// What a call came to. sparsimd_last_error() has the details.
+typedef enum {
+  // Done.
+  SPARSIMD_STATUS_OK = 0,
+  // An argument is outside its domain, a pointer is null or misaligned, or an output overlaps an input.
+  SPARSIMD_STATUS_ARGUMENT = 1,
+  // Operands do not fit together.
+  SPARSIMD_STATUS_SHAPE = 2,
+  // Arrays do not form a valid matrix or tensor.
+  SPARSIMD_STATUS_STRUCTURE = 3,
+  // A handle is null, of another kind, of another element type, or destroyed.
+  SPARSIMD_STATUS_HANDLE = 4,
+  // This build or this machine lacks what was asked for.
+  SPARSIMD_STATUS_UNAVAILABLE = 5,
+  // Reading or writing failed.
+  SPARSIMD_STATUS_IO = 6,
+  // A mistake in the library. The operation did not finish; outputs are unspecified.
+  SPARSIMD_STATUS_INTERNAL = 7,
+} sparsimd_status;
+
+// What a plan is for.
+enum sparsimd_op
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // sparsimd_spmm_f32().
+  SPARSIMD_OP_SPMM = 0,
+  // sparsimd_spmm_t_f32().
+  SPARSIMD_OP_SPMM_T = 1,
+  // sparsimd_sddmm_f32() and sparsimd_sddmm_scaled_f32().
+  SPARSIMD_OP_SDDMM = 2,
+  // sparsimd_fusedmm_f32().
+  SPARSIMD_OP_FUSEDMM = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum sparsimd_op sparsimd_op;
+#else
+typedef uint32_t sparsimd_op;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// How a plan lays out the nonzeros.
+enum sparsimd_path
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Whichever is expected to be faster over the runs that were announced.
+  SPARSIMD_PATH_AUTO = 0,
+  // As they are.
+  SPARSIMD_PATH_DIRECT = 1,
+  // In panels that fit the cache; takes the time of some runs to make.
+  SPARSIMD_PATH_PANEL = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum sparsimd_path sparsimd_path;
+#else
+typedef uint32_t sparsimd_path;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// The function f of FusedMM: the weight of a nonzero from the dot product s and the value a.
+enum sparsimd_edge
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // s.
+  SPARSIMD_EDGE_IDENTITY = 0,
+  // a s.
+  SPARSIMD_EDGE_SCALE = 1,
+  // 1 / (1 + exp(-s)).
+  SPARSIMD_EDGE_SIGMOID = 2,
+  // exp(scale s) divided by its sum over the row.
+  SPARSIMD_EDGE_SOFTMAX = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum sparsimd_edge sparsimd_edge;
+#else
+typedef uint32_t sparsimd_edge;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Executes operations: an instruction set and a pool of threads.
+typedef struct sparsimd_cpu sparsimd_cpu;
+
+// A sparse matrix by rows (CSR), or only its pattern.
+typedef struct sparsimd_csr sparsimd_csr;
+
+// A tensor by the fibers of one mode.
+typedef struct sparsimd_fibers sparsimd_fibers;
+
+// A matrix prepared for many runs of one operation.
+typedef struct sparsimd_plan sparsimd_plan;
+
+// A sparse tensor by coordinates.
+typedef struct sparsimd_tensor sparsimd_tensor;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// The SPARSIMD_ABI_VERSION of the library that is loaded.
+uint32_t sparsimd_abi_version(void);
+
+// The version of the library that is loaded, as text.
+const char *sparsimd_version(void);
+
+// The message of the last call of this thread that did not return SPARSIMD_OK; empty when there was none. Valid until the
+// next such call of this thread.
+const char *sparsimd_last_error(void);
+
+// Starts `threads` threads, or with 0 one for each processor that the process may use, pinned.
+sparsimd_status sparsimd_cpu_create(size_t threads, sparsimd_cpu **cpu);
+
+// Ends the threads. Null is allowed.
+sparsimd_status sparsimd_cpu_destroy(sparsimd_cpu *cpu);
+
+// Number of threads.
+sparsimd_status sparsimd_cpu_threads(const sparsimd_cpu *cpu, size_t *threads);
+
+// Copies a matrix of `rows` x `cols` in CSR: `rows + 1` row pointers, and as many column indices and values as the last row
+// pointer says. `values` may be null for a pattern alone, which is enough for SDDMM and for FusedMM without scaling.
+sparsimd_status sparsimd_csr_create_f32(size_t rows,
+                                        size_t cols,
+                                        const size_t *row_ptr,
+                                        const uint32_t *col_idx,
+                                        const float *values,
+                                        sparsimd_csr **csr);
+
+// As sparsimd_csr_create_f32().
+sparsimd_status sparsimd_csr_create_f64(size_t rows,
+                                        size_t cols,
+                                        const size_t *row_ptr,
+                                        const uint32_t *col_idx,
+                                        const double *values,
+                                        sparsimd_csr **csr);
+
+// Frees the matrix; plans made from it remain. Null is allowed.
+sparsimd_status sparsimd_csr_destroy(sparsimd_csr *csr);
+
+// The shape of the matrix and its number of nonzeros.
+sparsimd_status sparsimd_csr_shape(const sparsimd_csr *csr, size_t *rows, size_t *cols, size_t *nnz);
+
+// Prepares the matrix for about `reuse` runs of an operation (a sparsimd_op) on dense operands of `n` columns, by a
+// sparsimd_path. The plan keeps what it needs of the matrix. Runs with another number of columns are right, and may be slower.
+sparsimd_status sparsimd_plan_create(const sparsimd_cpu *cpu,
+                                     uint32_t op,
+                                     const sparsimd_csr *csr,
+                                     size_t n,
+                                     uint32_t path,
+                                     size_t reuse,
+                                     sparsimd_plan **plan);
+
+// Frees the plan. Null is allowed.
+sparsimd_status sparsimd_plan_destroy(sparsimd_plan *plan);
+
+// The plan in words, valid as long as the plan.
+sparsimd_status sparsimd_plan_text(const sparsimd_plan *plan, const char **text);
+
+// Gives the plan `nnz` new values on its pattern, in the order of the matrix it was made from.
+sparsimd_status sparsimd_plan_set_values_f32(sparsimd_plan *plan, const float *values, size_t nnz);
+
+// As sparsimd_plan_set_values_f32().
+sparsimd_status sparsimd_plan_set_values_f64(sparsimd_plan *plan, const double *values, size_t nnz);
+
+// C = alpha A B + beta C: A sparse M x K, B dense K x n, C dense M x n, rows `ldb` and `ldc` elements apart. With beta = 0,
+// C is not read.
+sparsimd_status sparsimd_spmm_f32(const sparsimd_cpu *cpu,
+                                  const sparsimd_plan *plan,
+                                  size_t n,
+                                  float alpha,
+                                  const float *b,
+                                  size_t ldb,
+                                  float beta,
+                                  float *c,
+                                  size_t ldc);
+
+// As sparsimd_spmm_f32().
+sparsimd_status sparsimd_spmm_f64(const sparsimd_cpu *cpu,
+                                  const sparsimd_plan *plan,
+                                  size_t n,
+                                  double alpha,
+                                  const double *b,
+                                  size_t ldb,
+                                  double beta,
+                                  double *c,
+                                  size_t ldc);
+
+// C = alpha A^T B + beta C: A sparse M x K, B dense M x n, C dense K x n.
+sparsimd_status sparsimd_spmm_t_f32(const sparsimd_cpu *cpu,
+                                    const sparsimd_plan *plan,
+                                    size_t n,
+                                    float alpha,
+                                    const float *b,
+                                    size_t ldb,
+                                    float beta,
+                                    float *c,
+                                    size_t ldc);
+
+// As sparsimd_spmm_t_f32().
+sparsimd_status sparsimd_spmm_t_f64(const sparsimd_cpu *cpu,
+                                    const sparsimd_plan *plan,
+                                    size_t n,
+                                    double alpha,
+                                    const double *b,
+                                    size_t ldb,
+                                    double beta,
+                                    double *c,
+                                    size_t ldc);
+
+// out_p = (C B^T)_ij for each nonzero p = (i, j) of A: C dense M x n, B dense K x n, `out` one value for each nonzero, in
+// the order of the matrix.
+sparsimd_status sparsimd_sddmm_f32(const sparsimd_cpu *cpu,
+                                   const sparsimd_plan *plan,
+                                   size_t n,
+                                   const float *c,
+                                   size_t ldc,
+                                   const float *b,
+                                   size_t ldb,
+                                   float *out);
+
+// As sparsimd_sddmm_f32().
+sparsimd_status sparsimd_sddmm_f64(const sparsimd_cpu *cpu,
+                                   const sparsimd_plan *plan,
+                                   size_t n,
+                                   const double *c,
+                                   size_t ldc,
+                                   const double *b,
+                                   size_t ldb,
+                                   double *out);
+
+// out_p = a_ij (C B^T)_ij for each nonzero p = (i, j) of A, otherwise as sparsimd_sddmm_f32().
+sparsimd_status sparsimd_sddmm_scaled_f32(const sparsimd_cpu *cpu,
+                                          const sparsimd_plan *plan,
+                                          size_t n,
+                                          const float *c,
+                                          size_t ldc,
+                                          const float *b,
+                                          size_t ldb,
+                                          float *out);
+
+// As sparsimd_sddmm_scaled_f32().
+sparsimd_status sparsimd_sddmm_scaled_f64(const sparsimd_cpu *cpu,
+                                          const sparsimd_plan *plan,
+                                          size_t n,
+                                          const double *c,
+                                          size_t ldc,
+                                          const double *b,
+                                          size_t ldb,
+                                          double *out);
+
+// E_i = sum over the nonzeros (i, j) of A of f((C B^T)_ij, a_ij) D_j: C dense M x n, B dense K x n, D dense K x p, E dense
+// M x p. `edge` is a sparsimd_edge; `scale` is the softmax's and otherwise not looked at. Rows without nonzeros become zeros.
+sparsimd_status sparsimd_fusedmm_f32(const sparsimd_cpu *cpu,
+                                     const sparsimd_plan *plan,
+                                     uint32_t edge,
+                                     float scale,
+                                     size_t n,
+                                     const float *c,
+                                     size_t ldc,
+                                     const float *b,
+                                     size_t ldb,
+                                     size_t p,
+                                     const float *d,
+                                     size_t ldd,
+                                     float *e,
+                                     size_t lde);
+
+// As sparsimd_fusedmm_f32().
+sparsimd_status sparsimd_fusedmm_f64(const sparsimd_cpu *cpu,
+                                     const sparsimd_plan *plan,
+                                     uint32_t edge,
+                                     double scale,
+                                     size_t n,
+                                     const double *c,
+                                     size_t ldc,
+                                     const double *b,
+                                     size_t ldb,
+                                     size_t p,
+                                     const double *d,
+                                     size_t ldd,
+                                     double *e,
+                                     size_t lde);
+
+// Copies a tensor of `order` modes of the lengths `dims`: its nonzero p is `values[p]` at the place `coords[mode][p]`,
+// counted from 0.
+sparsimd_status sparsimd_tensor_create_f32(size_t order,
+                                           const size_t *dims,
+                                           size_t nnz,
+                                           const uint32_t *const *coords,
+                                           const float *values,
+                                           sparsimd_tensor **tensor);
+
+// As sparsimd_tensor_create_f32().
+sparsimd_status sparsimd_tensor_create_f64(size_t order,
+                                           const size_t *dims,
+                                           size_t nnz,
+                                           const uint32_t *const *coords,
+                                           const double *values,
+                                           sparsimd_tensor **tensor);
+
+// Frees the tensor; what was made from it remains. Null is allowed.
+sparsimd_status sparsimd_tensor_destroy(sparsimd_tensor *tensor);
+
+// Sorts the nonzeros into fibers of `mode`: those that differ in this mode alone.
+sparsimd_status sparsimd_fibers_create(const sparsimd_cpu *cpu,
+                                       const sparsimd_tensor *tensor,
+                                       size_t mode,
+                                       sparsimd_fibers **fibers);
+
+// Frees the fibers. Null is allowed.
+sparsimd_status sparsimd_fibers_destroy(sparsimd_fibers *fibers);
+
+// Number of fibers.
+sparsimd_status sparsimd_fibers_count(const sparsimd_fibers *fibers, size_t *count);
+
+// Where the fibers are: the coordinate of each in the `level`-th of the other modes, valid as long as the fibers.
+sparsimd_status sparsimd_fibers_coords(const sparsimd_fibers *fibers, size_t level, const uint32_t **coords);
+
+// Y = X x_n U, n being the mode of the fibers: U dense, as many rows as the mode is long, `cols` columns; row f of Y
+// receives fiber f.
+sparsimd_status sparsimd_ttm_f32(const sparsimd_cpu *cpu,
+                                 const sparsimd_fibers *fibers,
+                                 size_t cols,
+                                 const float *u,
+                                 size_t ldu,
+                                 float *y,
+                                 size_t ldy);
+
+// As sparsimd_ttm_f32().
+sparsimd_status sparsimd_ttm_f64(const sparsimd_cpu *cpu,
+                                 const sparsimd_fibers *fibers,
+                                 size_t cols,
+                                 const double *u,
+                                 size_t ldu,
+                                 double *y,
+                                 size_t ldy);
+
+// y = X x_n v, n being the mode of the fibers: v one element for each index of the mode, y one for each fiber.
+sparsimd_status sparsimd_ttv_f32(const sparsimd_cpu *cpu, const sparsimd_fibers *fibers, const float *v, float *y);
+
+// As sparsimd_ttv_f32().
+sparsimd_status sparsimd_ttv_f64(const sparsimd_cpu *cpu, const sparsimd_fibers *fibers, const double *v, double *y);
+
+// Copies a matrix of `rows` x `cols` in CSR: `rows + 1` row pointers, and as many column indices and values as the last row
+// pointer says. `values` may be null for a pattern alone, which is enough for SDDMM and for FusedMM without scaling.
+sparsimd_status sparsimd_csr_create_f32(size_t rows,
+                                        size_t cols,
+                                        const size_t *row_ptr,
+                                        const uint32_t *col_idx,
+                                        const float *values,
+                                        sparsimd_csr **csr);
+
+// As sparsimd_csr_create_f32().
+sparsimd_status sparsimd_csr_create_f64(size_t rows,
+                                        size_t cols,
+                                        const size_t *row_ptr,
+                                        const uint32_t *col_idx,
+                                        const double *values,
+                                        sparsimd_csr **csr);
+
+// Frees the matrix; plans made from it remain. Null is allowed.
+sparsimd_status sparsimd_csr_destroy(sparsimd_csr *csr);
+
+// The shape of the matrix and its number of nonzeros.
+sparsimd_status sparsimd_csr_shape(const sparsimd_csr *csr, size_t *rows, size_t *cols, size_t *nnz);
+
+// Prepares the matrix for about `reuse` runs of an operation (a sparsimd_op) on dense operands of `n` columns, by a
+// sparsimd_path. The plan keeps what it needs of the matrix. Runs with another number of columns are right, and may be slower.
+sparsimd_status sparsimd_plan_create(const sparsimd_cpu *cpu,
+                                     uint32_t op,
+                                     const sparsimd_csr *csr,
+                                     size_t n,
+                                     uint32_t path,
+                                     size_t reuse,
+                                     sparsimd_plan **plan);
+
+// Frees the plan. Null is allowed.
+sparsimd_status sparsimd_plan_destroy(sparsimd_plan *plan);
+
+// The plan in words, valid as long as the plan.
+sparsimd_status sparsimd_plan_text(const sparsimd_plan *plan, const char **text);
+
+// Gives the plan `nnz` new values on its pattern, in the order of the matrix it was made from.
+sparsimd_status sparsimd_plan_set_values_f32(sparsimd_plan *plan, const float *values, size_t nnz);
+
+// As sparsimd_plan_set_values_f32().
+sparsimd_status sparsimd_plan_set_values_f64(sparsimd_plan *plan, const double *values, size_t nnz);
+
+// C = alpha A B + beta C: A sparse M x K, B dense K x n, C dense M x n, rows `ldb` and `ldc` elements apart. With beta = 0,
+// C is not read.
+sparsimd_status sparsimd_spmm_f32(const sparsimd_cpu *cpu,
+                                  const sparsimd_plan *plan,
+                                  size_t n,
+                                  float alpha,
+                                  const float *b,
+                                  size_t ldb,
+                                  float beta,
+                                  float *c,
+                                  size_t ldc);
+
+// As sparsimd_spmm_f32().
+sparsimd_status sparsimd_spmm_f64(const sparsimd_cpu *cpu,
+                                  const sparsimd_plan *plan,
+                                  size_t n,
+                                  double alpha,
+                                  const double *b,
+                                  size_t ldb,
+                                  double beta,
+                                  double *c,
+                                  size_t ldc);
+
+// C = alpha A^T B + beta C: A sparse M x K, B dense M x n, C dense K x n.
+sparsimd_status sparsimd_spmm_t_f32(const sparsimd_cpu *cpu,
+                                    const sparsimd_plan *plan,
+                                    size_t n,
+                                    float alpha,
+                                    const float *b,
+                                    size_t ldb,
+                                    float beta,
+                                    float *c,
+                                    size_t ldc);
+
+// As sparsimd_spmm_t_f32().
+sparsimd_status sparsimd_spmm_t_f64(const sparsimd_cpu *cpu,
+                                    const sparsimd_plan *plan,
+                                    size_t n,
+                                    double alpha,
+                                    const double *b,
+                                    size_t ldb,
+                                    double beta,
+                                    double *c,
+                                    size_t ldc);
+
+// out_p = (C B^T)_ij for each nonzero p = (i, j) of A: C dense M x n, B dense K x n, `out` one value for each nonzero, in
+// the order of the matrix.
+sparsimd_status sparsimd_sddmm_f32(const sparsimd_cpu *cpu,
+                                   const sparsimd_plan *plan,
+                                   size_t n,
+                                   const float *c,
+                                   size_t ldc,
+                                   const float *b,
+                                   size_t ldb,
+                                   float *out);
+
+// As sparsimd_sddmm_f32().
+sparsimd_status sparsimd_sddmm_f64(const sparsimd_cpu *cpu,
+                                   const sparsimd_plan *plan,
+                                   size_t n,
+                                   const double *c,
+                                   size_t ldc,
+                                   const double *b,
+                                   size_t ldb,
+                                   double *out);
+
+// out_p = a_ij (C B^T)_ij for each nonzero p = (i, j) of A, otherwise as sparsimd_sddmm_f32().
+sparsimd_status sparsimd_sddmm_scaled_f32(const sparsimd_cpu *cpu,
+                                          const sparsimd_plan *plan,
+                                          size_t n,
+                                          const float *c,
+                                          size_t ldc,
+                                          const float *b,
+                                          size_t ldb,
+                                          float *out);
+
+// As sparsimd_sddmm_scaled_f32().
+sparsimd_status sparsimd_sddmm_scaled_f64(const sparsimd_cpu *cpu,
+                                          const sparsimd_plan *plan,
+                                          size_t n,
+                                          const double *c,
+                                          size_t ldc,
+                                          const double *b,
+                                          size_t ldb,
+                                          double *out);
+
+// E_i = sum over the nonzeros (i, j) of A of f((C B^T)_ij, a_ij) D_j: C dense M x n, B dense K x n, D dense K x p, E dense
+// M x p. `edge` is a sparsimd_edge; `scale` is the softmax's and otherwise not looked at. Rows without nonzeros become zeros.
+sparsimd_status sparsimd_fusedmm_f32(const sparsimd_cpu *cpu,
+                                     const sparsimd_plan *plan,
+                                     uint32_t edge,
+                                     float scale,
+                                     size_t n,
+                                     const float *c,
+                                     size_t ldc,
+                                     const float *b,
+                                     size_t ldb,
+                                     size_t p,
+                                     const float *d,
+                                     size_t ldd,
+                                     float *e,
+                                     size_t lde);
+
+// As sparsimd_fusedmm_f32().
+sparsimd_status sparsimd_fusedmm_f64(const sparsimd_cpu *cpu,
+                                     const sparsimd_plan *plan,
+                                     uint32_t edge,
+                                     double scale,
+                                     size_t n,
+                                     const double *c,
+                                     size_t ldc,
+                                     const double *b,
+                                     size_t ldb,
+                                     size_t p,
+                                     const double *d,
+                                     size_t ldd,
+                                     double *e,
+                                     size_t lde);
+
+// Copies a tensor of `order` modes of the lengths `dims`: its nonzero p is `values[p]` at the place `coords[mode][p]`,
+// counted from 0.
+sparsimd_status sparsimd_tensor_create_f32(size_t order,
+                                           const size_t *dims,
+                                           size_t nnz,
+                                           const uint32_t *const *coords,
+                                           const float *values,
+                                           sparsimd_tensor **tensor);
+
+// As sparsimd_tensor_create_f32().
+sparsimd_status sparsimd_tensor_create_f64(size_t order,
+                                           const size_t *dims,
+                                           size_t nnz,
+                                           const uint32_t *const *coords,
+                                           const double *values,
+                                           sparsimd_tensor **tensor);
+
+// Frees the tensor; what was made from it remains. Null is allowed.
+sparsimd_status sparsimd_tensor_destroy(sparsimd_tensor *tensor);
+
+// Sorts the nonzeros into fibers of `mode`: those that differ in this mode alone.
+sparsimd_status sparsimd_fibers_create(const sparsimd_cpu *cpu,
+                                       const sparsimd_tensor *tensor,
+                                       size_t mode,
+                                       sparsimd_fibers **fibers);
+
+// Frees the fibers. Null is allowed.
+sparsimd_status sparsimd_fibers_destroy(sparsimd_fibers *fibers);
+
+// Number of fibers.
+sparsimd_status sparsimd_fibers_count(const sparsimd_fibers *fibers, size_t *count);
+
+// Where the fibers are: the coordinate of each in the `level`-th of the other modes, valid as long as the fibers.
+sparsimd_status sparsimd_fibers_coords(const sparsimd_fibers *fibers, size_t level, const uint32_t **coords);
+
+// Y = X x_n U, n being the mode of the fibers: U dense, as many rows as the mode is long, `cols` columns; row f of Y
+// receives fiber f.
+sparsimd_status sparsimd_ttm_f32(const sparsimd_cpu *cpu,
+                                 const sparsimd_fibers *fibers,
+                                 size_t cols,
+                                 const float *u,
+                                 size_t ldu,
+                                 float *y,
+                                 size_t ldy);
+
+// As sparsimd_ttm_f32().
+sparsimd_status sparsimd_ttm_f64(const sparsimd_cpu *cpu,
+                                 const sparsimd_fibers *fibers,
+                                 size_t cols,
+                                 const double *u,
+                                 size_t ldu,
+                                 double *y,
+                                 size_t ldy);
+
+// y = X x_n v, n being the mode of the fibers: v one element for each index of the mode, y one for each fiber.
+sparsimd_status sparsimd_ttv_f32(const sparsimd_cpu *cpu, const sparsimd_fibers *fibers, const float *v, float *y);
+
+// As sparsimd_ttv_f32().
+sparsimd_status sparsimd_ttv_f64(const sparsimd_cpu *cpu, const sparsimd_fibers *fibers, const double *v, double *y);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* SPARSIMD_H */

@@ -1,0 +1,190 @@
+//! The C interface refuses what is wrong, with a status and a message, and computes what the reference does.
+
+use std::ffi::CStr;
+use std::ptr::{null, null_mut};
+
+use sparsimd::capi::*;
+use sparsimd::{Csr, MatRef, Pattern, reference};
+
+fn message() -> String {
+    // SAFETY: valid until this thread's next failure.
+    unsafe { CStr::from_ptr(sparsimd_last_error()) }.to_str().expect("UTF-8").to_owned()
+}
+
+/// `call` is refused with `status` and a message that contains `words`.
+fn refused(call: Status, status: Status, words: &str) {
+    assert_eq!(call, status, "{}", message());
+    assert!(message().contains(words), "{:?} does not contain {words:?}", message());
+}
+
+fn good(call: Status) {
+    assert_eq!(call, Status::Ok, "{}", message());
+}
+
+struct Fixture {
+    cpu: *mut CpuHandle,
+    csr: *mut CsrHandle,
+    plan: *mut PlanHandle,
+}
+
+const ROW_PTR: [usize; 3] = [0, 2, 3];
+const COL_IDX: [u32; 3] = [0, 2, 1];
+const VALUES: [f32; 3] = [1.0, 2.0, 3.0];
+
+impl Fixture {
+    fn new(op: Op) -> Self {
+        let (mut cpu, mut csr, mut plan) = (null_mut(), null_mut(), null_mut());
+        // SAFETY: all arrays are as long as they are said to be.
+        unsafe {
+            good(sparsimd_cpu_create(1, &mut cpu));
+            good(sparsimd_csr_create_f32(2, 3, ROW_PTR.as_ptr(), COL_IDX.as_ptr(), VALUES.as_ptr(), &mut csr));
+            good(sparsimd_plan_create(cpu, op as u32, csr, 2, Path::Panel as u32, 9, &mut plan));
+        }
+        Self { cpu, csr, plan }
+    }
+
+    fn spmm(&self, b: &[f32], ldb: usize, c: &mut [f32], ldc: usize) -> Status {
+        // SAFETY: the arrays of these tests hold 3 and 2 rows of their strides.
+        unsafe { sparsimd_spmm_f32(self.cpu, self.plan, 2, 1.0, b.as_ptr(), ldb, 0.0, c.as_mut_ptr(), ldc) }
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once.
+        unsafe {
+            good(sparsimd_plan_destroy(self.plan));
+            good(sparsimd_csr_destroy(self.csr));
+            good(sparsimd_cpu_destroy(self.cpu));
+        }
+    }
+}
+
+#[test]
+fn spmm_with_strides_and_new_values() {
+    let f = Fixture::new(Op::Spmm);
+    let b: Vec<f32> = (0..12).map(|i| i as f32).collect();
+    let mut c = [7.0f32; 6];
+    good(f.spmm(&b, 4, &mut c, 3));
+    let a = Csr::new(Pattern::new(2, 3, ROW_PTR.to_vec(), COL_IDX.to_vec()).unwrap(), VALUES.to_vec()).unwrap();
+    let (b_view, c_view) = (MatRef::new(&b, 3, 2, 4).unwrap(), MatRef::new(&c, 2, 2, 3).unwrap());
+    let error = reference::spmm(1.0, &a, b_view, 0.0, c_view).unwrap().deviation(c_view).unwrap();
+    assert!(error.error <= 1.0);
+    assert_eq!([c[2], c[5]], [7.0, 7.0], "elements between the rows are left alone");
+    // SAFETY: three values.
+    unsafe { good(sparsimd_plan_set_values_f32(f.plan, [0.0, 0.0, 1.0].as_ptr(), 3)) };
+    good(f.spmm(&b, 4, &mut c, 3));
+    assert_eq!(c, [0.0, 0.0, 7.0, 4.0, 5.0, 7.0]);
+}
+
+#[test]
+fn handles_are_checked() {
+    let f = Fixture::new(Op::Spmm);
+    let (b, mut c) = ([0.0f32; 6], [0.0f32; 4]);
+    let mut n = 0;
+    // SAFETY: what is refused is not used; everything else is as long as it is said to be.
+    unsafe {
+        refused(sparsimd_cpu_threads(null(), &mut n), Status::Handle, "cpu: the handle is null");
+        refused(sparsimd_cpu_threads(f.csr.cast(), &mut n), Status::Handle, "another kind");
+        refused(sparsimd_cpu_threads(f.cpu.byte_add(1), &mut n), Status::Handle, "another kind");
+        refused(sparsimd_cpu_threads(f.cpu, null_mut()), Status::Argument, "threads: the pointer is null");
+        refused(sparsimd_csr_destroy(f.cpu.cast()), Status::Handle, "csr");
+        refused(sparsimd_cpu_create(1, null_mut()), Status::Argument, "cpu: the pointer is null");
+        good(sparsimd_csr_destroy(null_mut()));
+        let doubles = [0.0f64; 6];
+        let call = sparsimd_spmm_f64(f.cpu, f.plan, 2, 1.0, doubles.as_ptr(), 2, 0.0, null_mut(), 2);
+        refused(call, Status::Handle, "f64");
+        let call = sparsimd_spmm_f32(f.cpu, f.csr.cast(), 2, 1.0, b.as_ptr(), 2, 0.0, c.as_mut_ptr(), 2);
+        refused(call, Status::Handle, "plan");
+        good(sparsimd_cpu_threads(f.cpu, &mut n));
+    }
+    assert_eq!(n, 1);
+}
+
+#[test]
+fn operands_are_checked() {
+    let f = Fixture::new(Op::Spmm);
+    let (mut b, mut c) = ([0.0f32; 6], [0.0f32; 4]);
+    refused(f.spmm(&b, 1, &mut c, 2), Status::Argument, "b: a row stride of 1");
+    refused(f.spmm(&b, 2, &mut c, 1), Status::Argument, "c: a row stride of 1");
+    refused(f.spmm(&b, usize::MAX, &mut c, 2), Status::Argument, "address space");
+    // SAFETY: what is refused is not used; everything else is as long as it is said to be.
+    unsafe {
+        let null_b = sparsimd_spmm_f32(f.cpu, f.plan, 2, 1.0, null(), 2, 0.0, c.as_mut_ptr(), 2);
+        refused(null_b, Status::Argument, "b: the pointer is null");
+        let odd = sparsimd_spmm_f32(f.cpu, f.plan, 2, 1.0, b.as_ptr().byte_add(2), 2, 0.0, c.as_mut_ptr(), 2);
+        refused(odd, Status::Argument, "aligned");
+        let inside = b.as_mut_ptr().add(1);
+        let over = sparsimd_spmm_f32(f.cpu, f.plan, 2, 1.0, b.as_ptr(), 2, 0.0, inside, 2);
+        refused(over, Status::Argument, "c: overlaps an input");
+        let none = sparsimd_spmm_f32(f.cpu, f.plan, 0, 1.0, b.as_ptr(), 2, 0.0, c.as_mut_ptr(), 2);
+        refused(none, Status::Shape, "0 columns");
+        let other = sparsimd_spmm_t_f32(f.cpu, f.plan, 2, 1.0, c.as_ptr(), 2, 0.0, b.as_mut_ptr(), 2);
+        refused(other, Status::Shape, "prepared for Spmm");
+        refused(sparsimd_plan_set_values_f32(f.plan, b.as_ptr(), 2), Status::Shape, "2 values");
+
+        let mut plan = f.plan;
+        let call = sparsimd_plan_create(f.cpu, 4, f.csr, 2, 0, 1, &mut plan);
+        refused(call, Status::Argument, "4 is not a sparsimd_op");
+        assert!(plan.is_null(), "a call that fails leaves null");
+        refused(sparsimd_plan_create(f.cpu, 0, f.csr, 2, 3, 1, &mut plan), Status::Argument, "sparsimd_path");
+        let mut csr = null_mut();
+        let falling = [0usize, 2, 1];
+        let call = sparsimd_csr_create_f32(2, 3, falling.as_ptr(), COL_IDX.as_ptr(), VALUES.as_ptr(), &mut csr);
+        refused(call, Status::Structure, "row 1: pointers decrease");
+        let call = sparsimd_csr_create_f32(2, 2, ROW_PTR.as_ptr(), COL_IDX.as_ptr(), VALUES.as_ptr(), &mut csr);
+        refused(call, Status::Structure, "column index 2");
+    }
+}
+
+#[test]
+fn a_pattern_alone_serves_what_needs_no_values() {
+    let f = Fixture::new(Op::Sddmm);
+    let (mut csr, mut plan) = (null_mut(), null_mut());
+    let (c, b, mut out) = ([1.0f32, 2.0, 3.0, 4.0], [1.0f32, 0.0, 0.0, 1.0, 1.0, 1.0], [0.0f32; 3]);
+    // SAFETY: all arrays are as long as they are said to be.
+    unsafe {
+        good(sparsimd_csr_create_f32(2, 3, ROW_PTR.as_ptr(), COL_IDX.as_ptr(), null(), &mut csr));
+        good(sparsimd_plan_create(f.cpu, Op::Sddmm as u32, csr, 2, Path::Direct as u32, 1, &mut plan));
+        good(sparsimd_sddmm_f32(f.cpu, plan, 2, c.as_ptr(), 2, b.as_ptr(), 2, out.as_mut_ptr()));
+        assert_eq!(out, [1.0, 3.0, 4.0]);
+        let scaled = sparsimd_sddmm_scaled_f32(f.cpu, plan, 2, c.as_ptr(), 2, b.as_ptr(), 2, out.as_mut_ptr());
+        refused(scaled, Status::Shape, "needs the values");
+        good(sparsimd_plan_destroy(plan));
+        good(sparsimd_csr_destroy(csr));
+    }
+}
+
+#[test]
+fn ttm_and_ttv_by_fibers() {
+    let (mut cpu, mut tensor, mut fibers) = (null_mut(), null_mut(), null_mut());
+    // x(0, 0) = 2, x(0, 2) = 3.
+    let (dims, coords, values) = ([2usize, 3], [[0u32, 0], [0, 2]], [2.0f64, 3.0]);
+    let lists = [coords[0].as_ptr(), coords[1].as_ptr()];
+    let u = [1.0f64, 2.0, 3.0, 4.0, 5.0, 6.0];
+    let (mut y, mut count, mut list) = ([0.0f64; 2], 0, null());
+    // SAFETY: all arrays are as long as they are said to be.
+    unsafe {
+        good(sparsimd_cpu_create(2, &mut cpu));
+        good(sparsimd_tensor_create_f64(2, dims.as_ptr(), 2, lists.as_ptr(), values.as_ptr(), &mut tensor));
+        refused(sparsimd_fibers_create(cpu, tensor, 2, &mut fibers), Status::Argument, "mode");
+        good(sparsimd_fibers_create(cpu, tensor, 1, &mut fibers));
+        good(sparsimd_fibers_count(fibers, &mut count));
+        assert_eq!(count, 1);
+        good(sparsimd_fibers_coords(fibers, 0, &mut list));
+        assert_eq!(*list, 0);
+        refused(sparsimd_fibers_coords(fibers, 1, &mut list), Status::Argument, "level: 1");
+        good(sparsimd_ttm_f64(cpu, fibers, 2, u.as_ptr(), 2, y.as_mut_ptr(), 2));
+        assert_eq!(y, [17.0, 22.0]);
+        good(sparsimd_ttv_f64(cpu, fibers, u.as_ptr(), y.as_mut_ptr()));
+        assert_eq!(y[0], 2.0 * 1.0 + 3.0 * 3.0);
+        let bad = [[0u32, 2], [0, 2]];
+        let lists = [bad[0].as_ptr(), bad[1].as_ptr()];
+        let mut none = null_mut();
+        let call = sparsimd_tensor_create_f64(2, dims.as_ptr(), 2, lists.as_ptr(), values.as_ptr(), &mut none);
+        refused(call, Status::Structure, "2");
+        good(sparsimd_fibers_destroy(fibers));
+        good(sparsimd_tensor_destroy(tensor));
+        good(sparsimd_cpu_destroy(cpu));
+    }
+}

@@ -73,7 +73,7 @@ pub struct TuckerIteration {
     pub ttm: Duration,
 }
 
-/// X ~ core x_1 factors[0] x_2 factors[1] ....
+/// X ~ core x_1 U_1 x_2 U_2 ..., U_m = `factors[m - 1]`.
 #[derive(Clone, Debug)]
 pub struct Tucker {
     /// One matrix with orthonormal columns for each mode.

@@ -1,6 +1,6 @@
 //! MTTKRP: `out[i_n] += x * prod_{m != n} factor_m[i_m]` over the nonzeros `x` at `(i_0, i_1, ...)` of one task.
 //!
-//! One kernel per kind of traversal: [`entries`] for coordinate lists, [`csf`] for trees of fibers, [`tiled`] for rows of
+//! One kernel per kind of traversal: `entries` for coordinate lists, `csf` for trees of fibers, `tiled` for rows of
 //! one output mode re-laid in tiles. In all of them the rank lies in registers: a *panel* of up to 8 registers of
 //! columns is carried through the whole traversal, and a rank of more columns takes more traversals.
 

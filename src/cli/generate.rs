@@ -6,6 +6,7 @@ use sparsimd::generate::{DEFAULT_EXPONENT, Initiator, Model, TensorSpec, parse_d
 use sparsimd::io::{TensorFormat, write_tensor};
 use sparsimd::{Cpu, Error, Result, Scalar};
 
+use super::executor::Executor;
 use super::timing::Dtype;
 use super::{Verdict, output};
 
@@ -39,9 +40,8 @@ pub struct Args {
     /// Element type
     #[arg(long, value_enum, default_value_t = Dtype::F32)]
     dtype: Dtype,
-    /// Number of threads, which the result does not depend on [default: one per processor]
-    #[arg(long, value_name = "T")]
-    threads: Option<usize>,
+    #[command(flatten)]
+    executor: Executor,
 }
 
 fn argument(name: &'static str, detail: impl Into<String>) -> Error {
@@ -53,10 +53,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     // Before the work: is there anything that could be written?
     TensorFormat::of(&args.out)?;
     let spec = spec(args)?;
-    let cpu = match args.threads {
-        Some(threads) => Cpu::builder().threads(threads).build()?,
-        None => Cpu::new()?,
-    };
+    let cpu = args.executor.cpu()?;
     match args.dtype {
         Dtype::F32 => write::<f32>(args, &spec, &cpu)?,
         Dtype::F64 => write::<f64>(args, &spec, &cpu)?,

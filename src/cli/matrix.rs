@@ -7,12 +7,13 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::Serialize;
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
-use sparsimd::machine::{NumaPolicy, Pinning};
+use sparsimd::machine::NumaPolicy;
 use sparsimd::ops::Placed;
 use sparsimd::plan::{Op, Path};
-use sparsimd::{Arch, Cpu, Csr, Error, Mat, Prepared, Result, Scalar, generate};
+use sparsimd::{Cpu, Csr, Error, Mat, Prepared, Result, Scalar, generate};
 
 use super::device::{DeviceName, Ran};
+use super::executor::Executor;
 use super::progress::Progress;
 use super::timing::{Check, Dtype, Speed, Times};
 use super::{Verdict, output};
@@ -101,22 +102,15 @@ pub struct Common {
     /// Straight from CSR, by panels that are prepared once, or whichever the plan finds faster
     #[arg(long, value_enum, default_value_t = PathName::Auto)]
     pub path: PathName,
-    /// Where threads are bound: none, compact, scatter, cores, or a processor list such as 0-3,8 [default: cores]
-    #[arg(long, value_name = "POLICY")]
-    pub pin: Option<Pinning>,
+    #[command(flatten)]
+    pub executor: Executor,
     /// NUMA placement: rows of A and C on the nodes that own them, B left alone (first-touch), interleaved or replicated;
     /// auto chooses, off places nothing
     #[arg(long, value_name = "POLICY", default_value_t = NumaPolicy::Off)]
     pub numa: NumaPolicy,
-    /// Number of threads [default: one per processor]
-    #[arg(long, value_name = "T")]
-    pub threads: Option<usize>,
     /// Where it runs: cpu, gpu[:INDEX|:NAME] (a Vulkan device) or hetero[:adaptive|:SHARE] (both; SHARE of the work on the device)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: DeviceName,
-    /// SIMD instruction set, one of those that `sparsimd info` lists [default: the widest]
-    #[arg(long, value_name = "NAME")]
-    pub arch: Option<String>,
     /// Measured runs [default: as many as fit a second, at least 5]
     #[arg(long, value_name = "R")]
     pub repeat: Option<usize>,
@@ -193,29 +187,6 @@ struct Report {
 }
 
 impl Common {
-    /// The executor that the arguments ask for.
-    fn cpu(&self) -> Result<Cpu> {
-        let mut builder = Cpu::builder();
-        if let Some(threads) = self.threads {
-            builder = builder.threads(threads);
-        }
-        if let Some(pinning) = &self.pin {
-            builder = builder.pinning(pinning.clone());
-        }
-        if let Some(name) = &self.arch {
-            let missing = || Error::Unavailable {
-                what: "the instruction set",
-                detail: format!("{name:?} is not among those of this processor and build (see sparsimd info)"),
-            };
-            builder = builder.arch(Arch::by_name(name).ok_or_else(missing)?);
-        }
-        let cpu = builder.build()?;
-        if cpu.unpinned_threads() > 0 {
-            output::note(&format!("{} threads could not be bound: they run unbound", cpu.unpinned_threads()));
-        }
-        Ok(cpu)
-    }
-
     /// Loads the matrix, runs `measure` or, where a device is asked for, `on_device` on it and reports.
     pub fn run<T: Scalar>(
         &self,
@@ -223,7 +194,7 @@ impl Common {
         measure: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
         on_device: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
     ) -> Result<Verdict> {
-        let cpu = self.cpu()?;
+        let cpu = self.executor.cpu()?;
         let a = cpu.install(|| self.source.load::<T>())?;
         let done = match self.device {
             DeviceName::Cpu => measure(self, &cpu, &a)?,

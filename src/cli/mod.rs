@@ -5,7 +5,9 @@
 
 mod convert;
 mod cp;
+mod decomposition;
 mod device;
+mod executor;
 mod fusedmm;
 mod generate;
 mod info;

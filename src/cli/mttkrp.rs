@@ -62,7 +62,7 @@ fn algorithm_of(alg: Algorithm) -> Option<&'static str> {
 
 fn product<T: Scalar>(args: &Args) -> Result<Verdict> {
     let common = &args.common;
-    let cpu = common.cpu()?;
+    let cpu = common.executor.cpu()?;
     let x: CooTensor<T> = cpu.install(|| common.source.load())?;
     let modes = common.modes(x.order())?;
     let start = Instant::now();

@@ -7,9 +7,10 @@ use clap::ValueEnum;
 use serde::Serialize;
 use sparsimd::generate::TensorSpec;
 use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
-use sparsimd::{CooTensor, Cpu, Error, Result, Scalar};
+use sparsimd::{CooTensor, Error, Result, Scalar};
 
 use super::device::{DeviceName, Ran};
+use super::executor::Executor;
 use super::output;
 use super::progress::Progress;
 use super::timing::{Check, Dtype, Speed};
@@ -148,9 +149,8 @@ pub struct Common {
     /// Where it runs: cpu or gpu[:INDEX|:NAME], a Vulkan device
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: DeviceName,
-    /// Number of threads [default: one per processor]
-    #[arg(long, value_name = "T")]
-    pub threads: Option<usize>,
+    #[command(flatten)]
+    pub executor: Executor,
     /// Measured runs [default: as many as fit a second, at least 5]
     #[arg(long, value_name = "R")]
     pub repeat: Option<usize>,
@@ -163,14 +163,6 @@ pub struct Common {
 }
 
 impl Common {
-    /// The executor that `--threads` asks for.
-    pub fn cpu(&self) -> Result<Cpu> {
-        match self.threads {
-            Some(threads) => Cpu::builder().threads(threads).build(),
-            None => Cpu::new(),
-        }
-    }
-
     /// The modes to work on, of a tensor of `order`.
     pub fn modes(&self, order: usize) -> Result<Vec<usize>> {
         match self.mode {

@@ -209,7 +209,7 @@ fn product<T: DeviceScalar>(common: &Common, matrix: bool) -> Result<Verdict> {
         (Algorithm::Element, true) => TtmAlgorithm::Element,
         _ => return Err(common.unsupported(op)),
     };
-    let cpu = common.cpu()?;
+    let cpu = common.executor.cpu()?;
     let x: CooTensor<T> = cpu.install(|| common.source.load())?;
     let modes = common.modes(x.order())?;
     let mut sweep = Sweep { device: TensorDevice::open(&common.device)?, ..Sweep::default() };
@@ -265,7 +265,7 @@ fn elementwise<T: DeviceScalar>(args: &ElementwiseArgs, two_tensors: bool) -> Re
         Op::Mul => Arithmetic::Mul,
         Op::Div => Arithmetic::Div,
     };
-    let cpu = common.cpu()?;
+    let cpu = common.executor.cpu()?;
     let coo: CooTensor<T> = cpu.install(|| common.source.load())?;
     let start = Instant::now();
     let (values, index_bytes, format) = match common.format {

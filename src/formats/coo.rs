@@ -88,6 +88,16 @@ impl<T: Scalar> Coo<T> {
         let pattern = Pattern::new(self.rows, self.cols, row_ptr, col_idx)?;
         Csr::new(pattern, order.iter().map(|&p| self.values[p]).collect())
     }
+
+    /// Two entries at the same place, as positions in storage order: of all that come again, the first one, and the one
+    /// that it repeats.
+    pub(crate) fn first_repeated(&self) -> Option<(usize, usize)> {
+        let place = |p: usize| (self.row_idx[p], self.col_idx[p]);
+        let mut order: Vec<usize> = (0..self.nnz()).collect();
+        order.sort_unstable_by_key(|&p| (place(p), p));
+        let repeated = order.windows(2).filter(|pair| place(pair[0]) == place(pair[1]));
+        repeated.map(|pair| (pair[0], pair[1])).min_by_key(|(_, again)| *again)
+    }
 }
 
 /// Pointers to the start of each key's run, and the entries in key order; entries are visited in the order `first`.

@@ -20,40 +20,71 @@ pub struct Pattern {
     col_idx: Vec<u32>,
 }
 
+/// An invariant of [`Pattern`] that arrays break, and where.
+#[derive(Debug)]
+pub(crate) struct Violation {
+    /// Which number is to blame, if a single one is.
+    pub place: Option<Place>,
+    /// What is wrong with it.
+    pub detail: String,
+}
+
+/// A number of a pattern's arrays.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// This row pointer.
+    Pointer(usize),
+    /// This column index.
+    Column(usize),
+}
+
 impl Pattern {
     /// The pattern whose row `i` has nonzeros in the columns `col_idx[row_ptr[i]..row_ptr[i + 1]]`.
     ///
     /// # Errors
     /// [`Error::Structure`] naming the first violated invariant and its place.
     pub fn new(rows: usize, cols: usize, row_ptr: Vec<usize>, col_idx: Vec<u32>) -> Result<Arc<Self>> {
-        let fail = |detail: String| Err(Error::structure("CSR", detail));
         check_dims("CSR", rows, cols)?;
+        Self::located(rows, cols, row_ptr, col_idx).map_err(|violation| Error::structure("CSR", violation.detail))
+    }
+
+    /// As [`Pattern::new`] for dimensions that fit u32; the error knows its place.
+    pub(crate) fn located(
+        rows: usize,
+        cols: usize,
+        row_ptr: Vec<usize>,
+        col_idx: Vec<u32>,
+    ) -> Result<Arc<Self>, Violation> {
+        let fail = |place, detail| Err(Violation { place, detail });
         if row_ptr.len() != rows + 1 {
-            return fail(format!("{} row pointers for {rows} rows", row_ptr.len()));
+            return fail(None, format!("{} row pointers for {rows} rows", row_ptr.len()));
         }
         if row_ptr[0] != 0 {
-            return fail(format!("the first row pointer is {}, not 0", row_ptr[0]));
+            return fail(Some(Place::Pointer(0)), format!("the first row pointer is {}, not 0", row_ptr[0]));
         }
         if row_ptr[rows] != col_idx.len() {
-            return fail(format!("the last row pointer is {} for {} column indices", row_ptr[rows], col_idx.len()));
+            let detail = format!("the last row pointer is {} for {} column indices", row_ptr[rows], col_idx.len());
+            return fail(Some(Place::Pointer(rows)), detail);
         }
         if let Some(i) = (0..rows).find(|&i| row_ptr[i] > row_ptr[i + 1]) {
-            return fail(format!("row {i}: pointers decrease from {} to {}", row_ptr[i], row_ptr[i + 1]));
+            let detail = format!("row {i}: pointers decrease from {} to {}", row_ptr[i], row_ptr[i + 1]);
+            return fail(Some(Place::Pointer(i + 1)), detail);
         }
         // The last row seen in each column, made only when a row does not ascend.
         let mut seen: Vec<u32> = Vec::new();
         for i in 0..rows {
             let row = &col_idx[row_ptr[i]..row_ptr[i + 1]];
-            if let Some(&j) = row.iter().find(|&&j| j as usize >= cols) {
-                return fail(format!("row {i}: column index {j} is not below {cols}"));
+            let column = |at: usize| Some(Place::Column(row_ptr[i] + at));
+            if let Some(at) = row.iter().position(|&j| j as usize >= cols) {
+                return fail(column(at), format!("row {i}: column index {} is not below {cols}", row[at]));
             }
             if row.windows(2).all(|w| w[0] < w[1]) {
                 continue;
             }
             seen.resize(cols, u32::MAX);
-            for &j in row {
+            for (at, &j) in row.iter().enumerate() {
                 if std::mem::replace(&mut seen[j as usize], i as u32) == i as u32 {
-                    return fail(format!("row {i}: column {j} occurs twice"));
+                    return fail(column(at), format!("row {i}: column {j} occurs twice"));
                 }
             }
         }

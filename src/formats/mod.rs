@@ -25,6 +25,7 @@ pub(crate) use coo_tensor::{check_mode, check_tensor_dims};
 pub use csf::{Csf, CsfPattern, rooted_mode_order};
 pub use csf_set::{CsfKind, CsfSet};
 pub use csr::{Csr, Pattern};
+pub(crate) use csr::{Place, Violation};
 pub use fiber_coo::{FiberCoo, Fibers};
 pub use hicoo::{BlockPattern, DEFAULT_BLOCK_BITS, HiCoo};
 pub use linear::{Linear, LinearKeys};

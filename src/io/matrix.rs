@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sparsimd_kernels::Scalar;
 
+use super::mtx::at_repeated;
 use super::{Format, ReadOptions, read_mtx, read_smtx, write_mtx, write_smtx};
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
@@ -60,12 +61,12 @@ impl<T: Scalar> Matrix<T> {
 ///
 /// # Errors
 /// [`Error::Argument`] for a name of no known format, [`Error::Io`], and [`Error::Parse`] with the file and line of the
-/// first mistake (line 0 where no single line is to blame, such as two entries at the same place).
+/// first mistake; of two entries at the same place that is the second one.
 pub fn read_matrix<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<Matrix<T>> {
     match Format::of(path)? {
         Format::Mtx => {
             let (coo, valued) = read_mtx::<T>(path, options)?;
-            let csr = coo.to_csr().map_err(|e| whole_file(path, e))?;
+            let csr = coo.to_csr().map_err(|e| at_repeated(path, &coo).unwrap_or_else(|| whole_file(path, e)))?;
             Ok(if valued { Matrix::Values(csr) } else { Matrix::Pattern(Arc::clone(csr.pattern())) })
         }
         Format::Smtx => read_smtx(path, options).map(Matrix::Pattern),

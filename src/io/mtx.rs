@@ -288,6 +288,53 @@ fn fault(text: &Cursor<'_>, detail: String) -> Fault {
     Fault { line: text.line, detail }
 }
 
+/// The error of a file two of whose entries have the same place, at the line of the one that comes again; `None` when
+/// there are no such entries. Lines are searched for by reading the file again.
+pub(super) fn at_repeated<T: Scalar>(path: &Path, coo: &Coo<T>) -> Option<Error> {
+    let (first, again) = coo.first_repeated()?;
+    let (i, j) = (coo.row_idx()[again] + 1, coo.col_idx()[again] + 1);
+    let before = match at_entry::<T>(path, first, String::new()) {
+        Error::Parse { line, .. } => line,
+        other => return Some(other),
+    };
+    Some(at_entry::<T>(path, again, format!("row {i}, column {j} occurs twice: line {before} has it too")))
+}
+
+/// The error `detail` at the line of entry `wanted` of a coordinate file, mirror images counted.
+fn at_entry<T: Scalar>(path: &Path, wanted: usize, detail: String) -> Error {
+    let search = || {
+        let mut text = Text::open(path, ReadOptions::default())?;
+        let header = read_header(&mut text)?;
+        let mut seen = 0;
+        text.parse_blocks(
+            Cut::Lines,
+            |block| parse_coordinates::<T>(block, &header, u64::MAX),
+            |block, chunk| {
+                let left = wanted - seen;
+                seen += chunk.rows.len();
+                if left >= chunk.rows.len() {
+                    return Ok(());
+                }
+                // Lines before the entry's: each stands for it and, off the diagonal of a symmetric file, for its mirror.
+                let (mut at, mut lines) = (0, 0);
+                loop {
+                    let mirrored = header.symmetry != Symmetry::General && chunk.rows[at] != chunk.cols[at];
+                    at += 1 + usize::from(mirrored);
+                    if at > left {
+                        break;
+                    }
+                    lines += 1;
+                }
+                // The first entry too many is the one that is searched for.
+                let stop = parse_coordinates::<T>(block, &header, lines).map(|_| ());
+                stop.map_err(|fault| Fault { detail: detail.clone(), ..fault })
+            },
+        )
+    };
+    // A file that has become shorter meanwhile has no such line.
+    search().err().unwrap_or_else(|| Error::Parse { path: path.to_owned(), line: 0, detail: detail.clone() })
+}
+
 /// The nonzeros of an array: its values come column by column, of a symmetric one only those from the diagonal down, of
 /// a skew-symmetric one only those below it.
 fn read_array<T: Scalar>(text: &mut Text<'_>, header: &Header) -> Result<Entries<T>> {

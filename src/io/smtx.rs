@@ -13,14 +13,13 @@ use std::sync::Arc;
 use super::number::{Cursor, write_chunks};
 use super::text::{Cut, Fault, ReadOptions, Text};
 use super::write_atomically;
-use crate::error::Result;
-use crate::formats::Pattern;
+use crate::error::{Error, Result};
+use crate::formats::{Pattern, Place, Violation};
 
 /// The pattern in the `.smtx` file `path`.
 ///
 /// # Errors
-/// [`crate::Error::Io`]; [`crate::Error::Parse`] with the line of the first mistake (line 0 where no single line is to
-/// blame, such as offsets that decrease).
+/// [`Error::Io`]; [`Error::Parse`] with the line of the first mistake.
 pub fn read_smtx(path: &Path, options: ReadOptions<'_>) -> Result<Arc<Pattern>> {
     let mut text = Text::open(path, options)?;
     let Some(header) = text.next_line()? else {
@@ -65,7 +64,37 @@ pub fn read_smtx(path: &Path, options: ReadOptions<'_>) -> Result<Arc<Pattern>> 
             text.fault(format!("the file ends after {seen} of {total} numbers ({rows} + 1 offsets, {nnz} indices)"))
         );
     }
-    Pattern::new(rows as usize, cols as usize, row_ptr, col_idx).map_err(|e| super::matrix::whole_file(path, e))
+    Pattern::located(rows as usize, cols as usize, row_ptr, col_idx).map_err(
+        |Violation { place, detail }| match place {
+            Some(Place::Pointer(i)) => at_number(path, i as u128, detail),
+            Some(Place::Column(p)) => at_number(path, u128::from(rows) + 1 + p as u128, detail),
+            None => Error::Parse { path: path.to_owned(), line: 0, detail },
+        },
+    )
+}
+
+/// The error `detail` at the line of number `wanted` after the header, which is searched for by reading the file again.
+fn at_number(path: &Path, wanted: u128, detail: String) -> Error {
+    let search = || {
+        let mut text = Text::open(path, ReadOptions::default())?;
+        text.next_line()?;
+        let mut seen = 0u128;
+        text.parse_blocks(
+            Cut::Words,
+            |block| parse_numbers(block, u128::MAX),
+            |block, numbers| {
+                if seen + numbers.len() as u128 > wanted {
+                    // The first one too many is the one that is searched for.
+                    let stop = parse_numbers(block, wanted - seen).map(|_| ());
+                    return stop.map_err(|fault| Fault { detail: detail.clone(), ..fault });
+                }
+                seen += numbers.len() as u128;
+                Ok(())
+            },
+        )
+    };
+    // A file that has become shorter meanwhile has no such line.
+    search().err().unwrap_or_else(|| Error::Parse { path: path.to_owned(), line: 0, detail: detail.clone() })
 }
 
 /// Parses blank-separated numbers, at most `limit` of them.
@@ -92,7 +121,7 @@ fn parse_numbers(block: &[u8], limit: u128) -> Result<Vec<u64>, Fault> {
 /// Writes `pattern` to the `.smtx` file `path`; a name ending in `.gz` is compressed.
 ///
 /// # Errors
-/// [`crate::Error::Io`]; nothing is left behind.
+/// [`Error::Io`]; nothing is left behind.
 pub fn write_smtx(path: &Path, pattern: &Pattern) -> Result<()> {
     write_atomically(path, |out| {
         writeln!(out, "{}, {}, {}", pattern.rows(), pattern.cols(), pattern.nnz())?;

@@ -13,6 +13,7 @@ use sparsimd::ops::Arithmetic;
 use sparsimd::plan::{Op, Path};
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, Result, Scalar, edge};
 
+use super::executor::Executor;
 use super::machine::{ceilings, table};
 use super::matrix::RandomSpec;
 use super::progress::Progress;
@@ -40,9 +41,8 @@ pub struct Args {
     /// Element type
     #[arg(long, value_enum, default_value_t = Dtype::F32)]
     dtype: Dtype,
-    /// Threads [default: one per allowed processor]
-    #[arg(long, value_name = "T")]
-    threads: Option<usize>,
+    #[command(flatten)]
+    executor: Executor,
     /// Measured runs of each operation [default: about a second of them]
     #[arg(long, value_name = "R")]
     repeat: Option<usize>,
@@ -112,11 +112,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 fn draw<T: Scalar>(args: &Args) -> Result<Verdict> {
-    let mut builder = Cpu::builder();
-    if let Some(threads) = args.threads {
-        builder = builder.threads(threads);
-    }
-    let cpu = builder.build()?;
+    let cpu = args.executor.cpu()?;
     // The input first: a mistake there should not wait for the machine to be measured.
     let (input, operations) = match args.load::<T>(&cpu)? {
         Loaded::Matrix(name, a) => (args.matrix_name(&name, &a), args.matrix_operations(&cpu, &a)?),

@@ -1,0 +1,154 @@
+//! What `cp` and `tucker` share: where the tensor comes from, when to stop, what is shown on the way, where the result goes.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use sparsimd::io::{ReadOptions, read_dense, write_dense};
+use sparsimd::{CooTensor, Cpu, Error, Mat, MatRef, Result, Scalar};
+
+use super::executor::Executor;
+use super::tensor::read_file;
+use super::timing::Dtype;
+use super::{Verdict, interrupt, output};
+
+/// What every decomposition takes.
+#[derive(Debug, clap::Args)]
+pub struct Common {
+    /// Tensor: .tns, .tns.gz or .tnsb
+    #[arg(long, value_name = "FILE")]
+    tensor: PathBuf,
+    /// Most iterations, those before a resumption included
+    #[arg(long, value_name = "I", default_value_t = 50)]
+    pub iters: usize,
+    /// End when the fit improves by less than this; 0: never
+    #[arg(long, value_name = "TOL", default_value_t = 1e-5)]
+    pub tol: f64,
+    /// Begin from the factors mode0.txt, mode1.txt, ... of this folder
+    #[arg(long, value_name = "DIR")]
+    pub init: Option<PathBuf>,
+    /// Folder for the result: the factors mode0.txt, mode1.txt, ... and lambda.txt, the components' weights (cp), or
+    /// core.txt, the core unfolded in mode 0, its last mode fastest (tucker); numpy.loadtxt reads them
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Coordinates of a text file start at 0 instead of 1
+    #[arg(long)]
+    zero_based: bool,
+    /// Add up entries at the same place instead of refusing the file
+    #[arg(long)]
+    sum_duplicates: bool,
+    /// Element type of the products with the tensor
+    #[arg(long, value_enum, default_value_t = Dtype::F64)]
+    pub dtype: Dtype,
+    #[command(flatten)]
+    pub executor: Executor,
+    /// End with one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a decomposition came to.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// 1 - |X - its approximation| / |X|.
+    pub fit: f64,
+    /// Iterations done.
+    pub iterations: usize,
+    /// Of all iterations.
+    pub seconds: f64,
+    /// Of them in MTTKRP (cp).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mttkrp_s: Option<f64>,
+    /// Of them in products with matrices (tucker).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttm_s: Option<f64>,
+    /// Whether Ctrl-C ended it.
+    pub interrupted: bool,
+}
+
+impl Common {
+    /// Makes the folder of the result, before the work: can it be written at all? Then reads the tensor.
+    pub fn load<T: Scalar>(&self, cpu: &Cpu) -> Result<CooTensor<T>> {
+        std::fs::create_dir_all(&self.out).map_err(|source| Error::Io { path: self.out.clone(), source })?;
+        cpu.install(|| read_file(&self.tensor, self.zero_based, self.sum_duplicates))
+    }
+
+    /// The factors of `--init`, one per mode.
+    pub fn given<T: Scalar>(&self, order: usize) -> Result<Option<Vec<Mat<T>>>> {
+        let read = |dir: &PathBuf| {
+            (0..order).map(|mode| read_dense(&factor_file(dir, mode), ReadOptions::default())).collect()
+        };
+        self.init.as_ref().map(read).transpose()
+    }
+
+    /// Writes the factors and `other`, a matrix with a file of its own.
+    pub fn write<F: Scalar, O: Scalar>(&self, factors: &[Mat<F>], (name, other): (&str, MatRef<'_, O>)) -> Result<()> {
+        for (mode, factor) in factors.iter().enumerate() {
+            write_dense(&factor_file(&self.out, mode), factor.as_ref())?;
+        }
+        write_dense(&self.out.join(name), other)
+    }
+
+    /// Prints what it came to.
+    pub fn report(&self, report: &Report) -> Result<Verdict> {
+        if self.json {
+            output::json(report)?;
+        } else {
+            let Report { fit, iterations, seconds, .. } = report;
+            let (products, name) = match (report.mttkrp_s, report.ttm_s) {
+                (Some(seconds), _) => (seconds, "MTTKRP"),
+                (None, seconds) => (seconds.unwrap_or(0.0), "tensor products"),
+            };
+            output::line(&format!(
+                "fit {fit:.6} after {iterations} iterations, {seconds:.3} s ({products:.3} s in {name})"
+            ))?;
+        }
+        Ok(Verdict::Good)
+    }
+}
+
+fn factor_file(dir: &Path, mode: usize) -> PathBuf {
+    dir.join(format!("mode{mode}.txt"))
+}
+
+/// Shows iterations on standard error as they come, and knows whether Ctrl-C was pressed.
+pub struct Watch {
+    bar: ProgressBar,
+    stop: interrupt::Flag,
+    start: Instant,
+}
+
+impl Watch {
+    /// Over at most `iterations`; its clock starts now.
+    pub fn start(iterations: usize) -> Result<Self> {
+        let stop = interrupt::flag()?;
+        let bar = ProgressBar::new(iterations as u64);
+        let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg} {eta}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Ok(Self { bar, stop, start: Instant::now() })
+    }
+
+    /// Iteration `number` reached `fit` in `time`.
+    pub fn show(&self, number: usize, fit: f64, time: Duration) {
+        self.bar.set_position(number as u64);
+        self.bar.set_message(format!("fit {fit:.6}, {:.3} s", time.as_secs_f64()));
+    }
+
+    /// Whether Ctrl-C was pressed.
+    pub fn interrupted(&self) -> bool {
+        self.stop.raised()
+    }
+
+    /// To break when Ctrl-C was pressed or `failed`.
+    pub fn flow(&self, failed: bool) -> ControlFlow<()> {
+        if failed || self.interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Takes the bar away; seconds since the start.
+    pub fn finish(&self) -> f64 {
+        self.bar.finish_and_clear();
+        self.start.elapsed().as_secs_f64()
+    }
+}

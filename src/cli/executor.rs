@@ -1,0 +1,45 @@
+//! `--threads`, `--pin` and `--arch`: the executor that a command runs on.
+
+use sparsimd::machine::Pinning;
+use sparsimd::{Arch, Cpu, Error, Result};
+
+use super::output;
+
+/// How a command uses the processor.
+#[derive(Debug, clap::Args)]
+pub struct Executor {
+    /// Number of threads [default: one per processor]
+    #[arg(long, value_name = "T")]
+    threads: Option<usize>,
+    /// Where threads are bound: none, compact, scatter, cores, or a processor list such as 0-3,8 [default: cores]
+    #[arg(long, value_name = "POLICY")]
+    pin: Option<Pinning>,
+    /// SIMD instruction set, one of those that `sparsimd info` lists [default: the widest]
+    #[arg(long, value_name = "NAME")]
+    arch: Option<String>,
+}
+
+impl Executor {
+    /// Starts it; standard error tells when the operating system refuses to bind threads.
+    pub fn cpu(&self) -> Result<Cpu> {
+        let mut builder = Cpu::builder();
+        if let Some(threads) = self.threads {
+            builder = builder.threads(threads);
+        }
+        if let Some(pinning) = &self.pin {
+            builder = builder.pinning(pinning.clone());
+        }
+        if let Some(name) = &self.arch {
+            let missing = || Error::Unavailable {
+                what: "the instruction set",
+                detail: format!("{name:?} is not among those of this processor and build (see sparsimd info)"),
+            };
+            builder = builder.arch(Arch::by_name(name).ok_or_else(missing)?);
+        }
+        let cpu = builder.build()?;
+        if cpu.unpinned_threads() > 0 {
+            output::note(&format!("{} threads could not be bound: they run unbound", cpu.unpinned_threads()));
+        }
+        Ok(cpu)
+    }
+}

@@ -2,12 +2,15 @@
 //! test reports so and passes.
 #![cfg(feature = "vulkan")]
 
+use std::ops::ControlFlow;
 use std::sync::OnceLock;
 
+use sparsimd::decomp::{CpOptions, CpState};
 use sparsimd::formats::{Csf, CsfKind, CsfSet, FiberCoo};
 use sparsimd::generate::{uniform_dense, uniform_values};
 use sparsimd::gpu::{DeviceOptions, DeviceScalar, Gpu, GpuTensor, Operator};
-use sparsimd::{CooTensor, Error, Mat, MatRef, reference};
+use sparsimd::plan::MttkrpFormat;
+use sparsimd::{CooTensor, Cpu, Error, Mat, MatRef, reference};
 
 fn gpu() -> Option<Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
@@ -163,6 +166,71 @@ fn mttkrp_of_operands_that_are_cut() {
         }
     }
     assert_eq!(gpu.validation_messages(), Vec::<String>::new());
+}
+
+fn check_cp<T: DeviceScalar>(gpu: &Gpu, tolerance: f64) {
+    let cpu = Cpu::builder().threads(2).build().unwrap();
+    for dims in [&[20, 15, 12][..], &[9, 8, 7, 6]] {
+        let x = tensor::<T>(dims, 1500);
+        for nonnegative in [false, true] {
+            let mut options = CpOptions::new(5);
+            (options.iterations, options.tolerance, options.nonnegative) = (10, 0.0, nonnegative);
+            let on_cpu = cpu.prepare_mttkrp_as(&x, 5, None).unwrap();
+            let want = cpu.cp_als(&on_cpu, &options, |_, _| ControlFlow::Continue(())).unwrap();
+            for format in [None, Some(MttkrpFormat::Coo), Some(MttkrpFormat::CsfOne), Some(MttkrpFormat::MmCsf)] {
+                let on_device = gpu.prepare_mttkrp(&x, format).unwrap();
+                let run = || gpu.cp_als(&cpu, &on_device, &options, |_, _| ControlFlow::Continue(())).unwrap();
+                let got: CpState<T> = run();
+                let off = (got.fit() - want.fit()).abs();
+                assert!(off < tolerance, "{dims:?}, {format:?}, non-negative {nonnegative}: {off}");
+                assert_eq!(run().fits, got.fits);
+            }
+        }
+    }
+}
+
+#[test]
+fn cp_fits_as_on_the_processor() {
+    let Some(gpu) = gpu() else { return };
+    check_cp::<f32>(&gpu, 1e-4);
+    if gpu.info().float64 {
+        check_cp::<f64>(&gpu, 1e-10);
+    }
+    assert_eq!(gpu.validation_messages(), Vec::<String>::new());
+}
+
+#[test]
+fn cp_moves_one_factor_and_one_product_in_a_modes_turn() {
+    // A device of its own: the account of copied bytes is the device's.
+    let Some(gpu) = limited(DeviceOptions::default()) else { return };
+    let (dims, rank, iterations) = ([20usize, 15, 12], 8, 7);
+    let x = gpu.prepare_mttkrp(&tensor::<f32>(&dims, 1500), None).unwrap();
+    let mut options = CpOptions::new(rank);
+    (options.iterations, options.tolerance) = (iterations, 0.0);
+    gpu.take_times();
+    gpu.cp_als(&Cpu::new().unwrap(), &x, &options, |_, _| ControlFlow::Continue(())).unwrap();
+    let times = gpu.take_times();
+    let rows: usize = dims.iter().sum();
+    // All factors once at the beginning, and after each turn but the last the factor that it has changed.
+    let up = (iterations + 1) * rows - dims[dims.len() - 1];
+    assert_eq!(times.uploaded_bytes, (up * rank * 4) as u64);
+    assert_eq!(times.downloaded_bytes, (iterations * rows * rank * 4) as u64);
+}
+
+#[test]
+fn prepared_tensors_say_how_they_are_computed() {
+    let Some(gpu) = gpu() else { return };
+    let x = tensor::<f32>(&[20, 15, 12], 1500);
+    let algorithms = |format| {
+        let prepared = gpu.prepare_mttkrp(&x, format).unwrap();
+        assert!(prepared.index_bytes() > 0 && prepared.norm_squared() > 0.0);
+        (prepared.format(), [0, 1, 2].map(|mode| prepared.algorithm(mode)))
+    };
+    assert_eq!(algorithms(None), (MttkrpFormat::CsfAll, ["slice"; 3]));
+    assert_eq!(algorithms(Some(MttkrpFormat::Coo)), (MttkrpFormat::Coo, ["row"; 3]));
+    // The shortest mode is the root, the longest the leaf.
+    assert_eq!(algorithms(Some(MttkrpFormat::CsfOne)), (MttkrpFormat::CsfOne, ["nonzero", "fiber", "slice"]));
+    assert!(matches!(gpu.prepare_mttkrp(&x, Some(MttkrpFormat::HiCoo)), Err(Error::Argument { name: "format", .. })));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use sparsimd::{CooTensor, Cpu, Error, MatRef, Result, Scalar};
 
 use super::Verdict;
 use super::decomposition::{Common, Report, Watch};
+use super::device::{DeviceName, DeviceScalar, Ran, TensorDevice};
 use super::mttkrp::format_of;
 use super::tensor::TensorFormat;
 use super::timing::Dtype;
@@ -40,6 +41,9 @@ pub struct Args {
     /// Storage of the tensor
     #[arg(long, value_enum, default_value_t = TensorFormat::Auto)]
     format: TensorFormat,
+    /// Where its MTTKRPs run: cpu or gpu[:INDEX|:NAME], a Vulkan device
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceName,
 }
 
 /// Decomposes the tensor and writes the result.
@@ -60,7 +64,7 @@ fn init<T: Scalar>(args: &Args, order: usize) -> Result<CpInit<T>> {
     Ok(args.common.given(order)?.map_or(CpInit::Seed(args.seed), CpInit::Factors))
 }
 
-fn decompose<T: Scalar>(args: &Args, cpu: &Cpu) -> Result<Verdict> {
+fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu) -> Result<Verdict> {
     if args.every == 0 {
         return Err(Error::Argument { name: "every", detail: "0 iterations; at least 1".to_owned() });
     }
@@ -70,11 +74,11 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu) -> Result<Verdict> {
     (options.iterations, options.tolerance, options.ridge) = (common.iters, common.tol, args.ridge);
     (options.nonnegative, options.init) = (args.nonneg, init(args, x.order())?);
 
+    let mut device = TensorDevice::open(&args.device)?;
     let watch = Watch::start(common.iters)?;
-    let tensor = cpu.prepare_mttkrp_as(&x, args.rank, format_of(args.format))?;
     let mut mttkrp_s = 0.0;
     let mut unsaved = Ok(());
-    let result = cpu.cp_als(&tensor, &options, |state: &CpState<T>, iteration: &CpIteration| {
+    let observe = |state: &CpState<T>, iteration: &CpIteration| {
         mttkrp_s += iteration.mttkrp.as_secs_f64();
         watch.show(iteration.number, iteration.fit, iteration.time);
         if let Some(path) = &args.checkpoint
@@ -83,7 +87,15 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu) -> Result<Verdict> {
             unsaved = state.save(path);
         }
         watch.flow(unsaved.is_err())
-    });
+    };
+    let format = format_of(args.format);
+    let result = match &mut device {
+        None => {
+            let tensor = cpu.prepare_mttkrp_as(&x, args.rank, format)?;
+            cpu.cp_als(&tensor, &options, observe)
+        }
+        Some(device) => device.cp_als(cpu, &x, format, &options, observe),
+    };
     let seconds = watch.finish();
     let result = result?;
     let lambda = MatRef::new(&result.lambda, result.lambda.len(), 1, 1)?;
@@ -96,5 +108,6 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu) -> Result<Verdict> {
         mttkrp_s: Some(mttkrp_s),
         ttm_s: None,
         interrupted: watch.interrupted(),
+        ran: device.as_ref().map_or_else(Ran::on_cpu, TensorDevice::ran),
     })
 }

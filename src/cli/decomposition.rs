@@ -9,6 +9,7 @@ use serde::Serialize;
 use sparsimd::io::{ReadOptions, read_dense, write_dense};
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatRef, Result, Scalar};
 
+use super::device::Ran;
 use super::executor::Executor;
 use super::tensor::read_file;
 use super::timing::Dtype;
@@ -66,6 +67,9 @@ pub struct Report {
     pub ttm_s: Option<f64>,
     /// Whether Ctrl-C ended it.
     pub interrupted: bool,
+    /// Where its products with the tensor ran.
+    #[serde(flatten)]
+    pub ran: Ran,
 }
 
 impl Common {
@@ -101,8 +105,9 @@ impl Common {
                 (Some(seconds), _) => (seconds, "MTTKRP"),
                 (None, seconds) => (seconds.unwrap_or(0.0), "tensor products"),
             };
+            let ran = report.ran.text().unwrap_or_default();
             output::line(&format!(
-                "fit {fit:.6} after {iterations} iterations, {seconds:.3} s ({products:.3} s in {name})"
+                "{ran}fit {fit:.6} after {iterations} iterations, {seconds:.3} s ({products:.3} s in {name})"
             ))?;
         }
         Ok(Verdict::Good)

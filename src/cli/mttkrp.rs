@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use sparsimd::generate::uniform_dense;
 use sparsimd::plan::{MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
-use sparsimd::{CooTensor, Machine, Mat, MatRef, Result, Scalar, reference};
+use sparsimd::{CooTensor, Cpu, Error, Machine, Mat, MatRef, Result, reference};
 
+use super::device::{DeviceScalar, TensorDevice};
 use super::tensor::{Algorithm, Common, TensorFormat};
 use super::tensor_ops::Sweep;
 use super::timing::{Dtype, Times};
@@ -60,11 +61,29 @@ fn algorithm_of(alg: Algorithm) -> Option<&'static str> {
     })
 }
 
-fn product<T: Scalar>(args: &Args) -> Result<Verdict> {
+fn product<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
     let common = &args.common;
     let cpu = common.executor.cpu()?;
     let x: CooTensor<T> = cpu.install(|| common.source.load())?;
     let modes = common.modes(x.order())?;
+    let random = |(mode, &dim): (usize, &usize)| uniform_dense(dim, common.rank, common.source.seed ^ mode as u64);
+    let factors: Vec<Mat<T>> = x.dims().iter().enumerate().map(random).collect::<Result<_>>()?;
+    let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
+    let sweep = match TensorDevice::open(&common.device)? {
+        None => on_cpu(args, &cpu, &x, &views, &modes)?,
+        Some(device) => on_device(args, &cpu, device, &x, &views, &modes)?,
+    };
+    sweep.report("mttkrp", common, &cpu, &x, Some(common.rank), modes)
+}
+
+fn on_cpu<T: DeviceScalar>(
+    args: &Args,
+    cpu: &Cpu,
+    x: &CooTensor<T>,
+    factors: &[MatRef<'_, T>],
+    modes: &[usize],
+) -> Result<Sweep> {
+    let common = &args.common;
     let start = Instant::now();
     let request = MttkrpRequest {
         rank: common.rank,
@@ -73,34 +92,76 @@ fn product<T: Scalar>(args: &Args) -> Result<Verdict> {
         memory: args.memory.map(|mib| mib << 20),
         format: format_of(common.format),
     };
-    let plan = MttkrpPlan::choose(&cpu.install(|| TensorStats::of(&x)), &Machine::detect(), request)?;
-    let prepared = cpu.prepare_mttkrp(&x, &plan)?;
+    let plan = MttkrpPlan::choose(&cpu.install(|| TensorStats::of(x)), &Machine::detect(), request)?;
+    let prepared = cpu.prepare_mttkrp(x, &plan)?;
     let prepare_s = start.elapsed().as_secs_f64();
     if args.explain {
         plan.why().iter().for_each(|line| output::note(line));
     }
-    if let Some(wanted) = algorithm_of(common.alg)
-        && modes.iter().any(|&mode| prepared.algorithm(mode) != wanted)
-    {
-        return Err(common.unsupported("mttkrp"));
-    }
-    let random = |(mode, &dim): (usize, &usize)| uniform_dense(dim, common.rank, common.source.seed ^ mode as u64);
-    let factors: Vec<Mat<T>> = x.dims().iter().enumerate().map(random).collect::<Result<_>>()?;
-    let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
-    let mut sweep = Sweep::default();
-    (sweep.prepare_s, sweep.index_bytes) = (prepare_s, prepared.index_bytes());
-    for &mode in &modes {
+    let mut sweep = Sweep::new(prepare_s, prepared.index_bytes());
+    check_algorithm(args, modes, |mode| prepared.algorithm(mode))?;
+    for &mode in modes {
         let mut out: Mat<T> = Mat::zeros(x.dims()[mode], common.rank)?;
-        let times = Times::measure(common.repeat, || cpu.mttkrp(&prepared, &views, mode, out.as_mut()))?;
+        let times = Times::measure(common.repeat, || cpu.mttkrp(&prepared, factors, mode, out.as_mut()))?;
         sweep.add(times, plan.format.name(), prepared.algorithm(mode));
-        sweep.flops += (x.order() * x.nnz() * common.rank) as f64;
-        // Every nonzero with its coordinates, and every factor and the output once.
-        let rows: usize = x.dims().iter().sum();
-        sweep.bytes += (x.nnz() * (size_of::<T>() + 4 * x.order()) + rows * common.rank * size_of::<T>()) as f64;
-        if common.verify {
-            let expected = cpu.install(|| reference::mttkrp(&x, &views, mode))?;
-            sweep.check(expected.deviation(out.as_ref())?.error);
-        }
+        account(&mut sweep, args, cpu, x, factors, mode, out.as_ref())?;
     }
-    sweep.report("mttkrp", common, &cpu, &x, Some(common.rank), modes)
+    Ok(sweep)
+}
+
+fn on_device<T: DeviceScalar>(
+    args: &Args,
+    cpu: &Cpu,
+    mut device: TensorDevice,
+    x: &CooTensor<T>,
+    factors: &[MatRef<'_, T>],
+    modes: &[usize],
+) -> Result<Sweep> {
+    let common = &args.common;
+    if args.memory.is_some() || args.explain {
+        let detail = "--memory and --explain are about plans of the processor".to_owned();
+        return Err(Error::Argument { name: "device", detail });
+    }
+    let (tensor, prepare_s) = cpu.install(|| device.prepare(x, format_of(common.format)))?;
+    let mut sweep = Sweep::new(prepare_s, tensor.index_bytes());
+    check_algorithm(args, modes, |mode| tensor.algorithm(mode))?;
+    for &mode in modes {
+        let mut out: Mat<T> = Mat::zeros(x.dims()[mode], common.rank)?;
+        let (times, upload_s) = device.mttkrp(common.repeat, &tensor, factors, mode, out.as_mut())?;
+        sweep.prepare_s += upload_s;
+        sweep.add(times, tensor.format().name(), tensor.algorithm(mode));
+        account(&mut sweep, args, cpu, x, factors, mode, out.as_ref())?;
+    }
+    sweep.device = Some(device);
+    Ok(sweep)
+}
+
+/// An error unless every mode is computed by the algorithm asked for.
+fn check_algorithm(args: &Args, modes: &[usize], of_mode: impl Fn(usize) -> &'static str) -> Result<()> {
+    match algorithm_of(args.common.alg) {
+        Some(wanted) if modes.iter().any(|&mode| of_mode(mode) != wanted) => Err(args.common.unsupported("mttkrp")),
+        _ => Ok(()),
+    }
+}
+
+/// Adds the mode's operations and bytes to the sums, and verifies its result if asked to.
+fn account<T: DeviceScalar>(
+    sweep: &mut Sweep,
+    args: &Args,
+    cpu: &Cpu,
+    x: &CooTensor<T>,
+    factors: &[MatRef<'_, T>],
+    mode: usize,
+    out: MatRef<'_, T>,
+) -> Result<()> {
+    let rank = args.common.rank;
+    sweep.flops += (x.order() * x.nnz() * rank) as f64;
+    // Every nonzero with its coordinates, and every factor and the output once.
+    let rows: usize = x.dims().iter().sum();
+    sweep.bytes += (x.nnz() * (size_of::<T>() + 4 * x.order()) + rows * rank * size_of::<T>()) as f64;
+    if args.common.verify {
+        let expected = cpu.install(|| reference::mttkrp(x, factors, mode))?;
+        sweep.check(expected.deviation(out)?.error);
+    }
+    Ok(())
 }

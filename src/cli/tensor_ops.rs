@@ -147,10 +147,15 @@ pub(super) struct Sweep {
     pub(super) bytes: f64,
     pub(super) index_bytes: usize,
     worst: Option<f64>,
-    device: Option<TensorDevice>,
+    pub(super) device: Option<TensorDevice>,
 }
 
 impl Sweep {
+    /// Nothing measured yet of a tensor whose preparation took `prepare_s` and whose indices take `index_bytes`.
+    pub(super) fn new(prepare_s: f64, index_bytes: usize) -> Self {
+        Self { prepare_s, index_bytes, ..Self::default() }
+    }
+
     pub(super) fn add(&mut self, times: Times, format: &str, alg: &str) {
         self.mode_min_s.push(times.min);
         self.mode_median_s.push(times.median);
@@ -276,7 +281,7 @@ fn elementwise<T: DeviceScalar>(args: &ElementwiseArgs, two_tensors: bool) -> Re
         }
         _ => return Err(common.unsupported(name)),
     };
-    let mut sweep = Sweep { prepare_s: start.elapsed().as_secs_f64(), index_bytes, ..Sweep::default() };
+    let mut sweep = Sweep::new(start.elapsed().as_secs_f64(), index_bytes);
     sweep.device = TensorDevice::open(&common.device)?;
     // From 0.5 to 1.5: divisors that are never 0.
     let z: Vec<T> = uniform_values::<T>(values.len(), common.source.seed).into_iter().map(|z| z + T::ONE).collect();

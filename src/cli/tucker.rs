@@ -5,6 +5,7 @@ use sparsimd::{CooTensor, Cpu, MatRef, Result, Scalar};
 
 use super::Verdict;
 use super::decomposition::{Common, Report, Watch};
+use super::device::Ran;
 use super::timing::Dtype;
 
 /// Arguments of `tucker`.
@@ -58,5 +59,6 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu) -> Result<Verdict> {
         mttkrp_s: None,
         ttm_s: Some(result.iterations.iter().map(|i| i.ttm.as_secs_f64()).sum()),
         interrupted: watch.interrupted(),
+        ran: Ran::on_cpu(),
     })
 }

@@ -15,6 +15,7 @@ mod fusedmm;
 mod kernels;
 mod mttkrp;
 mod operands;
+mod prepare;
 mod sddmm;
 mod sparse;
 mod spmm;
@@ -50,7 +51,7 @@ impl DeviceScalar for f64 {
     const DOUBLE: bool = true;
 }
 
-/// Seconds spent since [`Gpu::take_times`] was last called.
+/// Seconds spent and bytes copied since [`Gpu::take_times`] was last called.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Times {
     /// In kernels, by the device's own clock; `None` when the device has none.
@@ -59,6 +60,10 @@ pub struct Times {
     pub upload_s: f64,
     /// Copying from the device.
     pub download_s: f64,
+    /// Bytes copied to the device.
+    pub uploaded_bytes: u64,
+    /// Bytes copied from the device.
+    pub downloaded_bytes: u64,
 }
 
 /// An open Vulkan device. Clones share it.
@@ -157,9 +162,10 @@ impl Gpu {
         self.shared.device.instance().messages()
     }
 
-    /// The seconds spent since the last call of this function.
+    /// The seconds spent and the bytes copied since the last call of this function.
     pub fn take_times(&self) -> Times {
-        std::mem::take(&mut *self.times())
+        let [uploaded_bytes, downloaded_bytes] = self.state().stream.take_copied();
+        Times { uploaded_bytes, downloaded_bytes, ..std::mem::take(&mut *self.times()) }
     }
 
     /// The seconds spent in kernels since this function or [`Gpu::take_times`] was last called; copies stay on account.

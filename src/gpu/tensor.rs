@@ -8,7 +8,7 @@ use super::{DeviceScalar, Gpu};
 use crate::dense::MatRef;
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, Csf};
-use crate::plan::DeviceTasks;
+use crate::plan::{DeviceTasks, MttkrpFormat};
 
 /// Nonzeros of a fiber at most: longer ones are cut, as B-CSF does, so that items are of similar work.
 const LONGEST_FIBER: usize = 256;
@@ -23,6 +23,8 @@ pub struct GpuTensor<T> {
     pub(super) gpu: Gpu,
     pub(super) dims: Vec<usize>,
     nnz: usize,
+    norm_squared: f64,
+    format: MttkrpFormat,
     pub(super) trees: Vec<Tree<T>>,
 }
 
@@ -93,7 +95,10 @@ impl Gpu {
     /// [`Error::Structure`] for no trees, order 1 or trees of different dims, [`Error::Device`] when a tree is larger than what
     /// a kernel can see or memory runs out.
     pub fn tensor_of_parts<T: DeviceScalar>(&self, trees: &[Csf<T>]) -> Result<GpuTensor<T>> {
-        self.tensor_of(trees, |_, _| true)
+        let format = if trees.len() == 1 { MttkrpFormat::CsfOne } else { MttkrpFormat::MmCsf };
+        let mut made = self.tensor_of(trees, format, |_, _| true)?;
+        made.norm_squared = trees.iter().map(|tree| squares(tree.values())).sum();
+        Ok(made)
     }
 
     /// The tensor of one tree for each mode, which is the tree's root: CSF-ALL. The slice algorithm serves every mode.
@@ -101,19 +106,23 @@ impl Gpu {
     /// # Errors
     /// As [`Gpu::tensor_of_parts`].
     pub fn tensor_of_all<T: DeviceScalar>(&self, trees: &[Csf<T>]) -> Result<GpuTensor<T>> {
-        self.tensor_of(trees, |csf, mode| csf.pattern().mode_order()[0] == mode)
+        let mut made =
+            self.tensor_of(trees, MttkrpFormat::CsfAll, |csf, mode| csf.pattern().mode_order()[0] == mode)?;
+        made.norm_squared = trees.first().map_or(0.0, |tree| squares(tree.values()));
+        Ok(made)
     }
 
     fn tensor_of<T: DeviceScalar>(
         &self,
         trees: &[Csf<T>],
+        format: MttkrpFormat,
         serves: impl Fn(&Csf<T>, usize) -> bool,
     ) -> Result<GpuTensor<T>> {
         let Some(first) = trees.first() else {
             return Err(Error::structure("CSF", "a tensor on the device needs a tree"));
         };
         let dims = first.pattern().dims().to_vec();
-        let mut made = GpuTensor { gpu: self.clone(), dims: dims.clone(), nnz: 0, trees: Vec::new() };
+        let mut made = GpuTensor::empty(self, dims.clone(), format);
         for csf in trees {
             let pattern = csf.pattern();
             if pattern.dims() != dims || pattern.order() < 2 {
@@ -137,7 +146,8 @@ impl Gpu {
         }
         let dims = coo.dims().to_vec();
         let most = self.shape::<T>().max_len / coo.order().max(4);
-        let mut made = GpuTensor { gpu: self.clone(), dims: dims.clone(), nnz: coo.nnz(), trees: Vec::new() };
+        let mut made = GpuTensor::empty(self, dims.clone(), MttkrpFormat::Coo);
+        (made.nnz, made.norm_squared) = (coo.nnz(), squares(coo.values()));
         for start in (0..coo.nnz()).step_by(most.max(1)) {
             let range = start..(start + most).min(coo.nnz());
             let host = HostTree::of_coo(coo, range.clone());
@@ -187,7 +197,16 @@ impl Gpu {
     }
 }
 
+/// Sum of the squares.
+fn squares<T: DeviceScalar>(values: &[T]) -> f64 {
+    values.iter().map(|x| x.to_f64() * x.to_f64()).sum()
+}
+
 impl<T: DeviceScalar> GpuTensor<T> {
+    fn empty(gpu: &Gpu, dims: Vec<usize>, format: MttkrpFormat) -> Self {
+        Self { gpu: gpu.clone(), dims, nnz: 0, norm_squared: 0.0, format, trees: Vec::new() }
+    }
+
     /// Length of each mode.
     pub fn dims(&self) -> &[usize] {
         &self.dims
@@ -196,6 +215,46 @@ impl<T: DeviceScalar> GpuTensor<T> {
     /// Number of nonzeros stored: with CSF-ALL each counts once for every mode.
     pub fn nnz(&self) -> usize {
         self.nnz
+    }
+
+    /// Bytes of coordinates, pointers and lists in device memory.
+    pub fn index_bytes(&self) -> usize {
+        let tree = |t: &Tree<T>| t.ptr.len() + t.table.len() + t.leaf.len();
+        let lists = |r: &Route| r.order.as_ref().map_or(0, Buffer::len) + r.fiber_of.as_ref().map_or(0, Buffer::len);
+        let words = |t: &Tree<T>| tree(t) + t.routes.iter().flatten().map(lists).sum::<usize>();
+        size_of::<u32>() * self.trees.iter().map(words).sum::<usize>()
+    }
+
+    /// Sum of the squares of the tensor's values.
+    pub fn norm_squared(&self) -> f64 {
+        self.norm_squared
+    }
+
+    /// How it is stored.
+    pub fn format(&self) -> MttkrpFormat {
+        self.format
+    }
+
+    /// The algorithm that computes `mode`: `"row"` on coordinates, `"slice"`, `"fiber"`, `"nonzero"` or, for several trees
+    /// with different ones, `"mixed"`.
+    ///
+    /// # Panics
+    /// When there is no such mode, as slice indexing does.
+    pub fn algorithm(&self, mode: usize) -> &'static str {
+        assert!(mode < self.dims.len(), "mode {mode} of a tensor of order {}", self.dims.len());
+        let mut names =
+            self.trees.iter().filter_map(|tree| tree.routes[mode].as_ref()).map(|route| match route.fibers {
+                _ if self.format == MttkrpFormat::Coo => "row",
+                true if route.skip == 0 => "slice",
+                true => "fiber",
+                false => "nonzero",
+            });
+        match names.next() {
+            // A tensor without nonzeros needs no algorithm; the name is that of its format.
+            None => "row",
+            Some(first) if names.all(|name| name == first) => first,
+            Some(_) => "mixed",
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The rows of the output are cut in two by work, nonzeros plus one for each row: the device takes the first part, the processor
 //! the second, both at the same time. How much each takes is either given ([`Split::Static`]) or measured
-//! ([`Split::Adaptive`], the adaptive static scheme of Wu et al.'s SYCL paper): a tenth of the work is timed, half of it on each
+//! ([`Split::Adaptive`], the adaptive static scheme of "Exploring the Limits of Cross-Platform Sparse Tensor Processing"): a tenth of the work is timed, half of it on each
 //! side, the rest is cut by the two rates, and the rate is remembered with the matrix for the calls that follow.
 
 mod matrix;

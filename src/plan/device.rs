@@ -4,7 +4,7 @@
 //! the teams of one subgroup and the subgroups of one wave have equal work (Gale et al. 2020 call it row swizzle), and
 //! parts of a row write partial results that are added in the order of the parts: results do not depend on timing.
 
-use super::threads_per_row;
+use super::{MttkrpFormat, threads_per_row};
 
 /// What a plan needs to know of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,9 +142,36 @@ impl DeviceTasks {
     }
 }
 
+/// How a device should store a tensor of so many nonzeros for MTTKRP, of which a kernel sees `max_len` elements of an array and
+/// `memory` bytes are left.
+///
+/// CSF-ALL, whose slice algorithm reads every factor row once for a fiber and writes every output row once, as long as its copies
+/// leave half of the memory to the factors; else one tree for all modes; coordinates where a tree would be larger than
+/// what a kernel sees, as only they can be cut.
+pub fn device_mttkrp_format(order: usize, nnz: usize, value_bytes: usize, max_len: usize, memory: u64) -> MttkrpFormat {
+    // The table of a tree has a coordinate for each level above the leaves, and no more fibers than nonzeros.
+    if nnz.saturating_mul(order.saturating_sub(1).max(1)) > max_len {
+        return MttkrpFormat::Coo;
+    }
+    // Of each nonzero: value, leaf, and at most one fiber with its pointer and row of the table.
+    let copy = nnz as u64 * (value_bytes + 4 * (order + 1)) as u64;
+    if copy.saturating_mul(order as u64) <= memory / 2 { MttkrpFormat::CsfAll } else { MttkrpFormat::CsfOne }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn formats_follow_range_and_memory() {
+        let choose = |nnz, memory| device_mttkrp_format(3, nnz, 4, 1 << 20, memory);
+        // 20 bytes a nonzero in each of three copies.
+        assert_eq!(choose(1000, 120_000), MttkrpFormat::CsfAll);
+        assert_eq!(choose(1000, 119_999), MttkrpFormat::CsfOne);
+        assert_eq!(choose(1 << 19, u64::MAX), MttkrpFormat::CsfAll);
+        assert_eq!(choose((1 << 19) + 1, u64::MAX), MttkrpFormat::Coo);
+        assert_eq!(device_mttkrp_format(0, 0, 4, 0, 0), MttkrpFormat::CsfAll);
+    }
 
     const PAPER: DeviceShape = DeviceShape { subgroup: 32, resident: 4096, max_len: 1 << 25 };
 

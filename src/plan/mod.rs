@@ -9,7 +9,7 @@ mod occupancy;
 mod partition;
 mod stats;
 
-pub use device::{DeviceShape, DeviceTasks, RowChunk, Team};
+pub use device::{DeviceShape, DeviceTasks, RowChunk, Team, device_mttkrp_format};
 pub use matrix::{Op, Path, Plan, PlanOptions};
 pub use mttkrp::{ModePlan, MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
 pub use occupancy::{MAX_THREADS_PER_ROW, threads_per_row};

@@ -1,6 +1,7 @@
 //! Recording, submitting and waiting: kernels on the compute queue, copies on the transfer queue.
 
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ash::vk;
@@ -168,6 +169,8 @@ pub struct Stream {
     pools: Vec<vk::DescriptorPool>,
     used_sets: usize,
     queries: vk::QueryPool,
+    /// Bytes copied to and from the device since they were last asked for.
+    copied: [AtomicU64; 2],
 }
 
 /// The transfer side: its commands and the staging memory.
@@ -204,7 +207,12 @@ impl Stream {
             queries =
                 unsafe { shared.raw.create_query_pool(&info, None) }.map_err(shared.failed("vkCreateQueryPool"))?;
         }
-        Ok(Self { compute, copy, pools: Vec::new(), used_sets: 0, queries })
+        Ok(Self { compute, copy, pools: Vec::new(), used_sets: 0, queries, copied: Default::default() })
+    }
+
+    /// Bytes copied to and from the device since this function was last called.
+    pub fn take_copied(&self) -> [u64; 2] {
+        [self.copied[0].swap(0, Ordering::Relaxed), self.copied[1].swap(0, Ordering::Relaxed)]
     }
 
     /// Records a batch, submits it and waits. Returns the device's time from its first to its last kernel in seconds, if the
@@ -300,6 +308,7 @@ impl Stream {
         shared.check_alive()?;
         check_fit(shared, buffer, first, len)?;
         let size = size_of::<T>();
+        self.copied[0].fetch_add((len * size) as u64, Ordering::Relaxed);
         if let Some(memory) = buffer.inner.mapped_mut() {
             fill(0, bytemuck::cast_slice_mut(&mut memory[first * size..(first + len) * size]));
             return Ok(());
@@ -342,6 +351,7 @@ impl Stream {
         shared.check_alive()?;
         check_fit(shared, buffer, first, len)?;
         let size = size_of::<T>();
+        self.copied[1].fetch_add((len * size) as u64, Ordering::Relaxed);
         // Uncached memory is read many times slower than a staged copy.
         if let Some(memory) = buffer.inner.mapped().filter(|_| buffer.inner.is_cached()) {
             take(0, bytemuck::cast_slice(&memory[first * size..(first + len) * size]));

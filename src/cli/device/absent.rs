@@ -1,9 +1,13 @@
 //! Builds without Vulkan: every wish for a device is an error.
 
+use std::ops::ControlFlow;
+
 use serde::Serialize;
+use sparsimd::decomp::{CpIteration, CpOptions, CpState};
 use sparsimd::formats::Fibers;
 use sparsimd::ops::Arithmetic;
-use sparsimd::{Cpu, Csr, Error, MatMut, MatRef, Result, Scalar};
+use sparsimd::plan::MttkrpFormat;
+use sparsimd::{CooTensor, Cpu, Csr, Error, MatMut, MatRef, Result, Scalar};
 
 use super::{DeviceName, Ran};
 use crate::cli::matrix::{Common, Measured};
@@ -85,6 +89,55 @@ impl TensorDevice {
         _: T,
         _: &mut [T],
     ) -> Result<(Times, f64)> {
+        match *self {}
+    }
+
+    /// A tensor for MTTKRP.
+    pub fn prepare<T: Scalar>(&self, _: &CooTensor<T>, _: Option<MttkrpFormat>) -> Result<(Absent, f64)> {
+        match *self {}
+    }
+
+    /// MTTKRP.
+    pub fn mttkrp<T: Scalar>(
+        &mut self,
+        _: Option<usize>,
+        _: &Absent,
+        _: &[MatRef<'_, T>],
+        _: usize,
+        _: MatMut<'_, T>,
+    ) -> Result<(Times, f64)> {
+        match *self {}
+    }
+
+    /// CP-ALS.
+    pub fn cp_als<T: Scalar>(
+        &mut self,
+        _: &Cpu,
+        _: &CooTensor<T>,
+        _: Option<MttkrpFormat>,
+        _: &CpOptions<T>,
+        _: impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send,
+    ) -> Result<CpState<T>> {
+        match *self {}
+    }
+}
+
+/// A tensor on a device: there is none.
+pub enum Absent {}
+
+impl Absent {
+    /// How it is stored.
+    pub fn format(&self) -> MttkrpFormat {
+        match *self {}
+    }
+
+    /// The algorithm of a mode.
+    pub fn algorithm(&self, _: usize) -> &'static str {
+        match *self {}
+    }
+
+    /// Bytes of indices.
+    pub fn index_bytes(&self) -> usize {
         match *self {}
     }
 }

@@ -1,11 +1,14 @@
 //! The tensor operations on a Vulkan device.
 
+use std::ops::ControlFlow;
 use std::time::Instant;
 
+use sparsimd::decomp::{CpIteration, CpOptions, CpState};
 use sparsimd::formats::Fibers;
-use sparsimd::gpu::{Choice, DeviceScalar, Gpu, Operator};
+use sparsimd::gpu::{Choice, DeviceScalar, Gpu, GpuTensor, Operator};
 use sparsimd::ops::Arithmetic;
-use sparsimd::{Error, MatMut, MatRef, Result};
+use sparsimd::plan::MttkrpFormat;
+use sparsimd::{CooTensor, Cpu, Error, MatMut, MatRef, Result};
 
 use super::{DeviceName, Ran};
 use crate::cli::timing::Times;
@@ -121,5 +124,49 @@ impl TensorDevice {
         })?;
         out.download(y)?;
         Ok((times, prepare_s))
+    }
+
+    /// The tensor on the device, laid out for MTTKRP, and the seconds that took.
+    pub fn prepare<T: DeviceScalar>(
+        &self,
+        x: &CooTensor<T>,
+        format: Option<MttkrpFormat>,
+    ) -> Result<(GpuTensor<T>, f64)> {
+        let start = Instant::now();
+        let tensor = self.gpu.prepare_mttkrp(x, format)?;
+        Ok((tensor, start.elapsed().as_secs_f64()))
+    }
+
+    /// MTTKRP, and the seconds of uploading the factors.
+    pub fn mttkrp<T: DeviceScalar>(
+        &mut self,
+        repeat: Option<usize>,
+        tensor: &GpuTensor<T>,
+        factors: &[MatRef<'_, T>],
+        mode: usize,
+        out: MatMut<'_, T>,
+    ) -> Result<(Times, f64)> {
+        let start = Instant::now();
+        let on_device = self.gpu.factors(factors)?;
+        let mut product = self.gpu.zeros(out.rows(), out.cols())?;
+        let prepare_s = start.elapsed().as_secs_f64();
+        let times = self.measure(repeat, |gpu| gpu.mttkrp(tensor, &on_device, mode, &mut product))?;
+        product.download(out)?;
+        Ok((times, prepare_s))
+    }
+
+    /// CP-ALS with its MTTKRPs on the device.
+    pub fn cp_als<T: DeviceScalar>(
+        &mut self,
+        cpu: &Cpu,
+        x: &CooTensor<T>,
+        format: Option<MttkrpFormat>,
+        options: &CpOptions<T>,
+        observe: impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send,
+    ) -> Result<CpState<T>> {
+        let tensor = cpu.install(|| self.gpu.prepare_mttkrp(x, format))?;
+        let result = self.gpu.cp_als(cpu, &tensor, options, observe);
+        self.kernel_s = self.gpu.take_kernel_time();
+        result
     }
 }

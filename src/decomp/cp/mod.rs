@@ -15,6 +15,8 @@
 
 mod checkpoint;
 mod dense;
+#[cfg(feature = "vulkan")]
+mod device;
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -112,12 +114,42 @@ impl Cpu {
         options: &CpOptions<T>,
         mut observe: impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send,
     ) -> Result<CpState<T>> {
-        check(tensor, options)?;
-        self.install(|| run(self, tensor, options, &mut observe))
+        let target = Target { dims: tensor.dims(), norm_squared: tensor.norm_squared() };
+        let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
+            let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
+            self.mttkrp(tensor, &views, mode, out.as_mut())
+        };
+        decompose(self, target, options, &mut mttkrp, &mut observe)
     }
 }
 
-fn check<T: Scalar>(tensor: &Mttkrp<T>, options: &CpOptions<T>) -> Result<()> {
+/// What the algorithm needs to know of the tensor, besides its MTTKRP.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    dims: &'a [usize],
+    norm_squared: f64,
+}
+
+/// The MTTKRP of a tensor in one mode, by whatever executor holds it: `mttkrp(factors, mode, out)`. Between two calls only the
+/// factor of the earlier one's mode has changed.
+type ModeProduct<'a, T> = dyn FnMut(&[Mat<T>], usize, &mut Mat<T>) -> Result<()> + Send + 'a;
+
+/// What is called after every iteration, and may end the run.
+type Observer<'a, T> = dyn FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send + 'a;
+
+/// Checks the options and runs the algorithm with the dense half on `cpu`.
+fn decompose<T: Scalar>(
+    cpu: &Cpu,
+    target: Target<'_>,
+    options: &CpOptions<T>,
+    mttkrp: &mut ModeProduct<'_, T>,
+    observe: &mut Observer<'_, T>,
+) -> Result<CpState<T>> {
+    check(target, options)?;
+    cpu.install(|| run(cpu, target, options, mttkrp, observe))
+}
+
+fn check<T: Scalar>(tensor: Target<'_>, options: &CpOptions<T>) -> Result<()> {
     if options.rank == 0 || options.rank > MAX_CP_RANK {
         return Err(Error::argument("rank", format!("{} components; 1 to {MAX_CP_RANK}", options.rank)));
     }
@@ -127,7 +159,7 @@ fn check<T: Scalar>(tensor: &Mttkrp<T>, options: &CpOptions<T>) -> Result<()> {
     if options.ridge < 0.0 || !options.ridge.is_finite() {
         return Err(Error::argument("ridge", format!("{} is not a number from 0 on", options.ridge)));
     }
-    if !tensor.norm_squared().is_finite() {
+    if !tensor.norm_squared.is_finite() {
         return Err(Error::structure("tensor", "a value is not finite, or their squares' sum is not"));
     }
     let given = match &options.init {
@@ -142,8 +174,8 @@ fn check<T: Scalar>(tensor: &Mttkrp<T>, options: &CpOptions<T>) -> Result<()> {
         }
     };
     let shapes: Vec<_> = given.iter().map(|f| (f.rows(), f.cols())).collect();
-    if !shapes.iter().copied().eq(tensor.dims().iter().map(|&dim| (dim, options.rank))) {
-        let detail = format!("factors of {shapes:?} for dims {:?} and rank {}", tensor.dims(), options.rank);
+    if !shapes.iter().copied().eq(tensor.dims.iter().map(|&dim| (dim, options.rank))) {
+        let detail = format!("factors of {shapes:?} for dims {:?} and rank {}", tensor.dims, options.rank);
         return Err(Error::argument("init", detail));
     }
     let finite = |f: &Mat<T>| (0..f.rows()).all(|i| f.row(i).iter().all(|x| x.to_f64().is_finite()));
@@ -154,7 +186,7 @@ fn check<T: Scalar>(tensor: &Mttkrp<T>, options: &CpOptions<T>) -> Result<()> {
 }
 
 /// The state before the first iteration.
-fn begin<T: Scalar>(tensor: &Mttkrp<T>, options: &CpOptions<T>) -> Result<CpState<T>> {
+fn begin<T: Scalar>(tensor: Target<'_>, options: &CpOptions<T>) -> Result<CpState<T>> {
     let mut factors = match &options.init {
         CpInit::Resume(state) => return Ok(state.clone()),
         CpInit::Factors(factors) => factors.clone(),
@@ -164,7 +196,7 @@ fn begin<T: Scalar>(tensor: &Mttkrp<T>, options: &CpOptions<T>) -> Result<CpStat
                 let uniform = uniform_dense::<T>(dim, options.rank, seed ^ ((mode as u64 + 1) << 48))?;
                 Mat::from_fn(dim, options.rank, |i, r| uniform.row(i)[r] + T::from_f64(0.5))
             };
-            tensor.dims().iter().enumerate().map(random).collect::<Result<_>>()?
+            tensor.dims.iter().enumerate().map(random).collect::<Result<_>>()?
         }
     };
     if options.nonnegative {
@@ -183,24 +215,24 @@ fn begin<T: Scalar>(tensor: &Mttkrp<T>, options: &CpOptions<T>) -> Result<CpStat
 
 fn run<T: Scalar>(
     cpu: &Cpu,
-    tensor: &Mttkrp<T>,
+    tensor: Target<'_>,
     options: &CpOptions<T>,
-    observe: &mut impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()>,
+    mttkrp: &mut ModeProduct<'_, T>,
+    observe: &mut Observer<'_, T>,
 ) -> Result<CpState<T>> {
-    let (dims, rank) = (tensor.dims(), options.rank);
+    let (dims, rank) = (tensor.dims, options.rank);
     let mut state = begin(tensor, options)?;
     let mut grams: Vec<Small> = state.factors.iter().map(|f| gram(cpu, f)).collect();
     let mut products: Vec<Mat<T>> = dims.iter().map(|&dim| Mat::zeros(dim, rank)).collect::<Result<_>>()?;
-    let norm = tensor.norm_squared().sqrt();
+    let norm = tensor.norm_squared.sqrt();
     while state.fits.len() < options.iterations {
         let start = Instant::now();
-        let mut mttkrp = Duration::ZERO;
+        let mut in_mttkrp = Duration::ZERO;
         let mut fit = 1.0;
         for mode in 0..dims.len() {
             let before = Instant::now();
-            let views: Vec<MatRef<'_, T>> = state.factors.iter().map(Mat::as_ref).collect();
-            cpu.mttkrp(tensor, &views, mode, products[mode].as_mut())?;
-            mttkrp += before.elapsed();
+            mttkrp(&state.factors, mode, &mut products[mode])?;
+            in_mttkrp += before.elapsed();
 
             let mut v = Small::ones(rank);
             grams.iter().enumerate().filter(|&(m, _)| m != mode).for_each(|(_, g)| v.scale_by(g));
@@ -217,7 +249,7 @@ fn run<T: Scalar>(
             if mode + 1 == dims.len() {
                 let inner = inner_product(&products[mode], &state.factors[mode], &state.lambda);
                 v.scale_by(&grams[mode]);
-                let residual = tensor.norm_squared() - 2.0 * inner + v.quadratic(&state.lambda);
+                let residual = tensor.norm_squared - 2.0 * inner + v.quadratic(&state.lambda);
                 if norm > 0.0 {
                     fit = 1.0 - residual.max(0.0).sqrt() / norm;
                 }
@@ -225,7 +257,7 @@ fn run<T: Scalar>(
         }
         let gain = fit - state.fits.last().copied().unwrap_or(f64::NEG_INFINITY);
         state.fits.push(fit);
-        let iteration = CpIteration { number: state.fits.len(), fit, time: start.elapsed(), mttkrp };
+        let iteration = CpIteration { number: state.fits.len(), fit, time: start.elapsed(), mttkrp: in_mttkrp };
         if observe(&state, &iteration).is_break() || gain < options.tolerance {
             break;
         }

@@ -1,0 +1,157 @@
+//! `--device` on every command as a user runs it. Without a device every test reports so and passes.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn sparsimd(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(args).output().unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = sparsimd(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    serde_json::from_str(text.trim_end().lines().last().unwrap()).unwrap()
+}
+
+/// The message of a command that must fail with status 2 and one line.
+fn refused(args: &[&str]) -> String {
+    let output = sparsimd(args);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+    assert_eq!(message.trim_end().lines().count(), 1, "{message}");
+    message
+}
+
+/// The usable device that comes first, as `info` lists it.
+fn device() -> Option<Value> {
+    let info = json(&["info", "--json"]);
+    let usable = |d: &&Value| d["missing"].as_array().unwrap().is_empty();
+    let found = info["devices"].as_array().unwrap().iter().find(usable).cloned();
+    if found.is_none() {
+        println!("skipped: no device ({})", info["no_devices"]);
+    }
+    found
+}
+
+/// Runs a command on a device and checks what every report of one has.
+fn on_device(name: &str, args: &[&str]) -> Value {
+    let report = json(&[args, &["--repeat", "2", "--verify", "--json"]].concat());
+    assert_eq!(report["verified"], true, "{args:?}: {report}");
+    assert!(report["device"].as_str().unwrap().contains(name), "{args:?}: {report}");
+    for key in ["upload_s", "download_s"] {
+        assert!(report[key].as_f64().unwrap() > 0.0, "{key} of {args:?}: {report}");
+    }
+    report
+}
+
+/// A device's name and whether it has a clock and 64-bit floats.
+fn features(device: &Value) -> (&str, bool, bool) {
+    (device["name"].as_str().unwrap(), device["timestamps"] == true, device["float64"] == true)
+}
+
+#[test]
+fn info_lists_devices_with_limits_and_features() {
+    let Some(device) = device() else { return };
+    for key in ["memory_bytes", "max_buffer_range", "max_allocation", "subgroup", "workgroup_memory"] {
+        assert!(device[key].as_u64().unwrap() > 0, "{key}: {device}");
+    }
+    for key in ["kind", "vulkan", "driver"] {
+        assert!(!device[key].as_str().unwrap().is_empty(), "{key}: {device}");
+    }
+    let text = String::from_utf8(sparsimd(&["info"]).stdout).unwrap();
+    assert!(text.contains(device["name"].as_str().unwrap()), "{text}");
+}
+
+#[test]
+fn matrix_operations() {
+    let Some(device) = device() else { return };
+    let (name, clock, double) = features(&device);
+    let random = ["--random", "300x400@0.8", "-n", "33"];
+    for place in ["gpu", "gpu:0", "hetero:adaptive", "hetero:0.4"] {
+        for op in [&["spmm"][..], &["sddmm"], &["fusedmm", "--edge", "softmax"], &["fusedmm", "--edge", "scale"]] {
+            let report = on_device(name, &[op, &random, &["--device", place]].concat());
+            assert_eq!(report["path"], place.split(':').next().unwrap());
+            assert_eq!(report["kernel_s"].as_f64().is_some_and(|s| s > 0.0), clock, "{report}");
+        }
+    }
+    on_device(name, &[&["sddmm", "--edge", "scale"], &random[..], &["--device", "gpu"]].concat());
+    if double {
+        on_device(name, &[&["spmm", "--dtype", "f64"], &random[..], &["--device", "gpu"]].concat());
+    }
+    let named = format!("gpu:{name}");
+    on_device(name, &["spmm", "--random", "9x9@0.5", "-n", "1", "--device", &named]);
+    assert!(refused(&["spmm", "--random", "9x9@0.5", "-n", "1", "--device", "gpu:none such"]).contains("none such"));
+    assert!(refused(&["spmm", "--random", "9x9@0.5", "-n", "1", "--device", "gpu:99"]).contains("99"));
+}
+
+#[test]
+fn tensor_operations() {
+    let Some(device) = device() else { return };
+    let (name, clock, double) = features(&device);
+    let common = ["--generate", "skew:40x50x60:3000", "--rank", "9", "--threads", "2"];
+    let check = |extra: &[&str], modes: usize| {
+        let report = on_device(name, &[&extra[..1], &common, &["--device", "gpu"], &extra[1..]].concat());
+        assert_eq!(report["mode"].as_array().unwrap().len(), modes);
+        assert_eq!(report["kernel_s"].as_f64().is_some_and(|s| s > 0.0), clock, "{report}");
+        report
+    };
+    for op in ["ttm", "ttv"] {
+        for format in ["coo", "csf-all", "hicoo"] {
+            check(&[op, "--format", format], 3);
+        }
+    }
+    for format in ["auto", "coo", "csf-all", "csf-one", "mmcsf"] {
+        check(&["mttkrp", "--format", format], 3);
+    }
+    let report = check(&["mttkrp", "--format", "csf-all", "--alg", "slice", "--mode", "1"], 1);
+    assert_eq!((&report["format"][0], &report["alg"][0]), (&"csf-all".into(), &"slice".into()));
+    for op in ["add", "sub", "mul", "div"] {
+        check(&["tew", "--op", op], 0);
+        check(&["ts", "--op", op, "--format", "hicoo"], 0);
+    }
+    if double {
+        check(&["ttm", "--dtype", "f64", "--mode", "2"], 1);
+        check(&["ttv", "--dtype", "f64", "--mode", "0"], 1);
+        check(&["mttkrp", "--dtype", "f64"], 3);
+        check(&["tew", "--dtype", "f64", "--op", "div"], 0);
+    }
+    let refused_mttkrp = |extra: &[&str]| refused(&[&["mttkrp"], &common[..], &["--device", "gpu"], extra].concat());
+    assert!(refused_mttkrp(&["--format", "alto"]).contains("alto"));
+    assert!(refused_mttkrp(&["--format", "csf-all", "--alg", "nonzero"]).contains("nonzero"));
+}
+
+#[test]
+fn cp_reaches_the_fit_of_the_processor() {
+    let Some(device) = device() else { return };
+    let (name, clock, double) = features(&device);
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let tns = path("x.tns");
+    sparsimd(&["generate", "skew", "--dims", "30x20x25", "--nnz", "4000", "--seed", "5", "--out", &tns]);
+    assert!(Path::new(&tns).exists());
+    let run = |device: &str, dtype: &str, extra: &[&str]| {
+        let out = path(&format!("out-{device}-{dtype}"));
+        let common = ["cp", "--tensor", &tns, "--rank", "6", "--iters", "12", "--tol", "0", "--json", "--out", &out];
+        json(&[&common[..], &["--device", device, "--dtype", dtype], extra].concat())
+    };
+    for dtype in ["f32", "f64"] {
+        if dtype == "f64" && !double {
+            continue;
+        }
+        let on_cpu = run("cpu", dtype, &[]);
+        assert_eq!(on_cpu["device"], "cpu");
+        for extra in [&[][..], &["--format", "coo"], &["--format", "csf-one"]] {
+            let on_gpu = run("gpu", dtype, extra);
+            assert_eq!(on_gpu["iterations"], 12);
+            assert!(on_gpu["device"].as_str().unwrap().contains(name));
+            assert_eq!(on_gpu["kernel_s"].as_f64().is_some_and(|s| s > 0.0), clock, "{on_gpu}");
+            // The same algorithm from the same start: rounding is all that differs, and 12 iterations magnify it little.
+            let difference = (on_gpu["fit"].as_f64().unwrap() - on_cpu["fit"].as_f64().unwrap()).abs();
+            let bound = if dtype == "f32" { 1e-4 } else { 1e-10 };
+            assert!(difference < bound, "{dtype}, {extra:?}: {on_gpu} and {on_cpu}");
+        }
+    }
+}

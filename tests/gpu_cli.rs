@@ -41,8 +41,10 @@ fn on_device(name: &str, args: &[&str]) -> Value {
     let report = json(&[args, &["--repeat", "2", "--verify", "--json"]].concat());
     assert_eq!(report["verified"], true, "{args:?}: {report}");
     assert!(report["device"].as_str().unwrap().contains(name), "{args:?}: {report}");
+    // Measured rates may leave a device nothing to do.
+    let least = if args.contains(&"hetero:adaptive") { 0.0 } else { f64::MIN_POSITIVE };
     for key in ["upload_s", "download_s"] {
-        assert!(report[key].as_f64().unwrap() > 0.0, "{key} of {args:?}: {report}");
+        assert!(report[key].as_f64().unwrap() >= least, "{key} of {args:?}: {report}");
     }
     report
 }
@@ -74,7 +76,9 @@ fn matrix_operations() {
         for op in [&["spmm"][..], &["sddmm"], &["fusedmm", "--edge", "softmax"], &["fusedmm", "--edge", "scale"]] {
             let report = on_device(name, &[op, &random, &["--device", place]].concat());
             assert_eq!(report["path"], place.split(':').next().unwrap());
-            assert_eq!(report["kernel_s"].as_f64().is_some_and(|s| s > 0.0), clock, "{report}");
+            if place != "hetero:adaptive" {
+                assert_eq!(report["kernel_s"].as_f64().is_some_and(|s| s > 0.0), clock, "{report}");
+            }
         }
     }
     on_device(name, &[&["sddmm", "--edge", "scale"], &random[..], &["--device", "gpu"]].concat());

@@ -3,6 +3,7 @@
 //! Results go to standard output, everything else to standard error. Exit status: 0; 1 when a verification failed; 2 for
 //! an error, which is one line.
 
+mod bench;
 mod convert;
 mod cp;
 mod decomposition;
@@ -83,6 +84,11 @@ enum Command {
     Ts(tensor_ops::ElementwiseArgs),
     /// Tucker's decomposition of a sparse tensor.
     Tucker(tucker::Args),
+    /// A suite of benchmarks against other libraries, verified, as a report with pictures.
+    Bench(bench::Args),
+    /// One try of a peer, for `bench`.
+    #[command(hide = true)]
+    BenchProbe(bench::ProbeArgs),
     /// What a sparse tensor looks like, and what each format's indices take.
     Stats(stats::Args),
 }
@@ -106,6 +112,8 @@ impl Command {
             Self::Ts(args) => tensor_ops::ts(args),
             Self::Tucker(args) => tucker::run(args),
             Self::Stats(args) => stats::run(args),
+            Self::Bench(args) => bench::run(args),
+            Self::BenchProbe(args) => bench::probe(args),
         }
     }
 }

@@ -12,6 +12,20 @@ use sparsimd::{Error, Result};
 /// The family that text is drawn in: compiled in, since a server may have no fonts.
 pub const FONT: &str = "sans-serif";
 
+/// Dark enough to read text in, and told apart by most eyes.
+pub const COLORS: [RGBColor; 10] = [
+    RGBColor(200, 30, 60),
+    RGBColor(20, 120, 40),
+    RGBColor(150, 90, 0),
+    RGBColor(0, 90, 180),
+    RGBColor(120, 30, 150),
+    RGBColor(225, 100, 0),
+    RGBColor(0, 130, 140),
+    RGBColor(90, 60, 40),
+    RGBColor(210, 60, 160),
+    RGBColor(70, 70, 70),
+];
+
 /// What went wrong while drawing, as text: backends have different errors.
 pub type Drawn = std::result::Result<(), String>;
 

@@ -19,7 +19,7 @@ use super::matrix::RandomSpec;
 use super::progress::Progress;
 use super::timing::{Dtype, Times};
 use super::{Verdict, output, tensor};
-use picture::Roofline;
+pub use picture::Roofline;
 
 /// How often a plan is told that it will be run: preparation pays.
 const REUSE: usize = 1000;

@@ -10,26 +10,12 @@ use sparsimd::Result;
 use sparsimd::machine::Ceilings;
 
 use super::Point;
-use crate::cli::plot::{Drawn, FONT, Labels, save};
+use crate::cli::plot::{COLORS, Drawn, FONT, Labels, save};
 
 /// Pixels.
 const SIZE: (u32, u32) = (1280, 860);
 /// Pixels of text beside dots and lines.
 const TEXT: f64 = 20.0;
-
-/// Dark enough to read text in, and told apart by most eyes: lines first, then dots.
-const COLORS: [RGBColor; 10] = [
-    RGBColor(200, 30, 60),
-    RGBColor(20, 120, 40),
-    RGBColor(150, 90, 0),
-    RGBColor(0, 90, 180),
-    RGBColor(120, 30, 150),
-    RGBColor(225, 100, 0),
-    RGBColor(0, 130, 140),
-    RGBColor(90, 60, 40),
-    RGBColor(210, 60, 160),
-    RGBColor(70, 70, 70),
-];
 
 /// What is drawn.
 pub struct Roofline<'a> {

@@ -1,0 +1,203 @@
+//! Contenders take turns: what disturbs the machine for a while disturbs all of them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use rayon::prelude::*;
+use sparsimd::{Cpu, Error, Result};
+
+use super::results::Sample;
+
+/// One turn: enough runs for the operands to be as warm as they get.
+const TURN: f64 = 0.010;
+/// Before each turn, for the threads of the one before to go to sleep: ours and the peers' spin for at most a millisecond.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Least number of timed runs, in as many turns: a shortest one and a median of fewer mean little.
+const LEAST_RUNS: usize = 3;
+/// Runs with cold caches: the first of a process also sees page faults, the median does not.
+const COLD_RUNS: usize = 3;
+
+/// Somebody who does the operation.
+pub struct Contender<'a> {
+    pub name: String,
+    pub ours: bool,
+    pub detail: String,
+    pub prepare_s: Option<f64>,
+    /// Of its result, verified before.
+    pub error: Option<f64>,
+    pub figures: BTreeMap<String, f64>,
+    /// Does it once.
+    pub run: Box<dyn FnMut() -> Result<(), String> + 'a>,
+}
+
+/// How long, and what fills the caches.
+pub struct Race {
+    /// All timed runs of one contender together.
+    budget: Duration,
+    /// More than all caches.
+    flush: RefCell<Vec<u64>>,
+}
+
+/// Times of one contender.
+#[derive(Default)]
+struct Times {
+    cold: Vec<f64>,
+    warm: Vec<f64>,
+    spent: f64,
+    failed: Option<String>,
+}
+
+impl Race {
+    /// For the caches of the machine of `cpu`.
+    pub fn new(cpu: &Cpu, budget: Duration) -> Self {
+        let caches = cpu.machine().l3_bytes().max(16 << 20);
+        Self { budget, flush: RefCell::new(vec![1; 2 * caches / size_of::<u64>()]) }
+    }
+
+    /// Times all `contenders`, for `flops` useful operations each. Who fails is left out and named.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when it is this library that fails: then there is nothing to compare.
+    pub fn run(&self, cpu: &Cpu, flops: f64, contenders: Vec<Contender<'_>>) -> Result<(Vec<Sample>, Vec<String>)> {
+        let mut contenders = contenders;
+        let mut times: Vec<Times> = contenders.iter().map(|_| Times::default()).collect();
+        for _ in 0..COLD_RUNS {
+            for (contender, times) in contenders.iter_mut().zip(&mut times) {
+                self.flush(cpu);
+                if let Some(time) = times.time(contender) {
+                    times.cold.push(time);
+                }
+            }
+        }
+        let budget = self.budget.as_secs_f64();
+        let mut order: Vec<usize> = (0..contenders.len()).collect();
+        loop {
+            order.retain(|&i| {
+                times[i].failed.is_none() && (times[i].spent < budget || times[i].warm.len() < LEAST_RUNS)
+            });
+            if order.is_empty() {
+                break;
+            }
+            for &i in &order {
+                std::thread::sleep(PAUSE);
+                times[i].turn(&mut contenders[i]);
+            }
+            // Nobody always comes after the same one.
+            order.reverse();
+        }
+        let mut samples = Vec::new();
+        let mut notes = Vec::new();
+        for (contender, mut times) in contenders.into_iter().zip(times) {
+            if let Some(why) = times.failed {
+                let detail = format!("{} failed: {why}", contender.name);
+                if contender.ours {
+                    return Err(Error::Device { detail });
+                }
+                notes.push(detail);
+                continue;
+            }
+            times.warm.sort_by(f64::total_cmp);
+            times.cold.sort_by(f64::total_cmp);
+            let min_s = times.warm[0];
+            samples.push(Sample {
+                name: contender.name,
+                ours: contender.ours,
+                detail: contender.detail,
+                prepare_s: contender.prepare_s,
+                min_s,
+                median_s: times.warm[times.warm.len() / 2],
+                cold_s: times.cold[times.cold.len() / 2],
+                runs: times.warm.len(),
+                gflops: flops / min_s / 1e9,
+                error: contender.error,
+                figures: contender.figures,
+            });
+        }
+        Ok((samples, notes))
+    }
+
+    /// Fills all caches with something else.
+    fn flush(&self, cpu: &Cpu) {
+        let mut data = self.flush.borrow_mut();
+        let data = &mut data[..];
+        // A line at a time, read and written, by all threads.
+        cpu.install(|| data.par_chunks_mut(8).for_each(|line| line[0] = black_box(line[0].wrapping_add(1))));
+    }
+}
+
+impl Times {
+    /// Some runs after one that is not counted, unless that one alone is longer than a turn: then what it warmed is what
+    /// the next ones would warm again.
+    fn turn(&mut self, contender: &mut Contender<'_>) {
+        let Some(first) = self.time(contender) else { return };
+        if first >= TURN {
+            self.warm.push(first);
+            self.spent += first;
+            return;
+        }
+        let runs = (TURN / first.max(1e-9)).ceil().clamp(1.0, 1000.0) as usize;
+        for _ in 0..runs {
+            let Some(time) = self.time(contender) else { return };
+            self.warm.push(time);
+            self.spent += time;
+        }
+    }
+
+    fn time(&mut self, contender: &mut Contender<'_>) -> Option<f64> {
+        if self.failed.is_some() {
+            return None;
+        }
+        let start = Instant::now();
+        let done = (contender.run)();
+        let time = start.elapsed().as_secs_f64();
+        match done {
+            Ok(()) => Some(time),
+            Err(why) => {
+                self.failed = Some(why);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contender<'a>(name: &str, run: impl FnMut() -> Result<(), String> + 'a) -> Contender<'a> {
+        Contender {
+            name: name.to_owned(),
+            ours: name == "ours",
+            detail: String::new(),
+            prepare_s: None,
+            error: None,
+            figures: BTreeMap::new(),
+            run: Box::new(run),
+        }
+    }
+
+    #[test]
+    fn takes_turns_and_leaves_out_who_fails() {
+        let cpu = Cpu::builder().threads(1).build().unwrap();
+        let race = Race::new(&cpu, Duration::from_millis(20));
+        let wait = |ms| move || {
+            std::thread::sleep(Duration::from_millis(ms));
+            Ok(())
+        };
+        let mut left = 5;
+        let ends = || {
+            left -= 1;
+            if left > 0 { Ok(()) } else { Err("enough".to_owned()) }
+        };
+        let all = vec![contender("ours", wait(1)), contender("slow", wait(12)), contender("ends", ends)];
+        let (samples, notes) = race.run(&cpu, 1e6, all).unwrap();
+        assert_eq!(samples.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["ours", "slow"]);
+        assert_eq!(notes, ["ends failed: enough"]);
+        assert!(samples.iter().all(|s| s.runs >= LEAST_RUNS && s.min_s <= s.median_s));
+        assert!(samples[0].min_s >= 1e-3 && samples[1].min_s >= 12e-3, "{samples:?}");
+        assert!((samples[0].gflops * samples[0].min_s - 1e-3).abs() < 1e-9);
+        assert!(race.run(&cpu, 1.0, vec![contender("ours", || Err("no".to_owned()))]).is_err());
+    }
+}

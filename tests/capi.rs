@@ -188,3 +188,69 @@ fn ttm_and_ttv_by_fibers() {
         good(sparsimd_cpu_destroy(cpu));
     }
 }
+
+#[test]
+fn mttkrp_and_cp_als() {
+    let (mut cpu, mut tensor, mut prepared) = (null_mut(), null_mut(), null_mut());
+    // x(0, 1) = 2, x(2, 0) = 3.
+    let (dims, coords, values) = ([3usize, 2], [[0u32, 2], [1, 0]], [2.0f32, 3.0]);
+    let lists = [coords[0].as_ptr(), coords[1].as_ptr()];
+    // Rows of 2 columns, 3 elements apart.
+    let factor = [1.0f32, 2.0, -1.0, 3.0, 4.0, -1.0];
+    let factors = [null(), factor.as_ptr()];
+    let strides = [2usize, 3];
+    let mut out = [9.0f32; 6];
+    // SAFETY: all arrays are as long as they are said to be.
+    unsafe {
+        good(sparsimd_cpu_create(1, &mut cpu));
+        good(sparsimd_tensor_create_f32(2, dims.as_ptr(), 2, lists.as_ptr(), values.as_ptr(), &mut tensor));
+        refused(sparsimd_mttkrp_create(cpu, tensor, 2, 10, &mut prepared), Status::Argument, "tensor_format");
+        assert!(prepared.is_null());
+        for format in 0..10 {
+            good(sparsimd_mttkrp_create(cpu, tensor, 2, format, &mut prepared));
+            let mut run = || {
+                let (f, s) = (factors.as_ptr(), strides.as_ptr());
+                sparsimd_mttkrp_f32(cpu, prepared, 0, 2, f, s, out.as_mut_ptr(), 2)
+            };
+            good(run());
+            let new = [1.0f32, 0.5];
+            let short = sparsimd_mttkrp_set_values_f32(cpu, prepared, new.as_ptr(), 1);
+            refused(short, Status::Structure, "1");
+            good(sparsimd_mttkrp_set_values_f32(cpu, prepared, new.as_ptr(), 2));
+            good(run());
+            assert_eq!(out, [3.0, 4.0, 0.0, 0.0, 0.5, 1.0], "format {format}");
+            good(sparsimd_mttkrp_destroy(prepared));
+        }
+        good(sparsimd_mttkrp_create(cpu, tensor, 1, 0, &mut prepared));
+        let mut text = null();
+        good(sparsimd_mttkrp_text(prepared, &mut text));
+        assert!(!CStr::from_ptr(text).is_empty());
+        let call = sparsimd_mttkrp_f32(cpu, prepared, 2, 2, factors.as_ptr(), strides.as_ptr(), out.as_mut_ptr(), 2);
+        refused(call, Status::Argument, "mode: 2");
+        let call = sparsimd_mttkrp_f32(cpu, prepared, 1, 2, factors.as_ptr(), strides.as_ptr(), out.as_mut_ptr(), 2);
+        refused(call, Status::Argument, "factors: the pointer is null");
+        let call = sparsimd_mttkrp_f64(cpu, prepared, 0, 2, null(), null(), null_mut(), 2);
+        refused(call, Status::Handle, "f64");
+
+        // Two components are the whole of it: the rows of its matrix are orthogonal.
+        let mut options =
+            CpAlsOptions { iterations: 0, tolerance: 0.0, ridge: 0.0, nonnegative: 0, start_from_factors: 1, seed: 0 };
+        let (mut a, mut b) = ([1.0f32, 0.0, 0.0, 0.0, 0.0, 1.0], [0.0f32, 1.0, 1.0, 0.0]);
+        let places = [a.as_mut_ptr(), b.as_mut_ptr()];
+        let (mut weights, mut fit, mut iterations) = ([0.0f64; 2], 0.0, 0);
+        let mut decompose = |options: &CpAlsOptions, iterations: *mut usize| {
+            let (w, s) = (weights.as_mut_ptr(), [2usize, 2]);
+            sparsimd_cp_als_f32(cpu, prepared, 2, options, places.as_ptr(), s.as_ptr(), w, &mut fit, iterations)
+        };
+        refused(decompose(&options, &mut iterations), Status::Argument, "iterations");
+        options.iterations = 3;
+        refused(decompose(&options, null_mut()), Status::Argument, "iterations: the pointer is null");
+        good(decompose(&options, &mut iterations));
+        assert_eq!((iterations, weights), (3, [2.0, 3.0]));
+        assert!((fit - 1.0).abs() < 1e-6);
+        assert_eq!((a, b), ([1.0, 0.0, 0.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0]));
+        good(sparsimd_mttkrp_destroy(prepared));
+        good(sparsimd_tensor_destroy(tensor));
+        good(sparsimd_cpu_destroy(cpu));
+    }
+}

@@ -12,8 +12,10 @@
 //! - functions that take a handle as `const` may run at the same time on several threads; others need it for themselves.
 #![allow(clippy::missing_safety_doc, reason = "the rules are the same for every function, and stated once, above")]
 
+mod decomposition;
 mod handle;
 mod matrix;
+mod product;
 mod status;
 mod tensor;
 mod value;
@@ -24,7 +26,9 @@ use std::ffi::c_char;
 use handle::{Handle, Place};
 use status::guard;
 
+pub use decomposition::*;
 pub use matrix::*;
+pub use product::*;
 pub use status::Status;
 pub use tensor::*;
 

@@ -53,12 +53,12 @@ struct Mode {
 
 /// Bytes of a format's indices, and how many fibers it stores.
 #[derive(Debug, Serialize)]
-struct Storage {
-    format: &'static str,
+pub struct Storage {
+    pub format: &'static str,
     index_bytes: usize,
     bytes_per_nnz: f64,
     /// Null where the format has no fibers.
-    fibers: Option<usize>,
+    pub fibers: Option<usize>,
 }
 
 #[derive(Debug, Serialize)]
@@ -123,7 +123,7 @@ fn of_mode(x: &CooTensor<f32>, mode: usize) -> Result<Mode> {
 }
 
 /// The formats' index storage, values left out: they take the same room everywhere.
-fn storage(x: &CooTensor<f32>) -> Result<Vec<Storage>> {
+pub fn storage(x: &CooTensor<f32>) -> Result<Vec<Storage>> {
     let mut all = Vec::new();
     let mut add = |format, index_bytes: usize, fibers| {
         let bytes_per_nnz = index_bytes as f64 / x.nnz().max(1) as f64;

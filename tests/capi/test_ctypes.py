@@ -85,9 +85,51 @@ def compare(cpu, dtype, real, suffix, path):
     call("csr_destroy", csr)
 
 
+def tensors(cpu, dtype, real, suffix):
+    rng = np.random.default_rng(2)
+    dims, rank = (30, 20, 25), 7
+    full = np.where(rng.random(dims) < 0.1, rng.random(dims) - 0.5, 0).astype(dtype)
+    coords = [np.ascontiguousarray(c.astype(np.uint32)) for c in np.nonzero(full)]
+    values = full[np.nonzero(full)]
+    lists = (handle * 3)(*map(at, coords))
+    lengths = (size * 3)(*dims)
+    tensor = made("tensor_create_" + suffix, size(3), lengths, size(len(values)), lists, at(values))
+    factors = [rng.random((dim, rank + 3)).astype(dtype)[:, :rank] for dim in dims]
+    pointers, strides = (handle * 3)(*map(at, factors)), (size * 3)(*(ld(f).value for f in factors))
+    products = ("ijk,jr,kr->ir", "ijk,ir,kr->jr", "ijk,ir,jr->kr")
+    tolerance = 1e3 * np.finfo(dtype).eps
+    for form in range(10):
+        prepared = made("mttkrp_create", cpu, tensor, size(rank), form)
+        call("mttkrp_set_values_" + suffix, cpu, prepared, at(values * 2), size(len(values)))
+        for mode, product in enumerate(products):
+            out = np.zeros((dims[mode], rank), dtype)
+            call("mttkrp_" + suffix, cpu, prepared, size(mode), size(rank), pointers, strides, at(out), ld(out))
+            others = [f for m, f in enumerate(factors) if m != mode]
+            np.testing.assert_allclose(out, np.einsum(product, 2 * full, *others), rtol=tolerance, atol=tolerance)
+        call("mttkrp_destroy", prepared)
+
+    class Options(ct.Structure):
+        _fields_ = [("iterations", size), ("tolerance", ct.c_double), ("ridge", ct.c_double),
+                    ("nonnegative", ct.c_uint32), ("start_from_factors", ct.c_uint32), ("seed", ct.c_uint64)]
+
+    # The fit that is returned is that of the model that is returned.
+    prepared = made("mttkrp_create", cpu, tensor, size(rank), 0)
+    weights, fit, iterations = np.zeros(rank), ct.c_double(), size()
+    options = Options(iterations=12, start_from_factors=1)
+    call("cp_als_" + suffix, cpu, prepared, size(rank), ct.byref(options), pointers, strides, at(weights),
+         ct.byref(fit), ct.byref(iterations))
+    model = np.einsum("r,ir,jr,kr->ijk", weights, *factors)
+    np.testing.assert_allclose(fit.value, 1 - np.linalg.norm(full - model) / np.linalg.norm(full), atol=tolerance)
+    assert iterations.value == 12 and fit.value > 0.05
+    call("mttkrp_destroy", prepared)
+    call("tensor_destroy", tensor)
+
+
 cpu = made("cpu_create", size(2))
+tensors(cpu, np.float32, ct.c_float, "f32")
+tensors(cpu, np.float64, ct.c_double, "f64")
 for path in (1, 2):
     compare(cpu, np.float32, ct.c_float, "f32", path)
     compare(cpu, np.float64, ct.c_double, "f64", path)
 call("cpu_destroy", cpu)
-print("the C interface agrees with scipy")
+print("the C interface agrees with numpy and scipy")

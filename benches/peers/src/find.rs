@@ -113,8 +113,7 @@ fn own_folders() -> Vec<PathBuf> {
 
 /// The folder of packages and the folder of libraries of the Python that `python3` starts.
 fn python_folders() -> Vec<PathBuf> {
-    const ASK: &str =
-        "import sys, sysconfig; print(sysconfig.get_path('platlib')); print(sys.prefix + '/lib')";
+    const ASK: &str = "import sys, sysconfig; print(sysconfig.get_path('platlib')); print(sys.prefix + '/lib')";
     let asked = Command::new("python3").args(["-c", ASK]).stdin(Stdio::null()).stderr(Stdio::null()).output();
     let Ok(answer) = asked else { return Vec::new() };
     String::from_utf8_lossy(&answer.stdout).lines().map(PathBuf::from).filter(|folder| folder.is_dir()).collect()

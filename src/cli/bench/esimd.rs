@@ -5,11 +5,10 @@ use std::path::Path;
 use sparsimd::machine::Work;
 use sparsimd::{Csr, Result, generate};
 
-use super::matrix::{Kernel, OURS, Task};
-use super::picture::Bars;
+use super::matrix::{Kernel, Task};
+use super::picture::speeds;
 use super::report::Section;
 use super::results::{Case, Results};
-use super::summary::distinct;
 use super::{Bench, Job, Suite, report};
 use crate::cli::machine::ceilings;
 use crate::cli::roofline::{Point, Roofline};
@@ -102,35 +101,16 @@ impl Suite for Esimd {
             for n in COLUMNS {
                 let cases: Vec<_> =
                     results.cases.iter().filter(|case| case.op == kernel.name() && case.n == n).collect();
-                sections.extend(bars(kernel, n, &cases, folder)?);
+                // As the paper's Figures 12 to 17.
+                let title = format!("{}, N = {n}: GFLOP/s on the nonzeros", kernel.name());
+                let name = format!("{}-n{n}", kernel.name().to_lowercase());
+                sections.extend(speeds(folder, &name, title, "M / K / N / zeros", &cases)?);
             }
         }
         sections.extend(roofline(bench, results, folder)?);
         sections.push(report::table("All cases", results));
         Ok(sections)
     }
-}
-
-/// Useful GFLOP/s of everybody in every case, as the paper's Figures 12 to 17.
-fn bars(kernel: Kernel, n: usize, cases: &[&Case], folder: &Path) -> Result<Option<Section>> {
-    let peers = distinct(cases.iter().flat_map(|case| case.peers()).map(|peer| peer.name.as_str()));
-    let series = peers.into_iter().chain([OURS]).map(|name| {
-        let speed = |case: &&Case| case.samples.iter().find(|s| s.name == name).map_or(0.0, |s| s.gflops);
-        (name.to_owned(), cases.iter().map(speed).collect())
-    });
-    let bars = Bars {
-        title: format!("{}, N = {n}: GFLOP/s on the nonzeros", kernel.name()),
-        x: "M / K / N / zeros".to_owned(),
-        y: "GFLOP/s".to_owned(),
-        groups: cases.iter().map(|case| case.input.clone()).collect(),
-        series: series.collect(),
-    };
-    if cases.is_empty() {
-        return Ok(None);
-    }
-    let name = format!("{}-n{n}", kernel.name().to_lowercase());
-    let [svg, _] = bars.save(folder, &name)?;
-    Ok(Some(Section { title: bars.title.clone(), pictures: vec![svg], ..Section::default() }))
 }
 
 /// All three operations of one case under the machine's ceilings, as the paper's Figures 18 and 19: the paper's case, or the
@@ -170,6 +150,7 @@ fn roofline(bench: &Bench, results: &Results, folder: &Path) -> Result<Option<Se
 
 #[cfg(test)]
 mod tests {
+    use super::super::summary::distinct;
     use super::*;
 
     #[test]

@@ -4,13 +4,18 @@
 //! the folder's results.json already is not run again.
 
 mod esimd;
+mod files;
 mod matrix;
+mod mmcsf;
+mod pasta;
 mod peers;
 mod picture;
 mod race;
 mod report;
 mod results;
 mod summary;
+mod sycl;
+mod tensors;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,6 +26,7 @@ use sparsimd::{Cpu, Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Verdict, interrupt, output};
+use files::Files;
 use peers::{PeerName, Peers};
 use race::Race;
 use report::Section;
@@ -51,6 +57,9 @@ pub struct Args {
     /// Folder for results.json, results.csv, report.html and pictures; finished cases that it has are not run again
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Folder of the files that dlmc and graphs take [default: the one that SPARSIMD_DATA names], mmcsf and sycl may take
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
     /// Fewer and shorter cases: under a minute on two cores
     #[arg(long)]
     quick: bool,
@@ -61,6 +70,28 @@ pub struct Args {
 enum SuiteName {
     /// SDDMM, SpMM and FusedMM on the 72 random matrices of the ESIMD paper
     Esimd,
+    /// The same operations on every .smtx file below --data: patterns of pruned networks
+    Dlmc,
+    /// The same operations on every .mtx file below --data: graphs and other real matrices, N = 128
+    Graphs,
+    /// TEW, TS, TTV, TTM and MTTKRP in COO and HiCOO on the synthetic tensors of the PASTA paper, against their rooflines
+    Pasta,
+    /// Formats for MTTKRP: time, fibers and bytes, on the .tns files below --data or on look-alikes of the MM-CSF paper's
+    Mmcsf,
+    /// TTM and MTTKRP by rows and by elements, best, worst and real-like cases, over 1 to 128 columns
+    Sycl,
+}
+
+impl Args {
+    /// The folder of files.
+    fn data(&self) -> Result<PathBuf> {
+        let named = || std::env::var_os("SPARSIMD_DATA").map(PathBuf::from);
+        let missing = || Error::Argument {
+            name: "data",
+            detail: "this suite needs a folder of files: --data DIR, or SPARSIMD_DATA in the environment".to_owned(),
+        };
+        self.data.clone().or_else(named).ok_or_else(missing)
+    }
 }
 
 /// A list of jobs.
@@ -98,6 +129,11 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let cpu = builder.build()?;
     let mut suite: Box<dyn Suite> = match args.suite {
         SuiteName::Esimd => Box::new(esimd::Esimd::new(args.quick)),
+        SuiteName::Dlmc => Box::new(Files::new(&args.data()?, ".smtx", &[32, 128], args.quick)?),
+        SuiteName::Graphs => Box::new(Files::new(&args.data()?, ".mtx", &[128], args.quick)?),
+        SuiteName::Pasta => Box::new(pasta::Pasta::new(args.quick)),
+        SuiteName::Mmcsf => Box::new(mmcsf::MmCsf::new(args.data.as_deref(), args.quick)?),
+        SuiteName::Sycl => Box::new(sycl::Sycl::new(args.data.as_deref(), args.quick)?),
     };
     let jobs = suite.jobs();
     let words: Vec<_> = args.filter.split_whitespace().map(str::to_lowercase).collect();
@@ -110,7 +146,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
         return Err(Error::Argument { name: "filter", detail });
     }
     writable(&args.out)?;
-    let names = args.peers.clone().unwrap_or_else(default_peers);
+    // The tensor suites compare formats: there is no peer of theirs to load.
+    let matrices = matches!(args.suite, SuiteName::Esimd | SuiteName::Dlmc | SuiteName::Graphs);
+    let names = if matrices { args.peers.clone().unwrap_or_else(default_peers) } else { vec![PeerName::None] };
     peers::choose_settings(&names, cpu.threads())?;
     let peers = Peers::load(&names, cpu.threads());
     for absent in &peers.absent {

@@ -265,9 +265,8 @@ impl SparseLibrary {
         let (pattern, values) = (a.pattern(), a.values());
         let start = Instant::now();
         let inspected = match self {
-            Self::Mkl(mkl) => {
-                MklCsr::new(mkl, (a.rows(), a.cols(), n), pattern.row_ptr(), pattern.col_idx(), values).map(Inspected::Mkl)
-            }
+            Self::Mkl(mkl) => MklCsr::new(mkl, (a.rows(), a.cols(), n), pattern.row_ptr(), pattern.col_idx(), values)
+                .map(Inspected::Mkl),
             #[cfg(feature = "rust-peers")]
             Self::Sprs => {
                 let shape = (a.rows(), a.cols());

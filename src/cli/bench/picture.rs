@@ -7,10 +7,15 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use sparsimd::Result;
 
+use super::report::Section;
+use super::results::Case;
+use super::summary::distinct;
 use crate::cli::plot::{COLORS, Drawn, FONT, save};
 
 /// Pixels between the picture's edge and the bars: left, top, right, bottom.
 const MARGINS: [i32; 4] = [80, 90, 20, 150];
+/// Of the lines across groups.
+const MARK: RGBColor = BLACK;
 /// Pixels of a picture's height.
 const HEIGHT: u32 = 620;
 
@@ -23,6 +28,30 @@ pub struct Bars {
     pub groups: Vec<String>,
     /// Names and a value per group; 0 draws nothing.
     pub series: Vec<(String, Vec<f64>)>,
+    /// A line across each group, and what it stands for.
+    pub marks: Option<(String, Vec<f64>)>,
+}
+
+/// Useful GFLOP/s of everybody in each of `cases`, ours last; nothing where there are none.
+///
+/// # Errors
+/// As [`save`].
+pub fn speeds(folder: &Path, name: &str, title: String, x: &str, cases: &[&Case]) -> Result<Option<Section>> {
+    let theirs = cases.iter().flat_map(|case| case.peers());
+    let ours = cases.iter().flat_map(|case| case.samples.iter().filter(|sample| sample.ours));
+    let names = distinct(theirs.chain(ours).map(|sample| sample.name.as_str()));
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let series = names.into_iter().map(|name| {
+        let speed = |case: &&Case| case.samples.iter().find(|s| s.name == name).map_or(0.0, |s| s.gflops);
+        (name.to_owned(), cases.iter().map(speed).collect())
+    });
+    let groups = cases.iter().map(|case| case.input.clone()).collect();
+    let y = "GFLOP/s".to_owned();
+    let bars = Bars { title: title.clone(), x: x.to_owned(), y, groups, series: series.collect(), marks: None };
+    let [svg, _] = bars.save(folder, name)?;
+    Ok(Some(Section { title, pictures: vec![svg], ..Section::default() }))
 }
 
 impl Bars {
@@ -40,7 +69,8 @@ impl Bars {
         let (width, height) = area.dim_in_pixel();
         let [left, top, right, bottom] = MARGINS;
         let (width, height) = (width as i32 - left - right, height as i32 - top - bottom);
-        let greatest = self.series.iter().flat_map(|(_, values)| values).fold(0.0, |a: f64, &b| a.max(b));
+        let all = self.series.iter().chain(&self.marks);
+        let greatest = all.flat_map(|(_, values)| values).fold(0.0, |a: f64, &b| a.max(b));
         let step = round_step(greatest / 6.0);
         let most = step * (greatest / step).ceil().max(1.0);
         let y_of = |value: f64| top + height - (value / most * f64::from(height)) as i32;
@@ -73,6 +103,11 @@ impl Bars {
                     area.draw(&shape).map_err(text)?;
                 }
             }
+            if let Some(mark) = self.marks.as_ref().and_then(|(_, values)| values.get(g)) {
+                let ends = [f64::from(left) + g as f64 * group, f64::from(left) + (g + 1) as f64 * group];
+                let ends = ends.map(|x| (x as i32, y_of(*mark))).to_vec();
+                area.draw(&PathElement::new(ends, MARK.stroke_width(2))).map_err(text)?;
+            }
             let down = style(16).transform(FontTransform::Rotate90).pos(Pos::new(HPos::Left, VPos::Center));
             let middle = (f64::from(left) + (g as f64 + 0.5) * group) as i32;
             area.draw_text(name, &down, (middle, top + height + 8)).map_err(text)?;
@@ -85,6 +120,10 @@ impl Bars {
             area.draw(&Rectangle::new([(x, 54), (x + 18, 72)], self.color(s).filled())).map_err(text)?;
             area.draw_text(name, &style(18), (x + 26, 54)).map_err(text)?;
             x += 26 + name.chars().count() as i32 * 10 + 24;
+        }
+        if let Some((name, _)) = &self.marks {
+            area.draw(&PathElement::new(vec![(x, 63), (x + 18, 63)], MARK.stroke_width(2))).map_err(text)?;
+            area.draw_text(name, &style(18), (x + 26, 54)).map_err(text)?;
         }
         Ok(())
     }
@@ -121,10 +160,11 @@ mod tests {
             y: "beside".to_owned(),
             groups: vec!["g1".to_owned(), "g2".to_owned()],
             series: vec![("peer".to_owned(), vec![3.0, 0.0]), ("we".to_owned(), vec![5.0, 7.0])],
+            marks: Some(("roof".to_owned(), vec![8.0, 9.0])),
         };
         let [svg, png] = bars.save(folder.path(), "bars").unwrap();
         let text = std::fs::read_to_string(svg).unwrap();
-        for word in ["a title", "below", "beside", "g1", "g2", "peer", "we"] {
+        for word in ["a title", "below", "beside", "g1", "g2", "peer", "we", "roof"] {
             assert!(text.contains(word), "{word}");
         }
         // Three bars, two squares of the legend, the ground.

@@ -182,9 +182,11 @@ mod tests {
     fn takes_turns_and_leaves_out_who_fails() {
         let cpu = Cpu::builder().threads(1).build().unwrap();
         let race = Race::new(&cpu, Duration::from_millis(20));
-        let wait = |ms| move || {
-            std::thread::sleep(Duration::from_millis(ms));
-            Ok(())
+        let wait = |ms| {
+            move || {
+                std::thread::sleep(Duration::from_millis(ms));
+                Ok(())
+            }
         };
         let mut left = 5;
         let ends = || {

@@ -53,11 +53,22 @@ pub fn table(title: &str, results: &Results) -> Section {
     let figures = super::summary::distinct(
         results.cases.iter().flat_map(|c| &c.samples).flat_map(|s| s.figures.keys().map(String::as_str)),
     );
-    let mut head: Vec<String> =
-        ["case", "nonzeros", "contender", "GFLOP/s", "of peak", "min ms", "median ms", "cold ms", "prepare ms", "pays after",
-            "error", "how"]
-            .map(str::to_owned)
-            .to_vec();
+    let mut head: Vec<String> = [
+        "case",
+        "nonzeros",
+        "contender",
+        "GFLOP/s",
+        "of peak",
+        "min ms",
+        "median ms",
+        "cold ms",
+        "prepare ms",
+        "pays after",
+        "error",
+        "how",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     head.extend(figures.iter().map(|&name| name.to_owned()));
     let ms = |seconds: f64| format!("{:.3}", 1e3 * seconds);
     let mut rows = Vec::new();

@@ -149,7 +149,9 @@ impl Results {
             let differ: Vec<_> = new
                 .iter()
                 .filter(|(name, value)| old.get(*name) != Some(value))
-                .map(|(name, value)| format!("{name} {value} instead of {}", old.get(name).unwrap_or(&Default::default())))
+                .map(|(name, value)| {
+                    format!("{name} {value} instead of {}", old.get(name).unwrap_or(&Default::default()))
+                })
                 .collect();
             return Err(other(format!("was made otherwise (now {})", differ.join(", "))));
         }
@@ -182,8 +184,12 @@ impl Results {
 
     /// One line per contender of each case.
     fn csv(&self) -> String {
-        let figures: std::collections::BTreeSet<&str> =
-            self.cases.iter().flat_map(|case| &case.samples).flat_map(|s| s.figures.keys().map(String::as_str)).collect();
+        let figures: std::collections::BTreeSet<&str> = self
+            .cases
+            .iter()
+            .flat_map(|case| &case.samples)
+            .flat_map(|s| s.figures.keys().map(String::as_str))
+            .collect();
         let mut text = "op,input,dims,nnz,n,contender,ours,detail,prepare_s,min_s,median_s,cold_s,runs,gflops,\
                         peak_gflops,peak_share,error"
             .to_owned();

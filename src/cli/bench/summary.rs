@@ -29,7 +29,9 @@ impl Ratio {
         let Self { op, against, cases, mean, min, min_case, max } = self;
         if against == PEAK {
             let [mean, min, max] = [mean, min, max].map(|share| 100.0 * share);
-            return format!("{op:<10}{mean:>7.1} % of the FMA peak over {cases} cases ({min:.1} in {min_case}, to {max:.1})");
+            return format!(
+                "{op:<10}{mean:>7.1} % of the FMA peak over {cases} cases ({min:.1} in {min_case}, to {max:.1})"
+            );
         }
         format!("{op:<10}{mean:>7.2} x {against} over {cases} cases ({min:.2} in {min_case}, to {max:.2})")
     }

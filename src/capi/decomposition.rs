@@ -1,0 +1,356 @@
+//! MTTKRP and the CP decomposition that is made of it.
+
+use std::ffi::{CString, c_char};
+use std::ops::ControlFlow;
+
+use super::CpuHandle;
+use super::handle::{self, Handle, Place};
+use super::status::{Failure, Outcome, Status, guard};
+use super::tensor::TensorHandle;
+use super::value::{Either, Element, Family};
+use super::view::{mat, mat_mut, put, slice, slice_mut};
+use crate::cpu::Cpu;
+use crate::decomp::{CpInit, CpOptions};
+use crate::dense::{Mat, MatRef};
+use crate::formats::CooTensor;
+use crate::ops::Mttkrp;
+use crate::plan::MttkrpFormat;
+use sparsimd_kernels::Scalar;
+
+/// A tensor prepared for many MTTKRPs in all modes.
+#[derive(Debug)]
+pub struct MttkrpHandle(());
+
+/// How a tensor is stored for MTTKRP.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug)]
+pub enum TensorFormat {
+    /// Whichever is expected to be fastest.
+    Auto = 0,
+    /// Coordinates.
+    Coo = 1,
+    /// Compressed sparse fibers, a tree for each mode.
+    CsfAll = 2,
+    /// One tree for all modes.
+    CsfOne = 3,
+    /// Two trees.
+    CsfTwo = 4,
+    /// Balanced trees, one for each mode.
+    Bcsf = 5,
+    /// Mixed-mode trees: every nonzero in one of them.
+    Mmcsf = 6,
+    /// Blocks of coordinates.
+    Hicoo = 7,
+    /// Coordinates in one integer.
+    Alto = 8,
+    /// Tiles, a copy for each mode.
+    Tiled = 9,
+}
+
+/// A tensor as it was given, as it is prepared, and what sparsimd_mttkrp_text() lends.
+pub(super) struct Laid<T> {
+    tensor: CooTensor<T>,
+    prepared: Mttkrp<T>,
+    text: CString,
+}
+
+pub(super) struct Tensors;
+impl Family for Tensors {
+    const NAME: &'static str = "mttkrp";
+    type Of<T: Scalar> = Laid<T>;
+}
+
+impl Handle for MttkrpHandle {
+    type Value = Either<Tensors>;
+    const NAME: &'static str = "mttkrp";
+    const TAG: u64 = u64::from_le_bytes(*b"simdmttk");
+}
+
+fn laid<T: Scalar>(cpu: &Cpu, tensor: &CooTensor<T>, rank: usize, format: Option<MttkrpFormat>) -> Outcome<Laid<T>> {
+    let prepared = cpu.prepare_mttkrp_as(tensor, rank, format)?;
+    let text = CString::new(prepared.plan().why().join("\n")).unwrap_or_default();
+    Ok(Laid { tensor: tensor.clone(), prepared, text })
+}
+
+/// Prepares the tensor for MTTKRP in all modes with factors of `rank` columns, in a sparsimd_tensor_format. Runs with another
+/// number of columns are right, and may be slower.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mttkrp_create(
+    cpu: *const CpuHandle,
+    tensor: *const TensorHandle,
+    rank: usize,
+    format: u32,
+    mttkrp: *mut *mut MttkrpHandle,
+) -> Status {
+    guard(|| {
+        // SAFETY: by the rules of the interface.
+        let (place, cpu, tensor) = unsafe { (Place::new(mttkrp)?, handle::get(cpu)?, handle::get(tensor)?) };
+        let format = match format {
+            0 => None,
+            1 => Some(MttkrpFormat::Coo),
+            2 => Some(MttkrpFormat::CsfAll),
+            3 => Some(MttkrpFormat::CsfOne),
+            4 => Some(MttkrpFormat::CsfTwo),
+            5 => Some(MttkrpFormat::Bcsf),
+            6 => Some(MttkrpFormat::MmCsf),
+            7 => Some(MttkrpFormat::HiCoo),
+            8 => Some(MttkrpFormat::Linear),
+            9 => Some(MttkrpFormat::Tiled),
+            _ => return Err(Failure::argument("format", &format!("{format} is not a sparsimd_tensor_format"))),
+        };
+        place.put(match tensor {
+            Either::F32(coo) => Either::F32(laid(cpu, coo, rank, format)?),
+            Either::F64(coo) => Either::F64(laid(cpu, coo, rank, format)?),
+        });
+        Ok(())
+    })
+}
+
+/// Frees the prepared tensor. Null is allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mttkrp_destroy(mttkrp: *mut MttkrpHandle) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { handle::destroy(mttkrp) })
+}
+
+/// How it is stored and why, a line for each decision, valid as long as the prepared tensor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mttkrp_text(mttkrp: *const MttkrpHandle, text: *mut *const c_char) -> Status {
+    guard(|| {
+        // SAFETY: by the rules of the interface.
+        let words = match unsafe { handle::get(mttkrp)? } {
+            Either::F32(laid) => &laid.text,
+            Either::F64(laid) => &laid.text,
+        };
+        // SAFETY: by the rules of the interface.
+        unsafe { put("text", text, words.as_ptr()) }
+    })
+}
+
+unsafe fn set_values<T: Element>(
+    cpu: *const CpuHandle,
+    mttkrp: *mut MttkrpHandle,
+    values: *const T,
+    nnz: usize,
+) -> Outcome {
+    // SAFETY: by the rules of the interface.
+    let (cpu, laid, values) =
+        unsafe { (handle::get(cpu)?, handle::get_mut(mttkrp)?.of_mut::<T>()?, slice("values", values, nnz)?) };
+    let tensor = laid.tensor.with_values(values.to_vec())?;
+    laid.prepared = cpu.prepare_mttkrp(&tensor, &laid.prepared.plan().clone())?;
+    laid.tensor = tensor;
+    Ok(())
+}
+
+/// Gives the prepared tensor `nnz` new values on its pattern, in the order of the tensor it was made from. The plan remains;
+/// the nonzeros are laid out anew.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mttkrp_set_values_f32(
+    cpu: *const CpuHandle,
+    mttkrp: *mut MttkrpHandle,
+    values: *const f32,
+    nnz: usize,
+) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { set_values(cpu, mttkrp, values, nnz) })
+}
+
+/// As sparsimd_mttkrp_set_values_f32().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mttkrp_set_values_f64(
+    cpu: *const CpuHandle,
+    mttkrp: *mut MttkrpHandle,
+    values: *const f64,
+    nnz: usize,
+) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { set_values(cpu, mttkrp, values, nnz) })
+}
+
+/// A factor for each mode: where its first element is, and its row stride.
+type FactorList<P> = (*const P, *const usize);
+
+/// The factors as views; the one of `but` may be null, and is not looked at.
+///
+/// # Safety
+/// By the rules of the interface.
+unsafe fn views<'a, T: Element>(
+    (factors, strides): FactorList<*const T>,
+    dims: &[usize],
+    rank: usize,
+    but: usize,
+) -> Outcome<Vec<MatRef<'a, T>>> {
+    // SAFETY: by the caller's promise.
+    let (factors, strides) =
+        unsafe { (slice("factors", factors, dims.len())?, slice("strides", strides, dims.len())?) };
+    let each = dims.iter().zip(factors).zip(strides).enumerate();
+    each.map(|(mode, ((&dim, &factor), &stride))| {
+        if mode == but {
+            return Ok(MatRef::new(&[], 0, rank, rank)?);
+        }
+        // SAFETY: by the caller's promise.
+        unsafe { mat("factors", factor, dim, rank, stride) }
+    })
+    .collect()
+}
+
+unsafe fn mttkrp<T: Element>(
+    cpu: *const CpuHandle,
+    tensor: *const MttkrpHandle,
+    (mode, rank): (usize, usize),
+    factors: FactorList<*const T>,
+    (out, ldo): (*mut T, usize),
+) -> Outcome {
+    // SAFETY: by the rules of the interface.
+    let (cpu, tensor) = unsafe { (handle::get(cpu)?, &handle::get(tensor)?.of::<T>()?.prepared) };
+    let dims = tensor.dims();
+    let dim = *dims.get(mode).ok_or_else(|| {
+        Failure::argument("mode", &format!("{mode} is not a mode of a tensor of order {}", dims.len()))
+    })?;
+    // SAFETY: by the rules of the interface.
+    let (views, out) = unsafe {
+        let views = views(factors, dims, rank, mode)?;
+        let inputs: Vec<&[T]> = views.iter().map(|view| view.data()).collect();
+        let out = mat_mut("out", out, dim, rank, ldo, &inputs)?;
+        (views, out)
+    };
+    Ok(cpu.mttkrp(tensor, &views, mode, out)?)
+}
+
+/// Row i of `out` = the sum over the nonzeros x at places with i in `mode` of x times the elementwise product of their rows
+/// of all other factors. `factors[m]` is dense, as many rows as mode m is long, `rank` columns, rows `strides[m]` elements
+/// apart; that of `mode` is not read and may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mttkrp_f32(
+    cpu: *const CpuHandle,
+    mttkrp: *const MttkrpHandle,
+    mode: usize,
+    rank: usize,
+    factors: *const *const f32,
+    strides: *const usize,
+    out: *mut f32,
+    ldo: usize,
+) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { self::mttkrp(cpu, mttkrp, (mode, rank), (factors, strides), (out, ldo)) })
+}
+
+/// As sparsimd_mttkrp_f32().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mttkrp_f64(
+    cpu: *const CpuHandle,
+    mttkrp: *const MttkrpHandle,
+    mode: usize,
+    rank: usize,
+    factors: *const *const f64,
+    strides: *const usize,
+    out: *mut f64,
+    ldo: usize,
+) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { self::mttkrp(cpu, mttkrp, (mode, rank), (factors, strides), (out, ldo)) })
+}
+
+/// How to decompose.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CpAlsOptions {
+    /// Iterations at most, at least 1.
+    pub iterations: usize,
+    /// Ends when the fit improves by less than this; 0 for never.
+    pub tolerance: f64,
+    /// Added to the diagonal of the equations; 0 for none.
+    pub ridge: f64,
+    /// Not 0: all factors are kept non-negative.
+    pub nonnegative: u32,
+    /// Not 0: starts from the factors that are given; 0: from random ones.
+    pub start_from_factors: u32,
+    /// Of the random start.
+    pub seed: u64,
+}
+
+unsafe fn cp_als<T: Element>(
+    cpu: *const CpuHandle,
+    tensor: *const MttkrpHandle,
+    rank: usize,
+    options: *const CpAlsOptions,
+    (factors, strides): FactorList<*mut T>,
+    weights: *mut f64,
+    (fit, iterations): (*mut f64, *mut usize),
+) -> Outcome {
+    // SAFETY: by the rules of the interface.
+    let (cpu, tensor, given) =
+        unsafe { (handle::get(cpu)?, &handle::get(tensor)?.of::<T>()?.prepared, slice("options", options, 1)?[0]) };
+    let dims = tensor.dims();
+    let mut chosen = CpOptions::new(rank);
+    (chosen.iterations, chosen.tolerance, chosen.ridge) = (given.iterations, given.tolerance, given.ridge);
+    (chosen.nonnegative, chosen.init) = (given.nonnegative != 0, CpInit::Seed(given.seed));
+    if given.start_from_factors != 0 {
+        // SAFETY: by the rules of the interface; what may be written may be read.
+        let views = unsafe { views::<T>((factors.cast(), strides), dims, rank, usize::MAX)? };
+        let copies = views.iter().map(|view| Mat::from_fn(view.rows(), rank, |i, r| view.row(i)[r]));
+        chosen.init = CpInit::Factors(copies.collect::<crate::Result<_>>()?);
+    }
+    // All places are checked before the work.
+    // SAFETY: by the rules of the interface.
+    let (places, weights) = unsafe {
+        let strides = slice("strides", strides, dims.len())?;
+        let places = slice("factors", factors, dims.len())?.iter().zip(dims).zip(strides);
+        let places = places.map(|((&place, &dim), &stride)| mat_mut("factors", place, dim, rank, stride, &[]));
+        (places.collect::<Outcome<Vec<_>>>()?, slice_mut("weights", weights, rank, &[])?)
+    };
+    // SAFETY: by the rules of the interface.
+    unsafe {
+        put("fit", fit, 0.0)?;
+        put("iterations", iterations, 0)?;
+    }
+    let state = cpu.cp_als(tensor, &chosen, |_, _| ControlFlow::Continue(()))?;
+    for (mut place, factor) in places.into_iter().zip(&state.factors) {
+        for i in 0..factor.rows() {
+            place.reborrow().into_row(i).copy_from_slice(factor.row(i));
+        }
+    }
+    weights.copy_from_slice(&state.lambda);
+    // SAFETY: by the rules of the interface.
+    unsafe {
+        put("fit", fit, state.fit())?;
+        put("iterations", iterations, state.fits.len())
+    }
+}
+
+/// The CP decomposition by alternating least squares into `rank` components: X ~ the sum over r of `weights[r]` times the
+/// outer product of the r-th columns of all factors, which have length 1. `factors[m]` (as many rows as mode m is long,
+/// `rank` columns, rows `strides[m]` elements apart, no two of them overlapping) and `weights` receive the result, `fit`
+/// 1 - |X - model| / |X|, `iterations` how many there were.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_cp_als_f32(
+    cpu: *const CpuHandle,
+    mttkrp: *const MttkrpHandle,
+    rank: usize,
+    options: *const CpAlsOptions,
+    factors: *const *mut f32,
+    strides: *const usize,
+    weights: *mut f64,
+    fit: *mut f64,
+    iterations: *mut usize,
+) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { cp_als(cpu, mttkrp, rank, options, (factors, strides), weights, (fit, iterations)) })
+}
+
+/// As sparsimd_cp_als_f32().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_cp_als_f64(
+    cpu: *const CpuHandle,
+    mttkrp: *const MttkrpHandle,
+    rank: usize,
+    options: *const CpAlsOptions,
+    factors: *const *mut f64,
+    strides: *const usize,
+    weights: *mut f64,
+    fit: *mut f64,
+    iterations: *mut usize,
+) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { cp_als(cpu, mttkrp, rank, options, (factors, strides), weights, (fit, iterations)) })
+}

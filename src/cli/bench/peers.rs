@@ -133,12 +133,15 @@ pub fn choose_settings(names: &[PeerName], threads: usize) -> Result<()> {
     if loaded.is_empty() || std::env::var_os(CHOSEN).is_some() {
         return Ok(());
     }
-    let mut chosen: Vec<Setting> = QUIET.to_vec();
+    let again = |source| Error::Io { path: "/proc/self/exe".into(), source };
+    let mut command = Command::new(std::env::current_exe().map_err(again)?);
+    command.args(std::env::args_os().skip(1)).env(CHOSEN, "1").envs(QUIET.map(|s| (s.name, s.value)));
     for peer in loaded {
         let Some(own) = try_settings(peer, threads, None) else { continue };
         let tries = peer.candidates().iter().filter_map(|&s| Some((s, try_settings(peer, threads, Some(s))?)));
         let best = tries.max_by(|a, b| a.1.gflops.total_cmp(&b.1.gflops));
-        if let Some((setting, probed)) = best.filter(|(_, probed)| probed.gflops > WORTH * own.gflops) {
+        let best = best.filter(|(_, probed)| probed.gflops > WORTH * own.gflops);
+        if let Some((setting, probed)) = &best {
             output::note(&format!(
                 "{}: {:.0} GFLOP/s with {}={}, {:.0} by its own choice",
                 peer.name(),
@@ -147,14 +150,9 @@ pub fn choose_settings(names: &[PeerName], threads: usize) -> Result<()> {
                 setting.value,
                 own.gflops
             ));
-            chosen.push(setting);
         }
+        with_setting(&mut command, peer, best.map(|(setting, _)| setting));
     }
-    let again = |source| Error::Io { path: "/proc/self/exe".into(), source };
-    let mut command = Command::new(std::env::current_exe().map_err(again)?);
-    command.args(std::env::args_os().skip(1)).env(CHOSEN, "1");
-    // What the user has set stays.
-    command.envs(chosen.iter().filter(|s| std::env::var_os(s.name).is_none()).map(|s| (s.name, s.value)));
     #[cfg(unix)]
     {
         use std::os::unix::process::CommandExt;
@@ -167,17 +165,23 @@ pub fn choose_settings(names: &[PeerName], threads: usize) -> Result<()> {
     }
 }
 
+/// Has `command` run with one of the settings of `peer`, or with none of them: what the environment holds may be somebody's
+/// choice for another purpose, and is tried like every other value.
+fn with_setting(command: &mut Command, peer: Loaded, setting: Option<Setting>) {
+    for candidate in peer.candidates() {
+        command.env_remove(candidate.name);
+    }
+    if let Some(setting) = setting {
+        command.env(setting.name, setting.value);
+    }
+}
+
 /// One try; `None` when it fails, as it does where the library is absent.
 fn try_settings(peer: Loaded, threads: usize, setting: Option<Setting>) -> Option<Probed> {
     let mut command = Command::new(std::env::current_exe().ok()?);
     command.args(["bench-probe", peer.name(), "--threads", &threads.to_string()]);
     command.stdin(Stdio::null()).stderr(Stdio::null());
-    if let Some(setting) = setting {
-        if std::env::var_os(setting.name).is_some() {
-            return None;
-        }
-        command.env(setting.name, setting.value);
-    }
+    with_setting(&mut command, peer, setting);
     let done = command.output().ok()?;
     if done.status.success() { serde_json::from_slice(&done.stdout).ok() } else { None }
 }

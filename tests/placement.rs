@@ -11,8 +11,6 @@ use sparsimd::machine::{
 };
 use sparsimd::{Cpu, Machine};
 
-const NO_POLICY: MemoryPolicy = MemoryPolicy { mode: MemoryMode::FirstTouch, nodes: CpuSet::EMPTY };
-
 fn shares(machine: &Machine) -> Vec<(usize, usize)> {
     machine.processors_by_node().iter().map(|(node, cpus)| (*node, cpus.len())).collect()
 }
@@ -70,7 +68,7 @@ fn shared_operands_by_size_and_reuse() {
     let row_ptr: Vec<_> = (0..=1000).map(|i| i * 30).collect();
     let choose = |policy, bytes, read_per_run, runs| {
         let shared = SharedOperand { bytes, read_per_run, runs };
-        RowPlacement::choose(&machine, &shares(&machine), &NO_POLICY, policy, &row_ptr, shared)
+        RowPlacement::choose(&machine, &shares(&machine), &MemoryPolicy::FIRST_TOUCH, policy, &row_ptr, shared)
     };
     let mb = 1 << 20;
     assert_eq!(choose(NumaPolicy::Auto, 8 * mb, 1000 * mb, 100).shared, BPlacement::Interleave, "fits the cache");
@@ -95,7 +93,8 @@ fn outer_policies_and_single_nodes_win() {
     assert_eq!((placed.parts.len(), placed.shared), (1, BPlacement::Alone));
     assert!(placed.reason.contains("bind on nodes 0"), "{}", placed.reason);
     let one = Machine::describe("core:2").unwrap();
-    let placed = RowPlacement::choose(&one, &shares(&one), &NO_POLICY, NumaPolicy::Replicate, &row_ptr, shared);
+    let placed =
+        RowPlacement::choose(&one, &shares(&one), &MemoryPolicy::FIRST_TOUCH, NumaPolicy::Replicate, &row_ptr, shared);
     assert!(placed.parts.len() == 1 && placed.reason.contains("one node"), "{}", placed.reason);
 }
 
@@ -160,7 +159,7 @@ fn chunks_are_the_matrix() {
     let placement = RowPlacement::choose(
         &machine,
         &pools.shares(),
-        &NO_POLICY,
+        &MemoryPolicy::FIRST_TOUCH,
         NumaPolicy::Replicate,
         a.pattern().row_ptr(),
         shared,
@@ -235,7 +234,9 @@ fn placed_operations_are_right() {
         let (c, b, d) = (dense(rows, 1), dense(cols, 2), dense(cols, 3));
         for policy in [NumaPolicy::FirstTouch, NumaPolicy::Replicate, NumaPolicy::Off] {
             for path in [Path::Direct, Path::Panel] {
-                let place = |op| cpu.place(op, &a, n, path, 10, policy).unwrap();
+                let placement = cpu.placement::<f32>(a.pattern(), n, 10, policy).unwrap();
+                assert_eq!(placement.parts.len(), if policy == NumaPolicy::Off { 1 } else { 2 });
+                let place = |op| cpu.place(op, &a, n, path, 10, placement.clone()).unwrap();
                 let case = format!("{rows} x {cols}, {policy}, {path:?}");
 
                 let placed = place(Op::Spmm);
@@ -247,9 +248,10 @@ fn placed_operations_are_right() {
                 assert!(expected.deviation(out.as_ref()).unwrap().error <= 1.0, "spmm {case}");
 
                 let placed = place(Op::Sddmm);
-                let mut values = vec![0.0; a.nnz()];
+                let mut values = placed.values().unwrap();
+                let own = placed.owned(c.as_ref()).unwrap();
                 for scaled in [false, true] {
-                    placed.sddmm(scaled, c.as_ref(), &placed.share(b.as_ref()).unwrap(), &mut values).unwrap();
+                    placed.sddmm(scaled, own.as_ref(), &placed.share(b.as_ref()).unwrap(), &mut values).unwrap();
                     let expected = reference::sddmm(&a, scaled, c.as_ref(), b.as_ref()).unwrap();
                     assert!(expected.deviation_of_values(&values).unwrap().error <= 1.0, "sddmm {scaled} {case}");
                 }
@@ -267,6 +269,9 @@ fn placed_operations_are_right() {
         }
     }
     let a = random_matrix::<f32>(3, 3, 0.5, 1).unwrap();
-    assert!(cpu.place(Op::SpmmTransposed, &a, 4, Path::Auto, 1, NumaPolicy::Auto).is_err());
-    assert!(cpu.place(Op::Spmm, &a, 0, Path::Auto, 1, NumaPolicy::Auto).is_err());
+    let placement = cpu.placement::<f32>(a.pattern(), 4, 1, NumaPolicy::Auto).unwrap();
+    assert!(cpu.place(Op::SpmmTransposed, &a, 4, Path::Auto, 1, placement.clone()).is_err());
+    assert!(cpu.place(Op::Spmm, &a, 0, Path::Auto, 1, placement.clone()).is_err());
+    let placed = cpu.place(Op::Spmm, &a, 4, Path::Auto, 1, placement).unwrap();
+    assert!(placed.owned(uniform_dense::<f32>(4, 4, 1).unwrap().as_ref()).is_err(), "a row too many");
 }

@@ -9,6 +9,7 @@ use super::Verdict;
 use super::decomposition::{Common, Report, Watch};
 use super::device::{DeviceName, DeviceScalar, Ran, TensorDevice};
 use super::mttkrp::format_of;
+use super::numa::Numa;
 use super::tensor::TensorFormat;
 use super::timing::Dtype;
 
@@ -48,10 +49,10 @@ pub struct Args {
 
 /// Decomposes the tensor and writes the result.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let cpu = args.common.executor.cpu()?;
+    let (cpu, numa) = args.common.cpu()?;
     match args.common.dtype {
-        Dtype::F32 => decompose::<f32>(args, &cpu),
-        Dtype::F64 => decompose::<f64>(args, &cpu),
+        Dtype::F32 => decompose::<f32>(args, &cpu, numa),
+        Dtype::F64 => decompose::<f64>(args, &cpu, numa),
     }
 }
 
@@ -64,7 +65,7 @@ fn init<T: Scalar>(args: &Args, order: usize) -> Result<CpInit<T>> {
     Ok(args.common.given(order)?.map_or(CpInit::Seed(args.seed), CpInit::Factors))
 }
 
-fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu) -> Result<Verdict> {
+fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
     if args.every == 0 {
         return Err(Error::Argument { name: "every", detail: "0 iterations; at least 1".to_owned() });
     }
@@ -107,6 +108,7 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu) -> Result<Verdict> {
         seconds,
         mttkrp_s: Some(mttkrp_s),
         ttm_s: None,
+        numa,
         interrupted: watch.interrupted(),
         ran: device.as_ref().map_or_else(Ran::on_cpu, TensorDevice::ran),
     })

@@ -10,7 +10,7 @@ use sparsimd::io::{ReadOptions, read_dense, write_dense};
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatRef, Result, Scalar};
 
 use super::device::Ran;
-use super::executor::Executor;
+use super::numa::{Numa, Paged};
 use super::tensor::read_file;
 use super::timing::Dtype;
 use super::{Verdict, interrupt, output};
@@ -44,7 +44,7 @@ pub struct Common {
     #[arg(long, value_enum, default_value_t = Dtype::F64)]
     pub dtype: Dtype,
     #[command(flatten)]
-    pub executor: Executor,
+    executor: Paged,
     /// End with one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -65,6 +65,8 @@ pub struct Report {
     /// Of them in products with matrices (tucker).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttm_s: Option<f64>,
+    /// What became of pages.
+    pub numa: Numa,
     /// Whether Ctrl-C ended it.
     pub interrupted: bool,
     /// Where its products with the tensor ran.
@@ -73,10 +75,16 @@ pub struct Report {
 }
 
 impl Common {
-    /// Makes the folder of the result, before the work: can it be written at all? Then reads the tensor.
+    /// The executor, and what becomes of its pages.
+    pub fn cpu(&self) -> Result<(Cpu, Numa)> {
+        self.executor.cpu()
+    }
+
+    /// Reads the tensor and makes the folder of the result: whether it can be written is found before the work.
     pub fn load<T: Scalar>(&self, cpu: &Cpu) -> Result<CooTensor<T>> {
+        let tensor = cpu.install(|| read_file(&self.tensor, self.zero_based, self.sum_duplicates))?;
         std::fs::create_dir_all(&self.out).map_err(|source| Error::Io { path: self.out.clone(), source })?;
-        cpu.install(|| read_file(&self.tensor, self.zero_based, self.sum_duplicates))
+        Ok(tensor)
     }
 
     /// The factors of `--init`, one per mode.
@@ -107,7 +115,8 @@ impl Common {
             };
             let ran = report.ran.text().unwrap_or_default();
             output::line(&format!(
-                "{ran}fit {fit:.6} after {iterations} iterations, {seconds:.3} s ({products:.3} s in {name})"
+                "{}{ran}fit {fit:.6} after {iterations} iterations, {seconds:.3} s ({products:.3} s in {name})",
+                report.numa.text()
             ))?;
         }
         Ok(Verdict::Good)

@@ -1,7 +1,7 @@
 //! `sparsimd info`.
 
 use serde::Serialize;
-use sparsimd::machine::{Ceilings, MemoryPolicy, Source, TransparentHugePages};
+use sparsimd::machine::{Ceilings, CpuSet, MemoryPolicy, Source, TransparentHugePages};
 use sparsimd::{Arch, Cpu, Error, Machine, Result};
 
 use super::device::{Device, devices};
@@ -45,7 +45,10 @@ struct Info<'a> {
     l3_bytes: usize,
     line_bytes: usize,
     nodes: Vec<Node>,
-    memory_policy: String,
+    /// NUMA nodes whose memory this process may use.
+    allowed_memory: String,
+    /// Of this process; null for a described machine.
+    memory_policy: Option<String>,
     transparent_huge_pages: &'static str,
     huge_page_bytes: usize,
     reserved_huge_pages: usize,
@@ -63,6 +66,10 @@ struct Node {
     memory_bytes: u64,
     distances: Vec<u32>,
     cpus: String,
+    /// Those of them that this process may use.
+    allowed_cpus: String,
+    /// Whether this process may use its memory.
+    memory_allowed: bool,
 }
 
 /// Prints what the library knows about this machine.
@@ -90,11 +97,14 @@ impl<'a> Info<'a> {
     fn new(machine: &'a Machine, ceilings: Option<Ceilings>) -> Self {
         let pages = machine.huge_pages();
         let cpus = |node| machine.threads().iter().filter(move |t| t.node == node).map(|t| t.cpu);
+        let allowed_cpus = |node| cpus(node).filter(|cpu| machine.allowed().contains(*cpu));
         let nodes = machine.nodes().iter().enumerate().map(|(i, node)| Node {
             id: node.id,
             memory_bytes: node.memory,
             distances: node.distances.clone(),
-            cpus: cpus(i).collect::<sparsimd::machine::CpuSet>().to_string(),
+            cpus: cpus(i).collect::<CpuSet>().to_string(),
+            allowed_cpus: allowed_cpus(i).collect::<CpuSet>().to_string(),
+            memory_allowed: machine.allowed_memory().contains(node.id),
         });
         let devices = devices();
         Self {
@@ -122,7 +132,8 @@ impl<'a> Info<'a> {
             l3_bytes: machine.l3_bytes(),
             line_bytes: machine.line_bytes(),
             nodes: nodes.collect(),
-            memory_policy: MemoryPolicy::current().to_string(),
+            allowed_memory: machine.allowed_memory().to_string(),
+            memory_policy: (machine.source() != Source::Described).then(|| MemoryPolicy::current().to_string()),
             transparent_huge_pages: match pages.transparent {
                 TransparentHugePages::Always => "always",
                 TransparentHugePages::Madvise => "madvise",
@@ -167,14 +178,22 @@ fn text(info: &Info<'_>) -> String {
     for node in &info.nodes {
         let gib = node.memory_bytes as f64 / (1u64 << 30) as f64;
         let distances: Vec<_> = node.distances.iter().map(u32::to_string).collect();
-        lines.push(format!(
-            "node {:<5} processors {}; {gib:.1} GiB; distances {}",
-            node.id,
-            node.cpus,
-            distances.join(" ")
-        ));
+        let mut line =
+            format!("node {:<5} processors {}; {gib:.1} GiB; distances {}", node.id, node.cpus, distances.join(" "));
+        if node.allowed_cpus != node.cpus {
+            let own = if node.allowed_cpus.is_empty() { "none" } else { &node.allowed_cpus };
+            line += &format!("; allowed processors: {own}");
+        }
+        if !node.memory_allowed {
+            line += "; its memory is not allowed";
+        }
+        lines.push(line);
     }
-    lines.push(format!("memory     policy: {}", info.memory_policy));
+    lines.extend(
+        info.memory_policy
+            .iter()
+            .map(|policy| format!("memory     of nodes {}; policy: {policy}", info.allowed_memory)),
+    );
     lines.push(format!(
         "huge pages transparent: {}, {} each; {} reserved",
         info.transparent_huge_pages,

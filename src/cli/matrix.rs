@@ -6,20 +6,22 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use sparsimd::io::{Fill, ReadOptions, read_matrix};
+use sparsimd::io::{Fill, Format, ReadOptions, read_matrix, write_mtx_dense};
 use sparsimd::machine::NumaPolicy;
 use sparsimd::ops::Placed;
 use sparsimd::plan::{Op, Path};
-use sparsimd::{Cpu, Csr, Error, Mat, Prepared, Result, Scalar, generate};
+use sparsimd::reference::Expected;
+use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, generate};
 
 use super::device::{DeviceName, Ran};
 use super::executor::Executor;
+use super::numa::Numa;
 use super::progress::Progress;
 use super::timing::{Check, Dtype, Speed, Times};
 use super::{Verdict, output};
 
 /// Runs that a plan may count on when nobody says: enough for any preparation to pay.
-const REUSE: usize = 1000;
+pub const REUSE: usize = 1000;
 
 /// `--matrix FILE | --random MxK@SPARSITY`, and `--seed`.
 #[derive(Debug, clap::Args)]
@@ -106,7 +108,7 @@ pub struct Common {
     pub executor: Executor,
     /// NUMA placement: rows of A and C on the nodes that own them, B left alone (first-touch), interleaved or replicated;
     /// auto chooses, off places nothing
-    #[arg(long, value_name = "POLICY", default_value_t = NumaPolicy::Off)]
+    #[arg(long, value_name = "POLICY", default_value_t = NumaPolicy::Auto)]
     pub numa: NumaPolicy,
     /// Where it runs: cpu, gpu[:INDEX|:NAME] (a Vulkan device) or hetero[:adaptive|:SHARE] (both; SHARE of the work on the device)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
@@ -149,6 +151,30 @@ pub enum PathName {
     Panel,
 }
 
+/// A matrix as it is run.
+pub enum Ready<T> {
+    /// As a whole.
+    Whole(Prepared<T>),
+    /// By rows, on the nodes that own them.
+    Placed(Placed<T>),
+}
+
+/// How a matrix was prepared.
+pub struct Setup {
+    plan: String,
+    path: Path,
+    prepare_s: f64,
+    numa: Option<Numa>,
+}
+
+impl Setup {
+    /// The outcome of `times` runs, each of `flops` operations and `bytes` of compulsory traffic.
+    pub fn measured(self, times: Times, check: Check, (flops, bytes): (f64, f64)) -> Measured {
+        let Self { plan, path, prepare_s, numa } = self;
+        Measured { plan, path, prepare_s, times, check, flops, bytes, numa, ran: Ran::on_cpu() }
+    }
+}
+
 /// What a run of an operation came to.
 pub struct Measured {
     /// Of the prepared operand, in words.
@@ -165,6 +191,8 @@ pub struct Measured {
     pub flops: f64,
     /// Every operand once.
     pub bytes: f64,
+    /// What was placed on which node; `None` on a device.
+    pub numa: Option<Numa>,
     /// Where it ran.
     pub ran: Ran,
 }
@@ -178,6 +206,7 @@ struct Report {
     n: usize,
     nnz: usize,
     path: &'static str,
+    numa: Option<Numa>,
     #[serde(flatten)]
     ran: Ran,
     #[serde(flatten)]
@@ -187,6 +216,22 @@ struct Report {
 }
 
 impl Common {
+    /// Before the work: is there anything that could be written where `--out` says?
+    fn check_out(&self) -> Result<()> {
+        let Some(path) = &self.out else { return Ok(()) };
+        if Format::of(path)? != Format::Mtx {
+            return Err(Error::Argument {
+                name: "out",
+                detail: format!("{} does not end in .mtx or .mtx.gz", path.display()),
+            });
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        match folder.map(std::fs::read_dir) {
+            Some(Err(source)) => Err(Error::Io { path: path.clone(), source }),
+            _ => Ok(()),
+        }
+    }
+
     /// Loads the matrix, runs `measure` or, where a device is asked for, `on_device` on it and reports.
     pub fn run<T: Scalar>(
         &self,
@@ -194,6 +239,7 @@ impl Common {
         measure: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
         on_device: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
     ) -> Result<Verdict> {
+        self.check_out()?;
         let cpu = self.executor.cpu()?;
         let a = cpu.install(|| self.source.load::<T>())?;
         let done = match self.device {
@@ -212,25 +258,20 @@ impl Common {
             speed = speed.without_peak();
         }
         let (m, k, nnz) = (a.rows(), a.cols(), a.nnz());
-        let report = Report { op, m, k, n: self.n, nnz, path, ran: done.ran, speed, check: done.check };
+        let report =
+            Report { op, m, k, n: self.n, nnz, path, numa: done.numa, ran: done.ran, speed, check: done.check };
         if self.json {
             output::json(&report)?;
         } else {
             let (plan, speed, check) = (&done.plan, report.speed.text(), report.check.text());
             output::line(&format!(
-                "{op}: A is {m} x {k} with {nnz} nonzeros, N = {}\nplan     {plan}\n{}{speed}\n{check}",
+                "{op}: A is {m} x {k} with {nnz} nonzeros, N = {}\nplan     {plan}\n{}{}{speed}\n{check}",
                 self.n,
+                report.numa.as_ref().map(Numa::text).unwrap_or_default(),
                 report.ran.text().unwrap_or_default()
             ))?;
         }
         Ok(if report.check.verified == Some(false) { Verdict::Wrong } else { Verdict::Good })
-    }
-
-    /// Prepares `a`, and the seconds that took.
-    pub fn prepare<T: Scalar>(&self, cpu: &Cpu, op: Op, a: &Csr<T>) -> Result<(Prepared<T>, f64)> {
-        let start = Instant::now();
-        let prepared = cpu.prepare(op, a, self.n, self.path(), self.repeat.unwrap_or(REUSE))?;
-        Ok((prepared, start.elapsed().as_secs_f64()))
     }
 
     fn path(&self) -> Path {
@@ -241,25 +282,39 @@ impl Common {
         }
     }
 
-    /// Puts `a` on its nodes and prepares it, with the seconds that took; `None` when `--numa` leaves everything where it
-    /// is, of which standard error has the reason.
-    pub fn place<T: Scalar>(&self, cpu: &Cpu, op: Op, a: &Csr<T>) -> Result<Option<(Placed<T>, f64)>> {
-        if self.numa == NumaPolicy::Off {
-            return Ok(None);
+    /// Prepares `a`, on the nodes that own its rows where `--numa` and the machine have it so.
+    pub fn ready<T: Scalar>(&self, cpu: &Cpu, op: Op, a: &Csr<T>) -> Result<(Ready<T>, Setup)> {
+        let (reuse, start) = (self.repeat.unwrap_or(REUSE), Instant::now());
+        let placement = cpu.placement::<T>(a.pattern(), self.n, reuse, self.numa)?;
+        let numa = Some(Numa::of_rows(self.numa, &placement, a.pattern(), cpu.machine()));
+        let seconds = |start: Instant| start.elapsed().as_secs_f64();
+        if placement.parts.len() < 2 {
+            let prepared = cpu.prepare(op, a, self.n, self.path(), reuse)?;
+            let (plan, path) = (prepared.plan().to_string(), prepared.plan().path);
+            return Ok((Ready::Whole(prepared), Setup { plan, path, prepare_s: seconds(start), numa }));
         }
-        let start = Instant::now();
-        let placed = cpu.place(op, a, self.n, self.path(), self.repeat.unwrap_or(REUSE), self.numa)?;
-        output::note(&format!("numa     {}", placed.placement().reason));
-        let done = placed.placement().parts.len() > 1;
-        Ok(done.then(|| (placed, start.elapsed().as_secs_f64())))
-    }
-
-    /// How a placed matrix is run: its first chunk's plan, and how many chunks are on each node.
-    pub fn plan_of<T: Scalar>(&self, placed: &Placed<T>) -> (String, Path) {
-        let chunks: Vec<_> = placed.matrix().chunks().iter().map(|part| part.len().to_string()).collect();
+        let placed = cpu.place(op, a, self.n, self.path(), reuse, placement)?;
+        let prepare_s = seconds(start);
+        // The first chunk's plan stands for all: they differ in rows alone.
         let (plan, path) =
             placed.prepared().map_or((String::new(), Path::Direct), |p| (p.plan().to_string(), p.plan().path));
-        (format!("{plan}; chunks by node: {}", chunks.join(", ")), path)
+        let chunks: Vec<_> = placed.matrix().chunks().iter().map(|part| part.len().to_string()).collect();
+        let plan = format!("{plan}; chunks by node: {}", chunks.join(", "));
+        Ok((Ready::Placed(placed), Setup { plan, path, prepare_s, numa }))
+    }
+
+    /// Compares the dense `result` with what is expected, if that is asked for, and writes it, if that is.
+    pub fn finish<T: Scalar>(
+        &self,
+        cpu: &Cpu,
+        result: MatRef<'_, T>,
+        expected: impl FnOnce() -> Result<Expected> + Send,
+    ) -> Result<Check> {
+        let check = Check::when(self.verify, || cpu.install(|| expected()?.deviation(result)))?;
+        if let Some(path) = &self.out {
+            write_mtx_dense(path, result)?;
+        }
+        Ok(check)
     }
 
     /// Dense operand number `which`, `rows` x N.

@@ -16,6 +16,7 @@ mod interrupt;
 mod machine;
 mod matrix;
 mod mttkrp;
+mod numa;
 mod output;
 mod plot;
 mod progress;

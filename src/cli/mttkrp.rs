@@ -63,16 +63,17 @@ fn algorithm_of(alg: Algorithm) -> Option<&'static str> {
 
 fn product<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
     let common = &args.common;
-    let cpu = common.executor.cpu()?;
+    let (cpu, numa) = common.executor.cpu()?;
     let x: CooTensor<T> = cpu.install(|| common.source.load())?;
     let modes = common.modes(x.order())?;
     let random = |(mode, &dim): (usize, &usize)| uniform_dense(dim, common.rank, common.source.seed ^ mode as u64);
     let factors: Vec<Mat<T>> = x.dims().iter().enumerate().map(random).collect::<Result<_>>()?;
     let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
-    let sweep = match TensorDevice::open(&common.device)? {
+    let mut sweep = match TensorDevice::open(&common.device)? {
         None => on_cpu(args, &cpu, &x, &views, &modes)?,
         Some(device) => on_device(args, &cpu, device, &x, &views, &modes)?,
     };
+    sweep.numa = Some(numa);
     sweep.report("mttkrp", common, &cpu, &x, Some(common.rank), modes)
 }
 

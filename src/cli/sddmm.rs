@@ -5,8 +5,8 @@ use sparsimd::plan::Op;
 use sparsimd::{Cpu, Csr, Result, Scalar, reference};
 
 use super::Verdict;
-use super::device::{self, Ran};
-use super::matrix::{Common, EdgeName, Measured, dense_bytes, sparse_bytes};
+use super::device;
+use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
 use super::timing::{Check, Dtype, Times};
 
 /// Runs, verifies and times the operation.
@@ -24,36 +24,31 @@ fn measure<T: Scalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> 
     let scaled = args.edge == EdgeName::Scale;
     let c = args.operand::<T>(cpu, a.rows(), 1)?;
     let b = args.operand::<T>(cpu, a.cols(), 2)?;
-    let mut out = vec![T::ZERO; a.nnz()];
-    let (plan, path, prepare_s, times) = match args.place(cpu, Op::Sddmm, a)? {
-        Some((placed, prepare_s)) => {
-            let shared = placed.share(b.as_ref())?;
-            let times = Times::measure(args.repeat, || placed.sddmm(scaled, c.as_ref(), &shared, &mut out))?;
-            let (plan, path) = args.plan_of(&placed);
-            (plan, path, prepare_s, times)
+    let (ready, setup) = args.ready(cpu, Op::Sddmm, a)?;
+    let finish = |out: &[T]| {
+        let expected = || reference::sddmm(a, scaled, c.as_ref(), b.as_ref());
+        let check = Check::when(args.verify, || cpu.install(|| expected()?.deviation_of_values(out)))?;
+        if let Some(path) = &args.out {
+            write_mtx(path, &Matrix::Values(Csr::new(a.pattern().clone(), out.to_vec())?))?;
         }
-        None => {
-            let (prepared, prepare_s) = args.prepare(cpu, Op::Sddmm, a)?;
+        Ok(check)
+    };
+    let (times, check) = match ready {
+        Ready::Whole(prepared) => {
+            let mut out = vec![T::ZERO; a.nnz()];
             let times = Times::measure(args.repeat, || match scaled {
                 true => cpu.sddmm_scaled(&prepared, c.as_ref(), b.as_ref(), &mut out),
                 false => cpu.sddmm(&prepared, c.as_ref(), b.as_ref(), &mut out),
             })?;
-            (prepared.plan().to_string(), prepared.plan().path, prepare_s, times)
+            (times, finish(&out)?)
+        }
+        Ready::Placed(placed) => {
+            let (own, shared, mut out) = (placed.owned(c.as_ref())?, placed.share(b.as_ref())?, placed.values()?);
+            let times = Times::measure(args.repeat, || placed.sddmm(scaled, own.as_ref(), &shared, &mut out))?;
+            (times, finish(&out)?)
         }
     };
-    let check =
-        Check::when(args.verify, || reference::sddmm(a, scaled, c.as_ref(), b.as_ref())?.deviation_of_values(&out))?;
-    if let Some(path) = &args.out {
-        write_mtx(path, &Matrix::Values(Csr::new(a.pattern().clone(), out)?))?;
-    }
-    Ok(Measured {
-        plan,
-        path,
-        prepare_s,
-        times,
-        check,
-        flops: 2.0 * a.nnz() as f64 * args.n as f64,
-        bytes: sparse_bytes(a, scaled) + dense_bytes::<T>(a.rows() + a.cols(), args.n) + dense_bytes::<T>(a.nnz(), 1),
-        ran: Ran::on_cpu(),
-    })
+    let flops = 2.0 * a.nnz() as f64 * args.n as f64;
+    let dense = dense_bytes::<T>(a.rows() + a.cols(), args.n) + dense_bytes::<T>(a.nnz(), 1);
+    Ok(setup.measured(times, check, (flops, sparse_bytes(a, scaled) + dense)))
 }

@@ -1,14 +1,12 @@
 //! `sparsimd spmm`: C = A B.
 
-use sparsimd::io::write_mtx_dense;
-use sparsimd::ops::Placed;
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Csr, Mat, Result, Scalar, reference};
+use sparsimd::{Cpu, Csr, Mat, MatRef, Result, Scalar, reference};
 
 use super::Verdict;
-use super::device::{self, Ran};
-use super::matrix::{Common, EdgeName, Measured, dense_bytes, sparse_bytes};
-use super::timing::{Check, Dtype, Times};
+use super::device;
+use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
+use super::timing::{Dtype, Times};
 
 /// Runs, verifies and times the operation.
 pub fn run(args: &Common) -> Result<Verdict> {
@@ -22,51 +20,22 @@ pub fn run(args: &Common) -> Result<Verdict> {
 }
 
 fn measure<T: Scalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
-    if let Some((placed, prepare_s)) = args.place(cpu, Op::Spmm, a)? {
-        return measure_placed(args, cpu, a, &placed, prepare_s);
-    }
-    let (prepared, prepare_s) = args.prepare(cpu, Op::Spmm, a)?;
+    let (ready, setup) = args.ready(cpu, Op::Spmm, a)?;
     let b = args.operand::<T>(cpu, a.cols(), 1)?;
-    let mut c = Mat::zeros(a.rows(), args.n)?;
-    let times = Times::measure(args.repeat, || cpu.spmm(T::ONE, &prepared, b.as_ref(), T::ZERO, c.as_mut()))?;
-    let check = Check::when(args.verify, || {
-        reference::spmm(T::ONE, a, b.as_ref(), T::ZERO, c.as_ref())?.deviation(c.as_ref())
-    })?;
-    if let Some(out) = &args.out {
-        write_mtx_dense(out, c.as_ref())?;
-    }
-    Ok(Measured {
-        plan: prepared.plan().to_string(),
-        path: prepared.plan().path,
-        prepare_s,
-        times,
-        check,
-        flops: 2.0 * a.nnz() as f64 * args.n as f64,
-        bytes: sparse_bytes(a, true) + dense_bytes::<T>(a.rows() + a.cols(), args.n),
-        ran: Ran::on_cpu(),
-    })
-}
-
-/// As [`measure`], with rows on the NUMA nodes that own them.
-fn measure_placed<T: Scalar>(
-    args: &Common,
-    cpu: &Cpu,
-    a: &Csr<T>,
-    placed: &Placed<T>,
-    prepare_s: f64,
-) -> Result<Measured> {
-    let b = args.operand::<T>(cpu, a.cols(), 1)?;
-    let shared = placed.share(b.as_ref())?;
-    let mut c = placed.output(args.n)?;
-    let times = Times::measure(args.repeat, || placed.spmm(T::ONE, &shared, T::ZERO, c.as_mut()))?;
-    let check = Check::when(args.verify, || {
-        reference::spmm(T::ONE, a, b.as_ref(), T::ZERO, c.as_ref())?.deviation(c.as_ref())
-    })?;
-    if let Some(out) = &args.out {
-        write_mtx_dense(out, c.as_ref())?;
-    }
-    let (plan, path) = args.plan_of(placed);
+    let finish = |c: MatRef<'_, T>| args.finish(cpu, c, || reference::spmm(T::ONE, a, b.as_ref(), T::ZERO, c));
+    let (times, check) = match ready {
+        Ready::Whole(prepared) => {
+            let mut c = Mat::zeros(a.rows(), args.n)?;
+            let times = Times::measure(args.repeat, || cpu.spmm(T::ONE, &prepared, b.as_ref(), T::ZERO, c.as_mut()))?;
+            (times, finish(c.as_ref())?)
+        }
+        Ready::Placed(placed) => {
+            let (shared, mut c) = (placed.share(b.as_ref())?, placed.output(args.n)?);
+            let times = Times::measure(args.repeat, || placed.spmm(T::ONE, &shared, T::ZERO, c.as_mut()))?;
+            (times, finish(c.as_ref())?)
+        }
+    };
     let flops = 2.0 * a.nnz() as f64 * args.n as f64;
     let bytes = sparse_bytes(a, true) + dense_bytes::<T>(a.rows() + a.cols(), args.n);
-    Ok(Measured { plan, path, prepare_s, times, check, flops, bytes, ran: Ran::on_cpu() })
+    Ok(setup.measured(times, check, (flops, bytes)))
 }

@@ -10,7 +10,7 @@ use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
 use sparsimd::{CooTensor, Error, Result, Scalar};
 
 use super::device::{DeviceName, Ran};
-use super::executor::Executor;
+use super::numa::{Numa, Paged};
 use super::output;
 use super::progress::Progress;
 use super::timing::{Check, Dtype, Speed};
@@ -150,7 +150,7 @@ pub struct Common {
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: DeviceName,
     #[command(flatten)]
-    pub executor: Executor,
+    pub executor: Paged,
     /// Measured runs [default: as many as fit a second, at least 5]
     #[arg(long, value_name = "R")]
     pub repeat: Option<usize>,
@@ -209,6 +209,8 @@ pub struct Report {
     pub mode_min_s: Vec<f64>,
     /// The median run of each of them, in seconds.
     pub mode_median_s: Vec<f64>,
+    /// What became of pages; null on a device.
+    pub numa: Option<Numa>,
     /// Where it ran.
     #[serde(flatten)]
     pub ran: Ran,
@@ -242,6 +244,7 @@ impl Report {
                 self.format[i], self.alg[i]
             );
         }
+        text += &self.numa.as_ref().map(Numa::text).unwrap_or_default();
         text += &self.ran.text().unwrap_or_default();
         output::line(&format!("{text}{}\n{}", self.speed.text(), self.check.text()))
     }

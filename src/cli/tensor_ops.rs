@@ -10,6 +10,7 @@ use sparsimd::{CooTensor, Cpu, Mat, Result, Scalar, reference};
 
 use super::Verdict;
 use super::device::{DeviceScalar, Ran, TensorDevice};
+use super::numa::Numa;
 use super::tensor::{Algorithm, Common, Report, TensorFormat};
 use super::timing::{Check, Dtype, Speed, Times};
 
@@ -148,6 +149,8 @@ pub(super) struct Sweep {
     pub(super) index_bytes: usize,
     worst: Option<f64>,
     pub(super) device: Option<TensorDevice>,
+    /// What became of pages.
+    pub(super) numa: Option<Numa>,
 }
 
 impl Sweep {
@@ -196,6 +199,7 @@ impl Sweep {
             index_bytes: self.index_bytes,
             mode_min_s: self.mode_min_s,
             mode_median_s: self.mode_median_s,
+            numa: self.numa.filter(|_| self.device.is_none()),
             ran: self.device.as_ref().map_or_else(Ran::on_cpu, TensorDevice::ran),
             speed,
             check,
@@ -214,10 +218,10 @@ fn product<T: DeviceScalar>(common: &Common, matrix: bool) -> Result<Verdict> {
         (Algorithm::Element, true) => TtmAlgorithm::Element,
         _ => return Err(common.unsupported(op)),
     };
-    let cpu = common.executor.cpu()?;
+    let (cpu, numa) = common.executor.cpu()?;
     let x: CooTensor<T> = cpu.install(|| common.source.load())?;
     let modes = common.modes(x.order())?;
-    let mut sweep = Sweep { device: TensorDevice::open(&common.device)?, ..Sweep::default() };
+    let mut sweep = Sweep { device: TensorDevice::open(&common.device)?, numa: Some(numa), ..Sweep::default() };
     if sweep.device.is_some() && common.alg == Algorithm::Element {
         return Err(common.unsupported(op));
     }
@@ -270,7 +274,7 @@ fn elementwise<T: DeviceScalar>(args: &ElementwiseArgs, two_tensors: bool) -> Re
         Op::Mul => Arithmetic::Mul,
         Op::Div => Arithmetic::Div,
     };
-    let cpu = common.executor.cpu()?;
+    let (cpu, numa) = common.executor.cpu()?;
     let coo: CooTensor<T> = cpu.install(|| common.source.load())?;
     let start = Instant::now();
     let (values, index_bytes, format) = match common.format {
@@ -282,7 +286,7 @@ fn elementwise<T: DeviceScalar>(args: &ElementwiseArgs, two_tensors: bool) -> Re
         _ => return Err(common.unsupported(name)),
     };
     let mut sweep = Sweep::new(start.elapsed().as_secs_f64(), index_bytes);
-    sweep.device = TensorDevice::open(&common.device)?;
+    (sweep.device, sweep.numa) = (TensorDevice::open(&common.device)?, Some(numa));
     // From 0.5 to 1.5: divisors that are never 0.
     let z: Vec<T> = uniform_values::<T>(values.len(), common.source.seed).into_iter().map(|z| z + T::ONE).collect();
     let s = T::from_f64(1.5);

@@ -6,6 +6,7 @@ use sparsimd::{CooTensor, Cpu, MatRef, Result, Scalar};
 use super::Verdict;
 use super::decomposition::{Common, Report, Watch};
 use super::device::Ran;
+use super::numa::Numa;
 use super::timing::Dtype;
 
 /// Arguments of `tucker`.
@@ -23,14 +24,14 @@ pub struct Args {
 
 /// Decomposes the tensor and writes the result.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let cpu = args.common.executor.cpu()?;
+    let (cpu, numa) = args.common.cpu()?;
     match args.common.dtype {
-        Dtype::F32 => decompose::<f32>(args, &cpu),
-        Dtype::F64 => decompose::<f64>(args, &cpu),
+        Dtype::F32 => decompose::<f32>(args, &cpu, numa),
+        Dtype::F64 => decompose::<f64>(args, &cpu, numa),
     }
 }
 
-fn decompose<T: Scalar>(args: &Args, cpu: &Cpu) -> Result<Verdict> {
+fn decompose<T: Scalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
     let common = &args.common;
     let x: CooTensor<T> = common.load(cpu)?;
     let ranks = if let [rank] = args.rank[..] { vec![rank; x.order()] } else { args.rank.clone() };
@@ -58,6 +59,7 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu) -> Result<Verdict> {
         seconds,
         mttkrp_s: None,
         ttm_s: Some(result.iterations.iter().map(|i| i.ttm.as_secs_f64()).sum()),
+        numa,
         interrupted: watch.interrupted(),
         ran: Ran::on_cpu(),
     })

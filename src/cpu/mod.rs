@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use sparsimd_kernels::Arch;
 
 use crate::error::{Error, Result};
-use crate::machine::{Machine, Pinning};
+use crate::machine::{Machine, MemoryPolicy, Pinning};
 
 pub use nodes::NodeCpus;
 pub use placed::{Chunk, PlacedCsr, PlacedMat, SharedMat};
@@ -75,6 +75,15 @@ impl Cpu {
         &self.binding
     }
 
+    /// Makes `policy` that of every thread: what they allocate and write first follows it. What else the program's threads
+    /// write first does not, unless they [`MemoryPolicy::apply`] it too.
+    ///
+    /// # Errors
+    /// As [`MemoryPolicy::apply`]; threads may then differ.
+    pub fn set_memory_policy(&self, policy: &MemoryPolicy) -> Result<()> {
+        self.pool.broadcast(|_| policy.apply()).into_iter().collect()
+    }
+
     /// Runs `f` inside the pool, where rayon's parallel iterators use its threads.
     pub fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         self.pool.install(f)
@@ -117,7 +126,7 @@ impl CpuBuilder {
     /// ([`Cpu::unpinned_threads`]).
     ///
     /// # Errors
-    /// [`Error::Argument`] for 0 threads or an explicit processor list that does not fit ([`Machine::pin`]);
+    /// [`Error::Argument`] for 0 threads, more than 16 (but at least 256) per processor, or an explicit processor list that does not fit ([`Machine::pin`]);
     /// [`Error::Unavailable`] when the operating system refuses the threads.
     pub fn build(self) -> Result<Cpu> {
         // Read before any thread is pinned.
@@ -128,6 +137,10 @@ impl CpuBuilder {
         });
         if threads == 0 {
             return Err(Error::argument("threads", "0 is not a number of threads; at least 1"));
+        }
+        let most = MOST_PER_PROCESSOR.saturating_mul(machine.threads().len()).max(MOST_ANYWAY);
+        if threads > most {
+            return Err(Error::argument("threads", format!("{threads} threads; at most {most} on this machine")));
         }
         let fits = threads <= machine.allowed().len();
         let pinning = self.pinning.unwrap_or(if fits { Pinning::default() } else { Pinning::None });
@@ -150,6 +163,11 @@ impl CpuBuilder {
         Ok(Cpu { arch, pool: Arc::new(pool), unpinned, machine, binding })
     }
 }
+
+/// More threads than this on each processor have no use, and a slip of the keyboard should not start millions.
+const MOST_PER_PROCESSOR: usize = 16;
+/// As many are allowed on any machine.
+const MOST_ANYWAY: usize = 256;
 
 /// Binds the calling thread to processor `id`; whether the operating system did.
 fn bind(id: usize) -> bool {

@@ -21,23 +21,19 @@ impl NodeCpus {
     /// As [`super::CpuBuilder::build`].
     pub fn new(cpu: &Cpu) -> Result<Self> {
         let machine = cpu.machine();
-        let spread;
-        let processors = match cpu.binding() {
-            [] => {
-                spread = machine.pin(&Pinning::Scatter, cpu.threads())?;
-                &spread
-            }
-            bound => bound,
-        };
-        let mut nodes: Vec<_> = processors.iter().map(|&id| machine.node_of(id)).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        let pool = |node| {
-            let own: Vec<_> = processors.iter().copied().filter(|&id| machine.node_of(id) == node).collect();
+        let pool = |(node, own): (usize, Vec<usize>)| {
             let builder = Cpu::builder().arch(cpu.arch()).machine(machine.clone());
             Ok((node, builder.threads(own.len()).pinning(Pinning::List(own)).build()?))
         };
-        Ok(Self { nodes: nodes.into_iter().map(pool).collect::<Result<_>>()? })
+        Ok(Self { nodes: processors_by_node(cpu)?.into_iter().map(pool).collect::<Result<_>>()? })
+    }
+
+    /// The [`NodeCpus::shares`] that the pools of `cpu` would have, without starting them.
+    ///
+    /// # Errors
+    /// As [`Machine::pin`](crate::Machine::pin).
+    pub fn shares_of(cpu: &Cpu) -> Result<Vec<(usize, usize)>> {
+        Ok(processors_by_node(cpu)?.into_iter().map(|(node, own)| (node, own.len())).collect())
     }
 
     /// Number of nodes with threads.
@@ -90,6 +86,20 @@ impl NodeCpus {
             }
         });
     }
+}
+
+/// The nodes that threads of `cpu` are on, ascending, each with its threads' processors in the order of threads.
+fn processors_by_node(cpu: &Cpu) -> Result<Vec<(usize, Vec<usize>)>> {
+    let machine = cpu.machine();
+    let spread;
+    let processors = match cpu.binding() {
+        [] => {
+            spread = machine.pin(&Pinning::Scatter, cpu.threads())?;
+            &spread
+        }
+        bound => bound,
+    };
+    Ok(machine.by_node(processors))
 }
 
 /// The next number below `end`, if there is one.

@@ -113,6 +113,11 @@ impl<T: Scalar> PlacedCsr<T> {
         self.rows
     }
 
+    /// Number of nonzeros.
+    pub fn nnz(&self) -> usize {
+        self.chunks.iter().flatten().map(|chunk| chunk.matrix.nnz()).sum()
+    }
+
     /// A matrix of zeros with this one's rows, each first written by its owner.
     ///
     /// # Errors
@@ -123,12 +128,49 @@ impl<T: Scalar> PlacedCsr<T> {
         let rows = |part: &Vec<Chunk<T>>| Some(part.first()?.rows.start * stride..part.last()?.rows.end * stride);
         out.buffer.advise_huge_pages(&self.chunks.iter().filter_map(rows).collect::<Vec<_>>());
         let slots = self.row_slots(out.as_mut());
+        self.write_first(&slots, |rows: MatMut<'_, T>| rows.into_data().fill(T::ZERO));
+        drop(slots);
+        Ok(out)
+    }
+
+    /// Has each owner write what its slots hold.
+    fn write_first<X: Send>(&self, slots: &[Vec<Mutex<Option<X>>>], write: impl Fn(X) + Sync) {
         let counts: Vec<_> = self.chunks.iter().map(Vec::len).collect();
         self.pools.run_owned(&counts, |owner, chunk| {
-            if let Some(rows) = take(&slots[owner][chunk]) {
-                rows.into_data().fill(T::ZERO);
+            if let Some(part) = take(&slots[owner][chunk]) {
+                write(part);
             }
         });
+    }
+
+    /// A copy of `c`, a dense operand with this matrix's rows, each row on its owner's node.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `c` has another number of rows; as [`PageBuffer::zeros`].
+    pub fn owned(&self, c: MatRef<'_, T>) -> Result<PlacedMat<T>> {
+        if c.rows() != self.rows {
+            return Err(Error::shape("placed operand", format!("{} rows for {}", c.rows(), self.rows)));
+        }
+        let mut out = self.output(c.cols())?;
+        out.fill_from(c);
+        Ok(out)
+    }
+
+    /// Zeros for a value per nonzero, in the order of rows, each first written by its row's owner.
+    ///
+    /// # Errors
+    /// As [`PageBuffer::zeros`].
+    pub fn values(&self) -> Result<PageBuffer<T>> {
+        let mut out = PageBuffer::zeros(self.nnz())?;
+        let mut next = 0;
+        let parts = self.chunks.iter().map(|part| {
+            let start = next;
+            next += part.iter().map(|chunk| chunk.matrix.nnz()).sum::<usize>();
+            start..next
+        });
+        out.advise_huge_pages(&parts.collect::<Vec<_>>());
+        let slots = self.value_slots(&mut out);
+        self.write_first(&slots, |values: &mut [T]| values.fill(T::ZERO));
         drop(slots);
         Ok(out)
     }
@@ -191,18 +233,22 @@ impl<T: Scalar> PlacedCsr<T> {
         values: &mut [T],
         task: impl Fn(&Cpu, usize, (usize, usize), &mut [T]) -> Result<()> + Sync,
     ) -> Result<()> {
-        let nnz: usize = self.chunks.iter().flatten().map(|chunk| chunk.matrix.nnz()).sum();
+        let nnz = self.nnz();
         if values.len() != nnz {
             return Err(Error::shape("placed run", format!("{} values for {nnz} nonzeros", values.len())));
         }
+        self.run_slots(self.value_slots(values), task)
+    }
+
+    /// The values of each chunk's nonzeros, to be taken once.
+    fn value_slots<'o>(&self, values: &'o mut [T]) -> Vec<Vec<Mutex<Option<&'o mut [T]>>>> {
         let mut rest = values;
         let mut cut = |chunk: &Chunk<T>| {
             let (own, after) = std::mem::take(&mut rest).split_at_mut(chunk.matrix.nnz());
             rest = after;
             Mutex::new(Some(own))
         };
-        let slots = self.chunks.iter().map(|part| part.iter().map(&mut cut).collect()).collect();
-        self.run_slots(slots, task)
+        self.chunks.iter().map(|part| part.iter().map(&mut cut).collect()).collect()
     }
 
     /// Runs `task` once for every chunk with what its slot holds.

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use sparsimd_kernels::{Cell, Scalar, Visit};
 
 use super::csr::Pattern;
+use crate::machine::addresses;
 
 /// Widest panel that 8-bit offsets can address.
 pub const MAX_WIDTH: usize = 256;
@@ -114,6 +115,12 @@ impl Panel {
         };
         self.blocks.iter().map(block).sum::<usize>()
             + self.unsorted.as_ref().map_or(0, |order| order.len() * size_of::<usize>())
+    }
+
+    /// Where the arrays of each block are.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let block = |b: &Block| [addresses(&b.visits), addresses(&b.starts), addresses(&b.offsets)];
+        self.blocks.iter().flat_map(block)
     }
 
     /// The row blocks.

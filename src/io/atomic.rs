@@ -33,7 +33,11 @@ fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) 
         use std::os::unix::fs::PermissionsExt;
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
-    let file = builder.prefix(".sparsimd-").suffix(".tmp").tempfile_in(folder)?;
+    let file = builder.prefix(".sparsimd-").suffix(".tmp").tempfile_in(folder).map_err(|e| match e.raw_os_error() {
+        // Without the temporary name, which nobody asked for.
+        Some(code) => std::io::Error::from_raw_os_error(code),
+        None => e,
+    })?;
     fill_file(file.as_file(), compressed, fill)?;
     file.persist(&target).map(drop).map_err(|e| e.error)
 }

@@ -35,6 +35,7 @@ pub(super) fn assemble(
         simd: Simd::detect(),
         caches,
         threads: count_from_zero(raw),
+        allowed_memory: nodes.iter().map(|node| node.id).collect(),
         nodes,
         parallelism: parallelism(&allowed),
         allowed,

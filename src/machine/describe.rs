@@ -173,7 +173,8 @@ impl Machine {
             line: usual.line,
         };
         let count = total / node;
-        let nodes = (0..count).map(|id| NumaNode { id, memory, distances: default_distances(id, count) }).collect();
+        let nodes: Vec<_> =
+            (0..count).map(|id| NumaNode { id, memory, distances: default_distances(id, count) }).collect();
         let allowed: CpuSet = (0..total).collect();
         Ok(Self {
             source: Source::Described,
@@ -182,6 +183,7 @@ impl Machine {
             caches,
             threads,
             nodes,
+            allowed_memory: (0..count).collect(),
             parallelism: total,
             allowed,
             huge_pages: HugePages { transparent: TransparentHugePages::Unknown, size: 0, reserved: 0 },

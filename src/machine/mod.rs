@@ -25,7 +25,8 @@ pub use ceilings::{Ceilings, LevelCeiling, Rate, clock_ghz};
 pub use cpuset::CpuSet;
 pub use models::{Accesses, Fpga, FpgaDesign, Granularity, TensorCounts, TensorOp, TreeCounts, Work};
 pub use page_buffer::PageBuffer;
-pub use pages::{MemoryMode, MemoryPolicy, move_pages, page_bytes, page_nodes};
+pub(crate) use pages::addresses;
+pub use pages::{MemoryMode, MemoryPolicy, move_pages, move_pages_at, page_bytes, page_nodes, page_nodes_at};
 pub use peak::{add_peak, fma_peak};
 pub use pinning::Pinning;
 pub use placement::{BPlacement, NumaPolicy, RowPlacement, SharedOperand, split_rows};
@@ -49,6 +50,7 @@ pub struct Machine {
     threads: Vec<HwThread>,
     nodes: Vec<NumaNode>,
     allowed: CpuSet,
+    allowed_memory: CpuSet,
     parallelism: usize,
     huge_pages: HugePages,
 }
@@ -153,15 +155,25 @@ impl Machine {
         Self::from_sysfs().unwrap_or_else(|| Self::assumed(allowed_cpus()))
     }
 
+    /// Keeps as allowed the memory of those of `nodes` that exist; of all when there are none, or nobody told.
+    fn with_memory_of(mut self, nodes: Option<CpuSet>) -> Self {
+        let known = |id: &usize| self.nodes.iter().any(|node| node.id == *id);
+        let allowed: CpuSet = nodes.iter().flat_map(CpuSet::iter).filter(known).collect();
+        if !allowed.is_empty() {
+            self.allowed_memory = allowed;
+        }
+        self
+    }
+
     /// This machine as Linux describes it in /sys; `None` where there is no such thing.
     pub fn from_sysfs() -> Option<Self> {
-        sysfs::read("/".as_ref(), &allowed_cpus())
+        Some(sysfs::read("/".as_ref(), &allowed_cpus())?.with_memory_of(pages::allowed_nodes()))
     }
 
     /// This machine as hwloc sees it; `None` when hwloc fails.
     #[cfg(feature = "hwloc")]
     pub fn from_hwloc() -> Option<Self> {
-        hwloc::read(&allowed_cpus())
+        Some(hwloc::read(&allowed_cpus())?.with_memory_of(pages::allowed_nodes()))
     }
 
     /// One node of single-threaded cores, the allowed ones.
@@ -178,6 +190,7 @@ impl Machine {
             caches: Caches::default(),
             threads,
             nodes: vec![NumaNode { id: 0, memory: 0, distances: vec![10] }],
+            allowed_memory: CpuSet::from_iter([0]),
             parallelism: parallelism(&allowed),
             allowed,
             huge_pages: HugePages { transparent: TransparentHugePages::Unknown, size: 0, reserved: 0 },
@@ -237,6 +250,12 @@ impl Machine {
     /// The processors that this process may use (control groups, `taskset`, `numactl --cpunodebind`).
     pub fn allowed(&self) -> &CpuSet {
         &self.allowed
+    }
+
+    /// The NUMA nodes (by [`NumaNode::id`]) whose memory this process may use: all, unless a control group's `cpuset.mems`
+    /// says otherwise. What `numactl --membind` says is a [`MemoryPolicy`], which programs can change.
+    pub fn allowed_memory(&self) -> &CpuSet {
+        &self.allowed_memory
     }
 
     /// Threads that can run at the same time: the allowed processors, or fewer under a control group's time quota.

@@ -2,6 +2,7 @@
 //! [`Error::Unavailable`].
 
 use std::fmt;
+use std::ops::Range;
 
 use super::CpuSet;
 use crate::error::{Error, Result};
@@ -30,10 +31,22 @@ pub struct MemoryPolicy {
 }
 
 impl MemoryPolicy {
+    /// Nobody chose one.
+    pub const FIRST_TOUCH: Self = Self { mode: MemoryMode::FirstTouch, nodes: CpuSet::EMPTY };
+
     /// The calling thread's policy; threads inherit it from the one that starts them. First touch where the operating
     /// system has no such thing.
     pub fn current() -> Self {
-        system::policy().unwrap_or(Self { mode: MemoryMode::FirstTouch, nodes: CpuSet::default() })
+        system::policy().unwrap_or(Self::FIRST_TOUCH)
+    }
+
+    /// Makes this the policy of the calling thread, and of threads that it starts from now on.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the operating system refuses: it has no such thing, or a node does not exist or may not
+    /// be used.
+    pub fn apply(&self) -> Result<()> {
+        system::set_policy(self)
     }
 
     /// Whether someone chose a policy, which placements of our own must then respect.
@@ -60,7 +73,15 @@ impl fmt::Display for MemoryPolicy {
 /// # Errors
 /// [`Error::Unavailable`] when the operating system does not tell.
 pub fn page_nodes<T>(data: &[T]) -> Result<Vec<Option<usize>>> {
-    let pages = page_addresses(data, false);
+    page_nodes_at(addresses(data))
+}
+
+/// As [`page_nodes`], for any range of addresses: nothing is read there.
+///
+/// # Errors
+/// As [`page_nodes`].
+pub fn page_nodes_at(addresses: Range<usize>) -> Result<Vec<Option<usize>>> {
+    let pages = page_addresses(addresses, false);
     let status = system::move_pages(&pages, None)?;
     Ok(status.into_iter().map(|node| usize::try_from(node).ok()).collect())
 }
@@ -74,17 +95,29 @@ pub fn page_nodes<T>(data: &[T]) -> Result<Vec<Option<usize>>> {
 /// # Errors
 /// [`Error::Unavailable`] when the operating system refuses: it has no such call, or a node does not exist.
 pub fn move_pages<T>(data: &[T], node_of: impl Fn(usize) -> usize) -> Result<(usize, usize)> {
-    let pages = page_addresses(data, true);
+    move_pages_at(addresses(data), node_of)
+}
+
+/// As [`move_pages`], for any range of addresses.
+///
+/// # Errors
+/// As [`move_pages`].
+pub fn move_pages_at(addresses: Range<usize>, node_of: impl Fn(usize) -> usize) -> Result<(usize, usize)> {
+    let pages = page_addresses(addresses, true);
     let targets: Vec<i32> = (0..pages.len()).map(|page| node_of(page) as i32).collect();
     let status = system::move_pages(&pages, Some(&targets))?;
     Ok((status.iter().zip(&targets).filter(|(at, to)| at == to).count(), pages.len()))
 }
 
-/// The start of each page that `data` touches, or of each that lies wholly inside.
-fn page_addresses<T>(data: &[T], inside: bool) -> Vec<usize> {
+/// Where `data` is.
+pub(crate) fn addresses<T>(data: &[T]) -> Range<usize> {
+    let Range { start, end } = data.as_ptr_range();
+    start as usize..end as usize
+}
+
+/// The start of each page that the addresses touch, or of each that lies wholly inside.
+fn page_addresses(Range { start, end }: Range<usize>, inside: bool) -> Vec<usize> {
     let page = page_bytes();
-    let start = data.as_ptr() as usize;
-    let end = start + size_of_val(data);
     let (first, last) = match inside {
         true => (start.next_multiple_of(page), end / page * page),
         false => (start / page * page, end.next_multiple_of(page)),
@@ -97,7 +130,7 @@ pub fn page_bytes() -> usize {
     system::page_bytes()
 }
 
-pub(super) use system::interleave;
+pub(super) use system::{allowed_nodes, interleave};
 
 /// The operating system's refusal.
 fn refused(call: &str) -> Error {
@@ -114,6 +147,7 @@ mod system {
     type Mask = [u64; WORDS];
 
     // Of linux/mempolicy.h, absent from the libc crate.
+    const MPOL_F_MEMS_ALLOWED: usize = 1 << 2;
     const MPOL_PREFERRED_MANY: libc::c_int = 5;
     const MPOL_WEIGHTED_INTERLEAVE: libc::c_int = 6;
     const MPOL_MF_MOVE: libc::c_int = 2;
@@ -138,10 +172,51 @@ mod system {
             libc::MPOL_INTERLEAVE | MPOL_WEIGHTED_INTERLEAVE => MemoryMode::Interleave,
             _ => MemoryMode::FirstTouch,
         };
-        let nodes: CpuSet = (0..WORDS * 64).filter(|node| mask[node / 64] >> (node % 64) & 1 == 1).collect();
+        let nodes = members(&mask);
         // "Preferred" without nodes is the local node: first touch.
         let local = nodes.is_empty() && mode == MemoryMode::Preferred;
         Some(MemoryPolicy { mode: if local { MemoryMode::FirstTouch } else { mode }, nodes })
+    }
+
+    /// The nodes that the process's control group lets it have memory of.
+    pub fn allowed_nodes() -> Option<CpuSet> {
+        let mut mask: Mask = [0; WORDS];
+        let mode = std::ptr::null_mut::<libc::c_int>();
+        // SAFETY: with this flag the kernel writes at most WORDS * 64 bits to the mask and nothing else.
+        let result = unsafe {
+            libc::syscall(libc::SYS_get_mempolicy, mode, mask.as_mut_ptr(), WORDS * 64, 0usize, MPOL_F_MEMS_ALLOWED)
+        };
+        (result == 0).then(|| members(&mask))
+    }
+
+    pub fn set_policy(policy: &MemoryPolicy) -> Result<()> {
+        let mode = match policy.mode {
+            MemoryMode::FirstTouch => libc::MPOL_DEFAULT,
+            MemoryMode::Preferred => MPOL_PREFERRED_MANY,
+            MemoryMode::Bind => libc::MPOL_BIND,
+            MemoryMode::Interleave => libc::MPOL_INTERLEAVE,
+        };
+        let mask = mask_of(policy.nodes.iter());
+        // The default takes no nodes, not even an empty set of them.
+        let (mask, bits) = match policy.mode {
+            MemoryMode::FirstTouch => (std::ptr::null(), 0),
+            _ => (mask.as_ptr(), WORDS * 64),
+        };
+        // SAFETY: the kernel reads `bits` bits of the mask, which outlives the call; a policy changes no contents.
+        let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, bits) };
+        if result != 0 { Err(refused("set_mempolicy")) } else { Ok(()) }
+    }
+
+    fn members(mask: &Mask) -> CpuSet {
+        (0..WORDS * 64).filter(|node| mask[node / 64] >> (node % 64) & 1 == 1).collect()
+    }
+
+    fn mask_of(nodes: impl Iterator<Item = usize>) -> Mask {
+        let mut mask: Mask = [0; WORDS];
+        for node in nodes.filter(|&node| node < WORDS * 64) {
+            mask[node / 64] |= 1 << (node % 64);
+        }
+        mask
     }
 
     /// The node of each page, or a negative error number; after moving them when targets are given.
@@ -170,10 +245,7 @@ mod system {
 
     /// New pages of the range come from `nodes` in turns.
     pub fn interleave(start: *mut u8, bytes: usize, nodes: &[usize]) -> Result<()> {
-        let mut mask: Mask = [0; WORDS];
-        for &node in nodes.iter().filter(|&&node| node < WORDS * 64) {
-            mask[node / 64] |= 1 << (node % 64);
-        }
+        let mask = mask_of(nodes.iter().copied());
         // SAFETY: the kernel reads WORDS * 64 bits; a policy changes no contents and the kernel checks the range.
         let result = unsafe {
             libc::syscall(libc::SYS_mbind, start, bytes, libc::MPOL_INTERLEAVE, mask.as_ptr(), WORDS * 64, 0usize)
@@ -184,7 +256,7 @@ mod system {
 
 #[cfg(not(target_os = "linux"))]
 mod system {
-    use super::{Error, MemoryPolicy, Result};
+    use super::{CpuSet, Error, MemoryPolicy, Result};
 
     fn absent<T>() -> Result<T> {
         Err(Error::Unavailable { what: "page placement", detail: "only Linux is supported".to_owned() })
@@ -196,6 +268,14 @@ mod system {
 
     pub fn policy() -> Option<MemoryPolicy> {
         None
+    }
+
+    pub fn allowed_nodes() -> Option<CpuSet> {
+        None
+    }
+
+    pub fn set_policy(_: &MemoryPolicy) -> Result<()> {
+        absent()
     }
 
     pub fn move_pages(_: &[usize], _: Option<&[i32]>) -> Result<Vec<i32>> {

@@ -133,8 +133,13 @@ impl Machine {
     /// [`Pinning::Cores`].
     pub fn processors_by_node(&self) -> Vec<(usize, Vec<usize>)> {
         let rank = self.ranks(|t| t.core, |t| t.smt);
+        self.by_node(&self.ordered(|t| (rank[&t.cpu], t.l3, t.core)))
+    }
+
+    /// The indices of the nodes that `processors` are on, ascending, each with those of them that are there, in their order.
+    pub fn by_node(&self, processors: &[usize]) -> Vec<(usize, Vec<usize>)> {
         let mut by_node: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for cpu in self.ordered(|t| (rank[&t.cpu], t.l3, t.core)) {
+        for &cpu in processors {
             by_node.entry(self.node_of(cpu)).or_default().push(cpu);
         }
         by_node.into_iter().collect()

@@ -9,8 +9,11 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
+use sparsimd_kernels::Scalar;
+
 use super::{Machine, MemoryPolicy};
 use crate::error::{Error, Result};
+use crate::formats::Pattern;
 
 /// What the user asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,6 +83,14 @@ pub struct SharedOperand {
     pub runs: usize,
 }
 
+impl SharedOperand {
+    /// The dense operand of `n` columns of `T` whose rows the nonzeros of `a` use, in `runs` runs.
+    pub fn of<T: Scalar>(a: &Pattern, n: usize, runs: usize) -> Self {
+        let row = n.saturating_mul(size_of::<T>());
+        Self { bytes: a.cols().saturating_mul(row), read_per_run: a.nnz().saturating_mul(row), runs: runs.max(1) }
+    }
+}
+
 /// Rows by node, and the shared operand.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowPlacement {
@@ -90,6 +101,16 @@ pub struct RowPlacement {
     pub shared: BPlacement,
     /// Why, in one line.
     pub reason: String,
+}
+
+impl fmt::Display for BPlacement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Alone => "left alone",
+            Self::Interleave => "interleaved",
+            Self::Replicate => "copied to each node",
+        })
+    }
 }
 
 impl RowPlacement {
@@ -118,6 +139,13 @@ impl RowPlacement {
         if outer.is_chosen() {
             return unplaced(format!("off: the process runs under the memory policy '{outer}', which wins"));
         }
+        let withheld = |node: &usize| !machine.allowed_memory().contains(machine.nodes()[*node].id);
+        if let Some(node) = nodes.iter().map(|(node, _)| *node).find(withheld) {
+            let (id, allowed) = (machine.nodes()[node].id, machine.allowed_memory());
+            return unplaced(format!(
+                "off: threads run on node {id}, but the process may use the memory of {allowed} only"
+            ));
+        }
         let (b, reason) = match policy {
             NumaPolicy::FirstTouch => (BPlacement::Alone, "as asked".to_owned()),
             NumaPolicy::Interleave => (BPlacement::Interleave, "as asked".to_owned()),
@@ -126,12 +154,11 @@ impl RowPlacement {
         };
         let weights: Vec<_> = nodes.iter().map(|(_, threads)| *threads).collect();
         let parts = nodes.iter().map(|(node, _)| *node).zip(split_rows(row_ptr, &weights)).collect::<Vec<_>>();
-        let words = match b {
-            BPlacement::Alone => "shared operand left alone",
-            BPlacement::Interleave => "shared operand interleaved",
-            BPlacement::Replicate => "shared operand copied to each node",
-        };
-        Self { reason: format!("rows over {} nodes by nonzeros, {words}: {reason}", parts.len()), parts, shared: b }
+        Self {
+            reason: format!("rows over {} nodes by nonzeros, shared operand {b}: {reason}", parts.len()),
+            parts,
+            shared: b,
+        }
     }
 }
 

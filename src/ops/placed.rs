@@ -15,12 +15,12 @@ use std::sync::Mutex;
 use sparsimd_kernels::Scalar;
 
 use super::Prepared;
-use crate::cpu::{Cpu, NodeCpus, PlacedCsr, PlacedMat, SharedMat};
+use crate::cpu::{Chunk, Cpu, NodeCpus, PlacedCsr, PlacedMat, SharedMat};
 use crate::dense::{MatMut, MatRef};
 use crate::edge::Edge;
 use crate::error::{Error, Result};
-use crate::formats::Csr;
-use crate::machine::{MemoryPolicy, NumaPolicy, RowPlacement, SharedOperand};
+use crate::formats::{Csr, Pattern};
+use crate::machine::{MemoryPolicy, NumaPolicy, PageBuffer, RowPlacement, SharedOperand, move_pages_at};
 use crate::plan::{Op, Path};
 
 /// A sparse matrix on its nodes, prepared for one operation.
@@ -32,14 +32,32 @@ pub struct Placed<T> {
 }
 
 impl Cpu {
-    /// Puts the rows of `a` on the nodes of this executor's threads as `policy` says and prepares them for `op` (not for
+    /// Where rows of a matrix of pattern `a` and an operand of `n` columns of `T` that all rows use belong under `policy`,
+    /// on the nodes that this executor has threads on, when the operation is run `reuse` times. Decides and touches nothing.
+    ///
+    /// # Errors
+    /// As [`NodeCpus::shares_of`].
+    pub fn placement<T: Scalar>(
+        &self,
+        a: &Pattern,
+        n: usize,
+        reuse: usize,
+        policy: NumaPolicy,
+    ) -> Result<RowPlacement> {
+        let shared = SharedOperand::of::<T>(a, n, reuse);
+        let (shares, outer) = (NodeCpus::shares_of(self)?, MemoryPolicy::current());
+        Ok(RowPlacement::choose(self.machine(), &shares, &outer, policy, a.row_ptr(), shared))
+    }
+
+    /// Puts the rows of `a` on nodes as `placement` says ([`Cpu::placement`]) and prepares them for `op` (not for
     /// [`Op::SpmmTransposed`], whose output rows are not A's) with dense operands of `n` columns; `path` and `reuse` as in
     /// [`Cpu::prepare`].
     ///
     /// Bit-reproducible for the same threads and machine, whichever node computes a chunk as long as nodes are alike.
     ///
     /// # Errors
-    /// [`Error::Argument`] for an operation that has no rows of A in its output, or when `n` is 0; as [`NodeCpus::new`].
+    /// [`Error::Argument`] for an operation that has no rows of A in its output, or when `n` is 0; as [`NodeCpus::new`] and
+    /// [`PlacedCsr::new`].
     pub fn place<T: Scalar>(
         &self,
         op: Op,
@@ -47,22 +65,25 @@ impl Cpu {
         n: usize,
         path: Path,
         reuse: usize,
-        policy: NumaPolicy,
+        placement: RowPlacement,
     ) -> Result<Placed<T>> {
         if op == Op::SpmmTransposed {
             return Err(Error::argument("op", "the output's rows are not A's: place the transpose"));
         }
-        let pools = NodeCpus::new(self)?;
-        let row = n * size_of::<T>();
-        let shared = SharedOperand { bytes: a.cols() * row, read_per_run: a.nnz() * row, runs: reuse.max(1) };
-        let outer = MemoryPolicy::current();
-        let row_ptr = a.pattern().row_ptr();
-        let placement = RowPlacement::choose(self.machine(), &pools.shares(), &outer, policy, row_ptr, shared);
-        let csr = PlacedCsr::new(pools, a, placement)?;
+        let csr = PlacedCsr::new(NodeCpus::new(self)?, a, placement)?;
         let slots: Vec<_> = csr.chunks().iter().map(|_| Mutex::new(None)).collect();
         let cpus: Vec<_> = csr.pools().iter().map(|(_, cpu)| cpu).collect();
+        let ids: Vec<_> = csr.pools().iter().map(|(node, _)| self.machine().nodes()[node].id).collect();
         csr.pools().run_owned(&vec![1; slots.len()], |owner, _| {
-            let prepare = |chunk: &crate::cpu::Chunk<T>| cpus[owner].prepare(op, chunk.matrix(), n, path, reuse);
+            let prepare = |chunk: &Chunk<T>| {
+                let prepared = cpus[owner].prepare(op, chunk.matrix(), n, path, reuse)?;
+                for addresses in prepared.memory() {
+                    // Fresh pages are already here; the allocator may have handed out older ones. Where the system cannot
+                    // move pages they stay where they are, which is slower and nothing else.
+                    let _ = move_pages_at(addresses, |_| ids[owner]);
+                }
+                Ok(prepared)
+            };
             let all: Result<Vec<_>> = csr.chunks()[owner].iter().map(prepare).collect();
             if let Ok(mut slot) = slots[owner].lock() {
                 *slot = Some(all);
@@ -85,6 +106,14 @@ impl<T: Scalar> Placed<T> {
         &self.csr
     }
 
+    /// The prepared chunks of the pool at `place`, in the order of [`PlacedCsr::chunks`].
+    ///
+    /// # Panics
+    /// When there is no such pool, as slice indexing does.
+    pub fn prepared_on(&self, place: usize) -> &[Prepared<T>] {
+        &self.prepared[place]
+    }
+
     /// How the first chunk is computed; `None` for a matrix without rows.
     pub fn prepared(&self) -> Option<&Prepared<T>> {
         self.prepared.iter().flatten().next()
@@ -96,6 +125,22 @@ impl<T: Scalar> Placed<T> {
     /// As [`PlacedCsr::output`].
     pub fn output(&self, cols: usize) -> Result<PlacedMat<T>> {
         self.csr.output(cols)
+    }
+
+    /// A copy of `c`, a dense operand with A's rows, each on its owner's node.
+    ///
+    /// # Errors
+    /// As [`PlacedCsr::owned`].
+    pub fn owned(&self, c: MatRef<'_, T>) -> Result<PlacedMat<T>> {
+        self.csr.owned(c)
+    }
+
+    /// Zeros for the values of SDDMM, each on the node of its row.
+    ///
+    /// # Errors
+    /// As [`PlacedCsr::values`].
+    pub fn values(&self) -> Result<PageBuffer<T>> {
+        self.csr.values()
     }
 
     /// An operand that all rows use, where the placement wants it.

@@ -1,5 +1,6 @@
 //! Preparing a sparse operand for many runs of one operation (the inspector of inspector-executor).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sparsimd_kernels::Scalar;
@@ -9,6 +10,7 @@ use crate::cpu::Cpu;
 use crate::dense::{Aligned, zeroed};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern};
+use crate::machine::addresses;
 use crate::plan::{Op, Path, Plan, PlanOptions, Stats, blocks};
 
 /// A sparse operand prepared for one operation and one number of dense columns.
@@ -91,6 +93,18 @@ impl<T: Scalar> Prepared<T> {
     /// The panels, if the plan has them.
     pub fn panel(&self) -> Option<&Panel> {
         self.panel.as_ref()
+    }
+
+    /// The addresses of the arrays that runs read, to be looked at or moved page by page
+    /// ([`machine::page_nodes_at`](crate::machine::page_nodes_at)).
+    pub fn memory(&self) -> Vec<Range<usize>> {
+        let values = self.values.as_ref().map(|values| addresses(values));
+        let panel = self.panel.iter().flat_map(Panel::memory);
+        let worked = self.worked();
+        let pattern = [addresses(worked.row_ptr()), addresses(worked.col_idx())];
+        // With panels, the pattern is read where there are no offsets: nowhere that counts.
+        let pattern = pattern.into_iter().filter(|_| self.panel.is_none());
+        pattern.chain(panel).chain(values).collect()
     }
 
     /// Takes new values, in CSR order of the pattern that was prepared.

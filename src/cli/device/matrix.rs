@@ -169,7 +169,7 @@ impl Executor {
             Self::Both(_) => format!("cpu + {name}"),
         };
         let ran = Ran { device, kernel_s, upload_s: Some(upload_s), download_s: Some(download_s) };
-        Measured { plan, path: Path::Direct, prepare_s, times, check, flops, bytes, ran }
+        Measured { plan, path: Path::Direct, prepare_s, times, check, flops, bytes, numa: None, ran }
     }
 }
 

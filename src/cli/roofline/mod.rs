@@ -15,14 +15,11 @@ use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, Result, Scalar, edge};
 
 use super::executor::Executor;
 use super::machine::{ceilings, table};
-use super::matrix::RandomSpec;
+use super::matrix::{REUSE, RandomSpec};
 use super::progress::Progress;
 use super::timing::{Dtype, Times};
 use super::{Verdict, output, tensor};
 pub use picture::Roofline;
-
-/// How often a plan is told that it will be run: preparation pays.
-const REUSE: usize = 1000;
 
 /// Arguments of `roofline`.
 #[derive(Debug, clap::Args)]

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::matrices::{PATHS, Strided, WIDTHS, aligned, bits, executors, prepare, shapes};
+use common::matrices::{
+    PATHS, Strided, WIDTHS, aligned, assert_dense, bits, executors, on_every_path, prepare, shapes,
+};
 use sparsimd::edge::{self, Each, Edge};
 use sparsimd::plan::Op;
 use sparsimd::{Cpu, Csr, Error, Mat, Scalar, generate, reference};
@@ -15,23 +17,11 @@ fn check<T: Scalar, F: Edge<T>>(widths: &[usize], edge: impl Fn(usize) -> F, wan
             let (c, b) = (Strided::<T>::random(a.rows(), n, 1), Strided::<T>::random(a.cols(), n, 2));
             let d = Strided::<T>::random(a.cols(), n, 3);
             let expected = wanted(n).expected(&a, &c, &b, &d);
-            for cpu in &cpus {
-                let verify = |e: &Strided<T>, how: &str| {
-                    let place = || format!("{shape}, N = {n}, {}, {}, {how}", T::NAME, cpu.arch().name());
-                    let worst = expected.deviation(e.view()).unwrap();
-                    assert!(worst.error <= 1.0, "{}: {worst:?}", place());
-                    assert!(e.gaps_untouched(), "{}: wrote between the rows", place());
-                };
+            on_every_path(&cpus, Op::FusedMm, &a, n, |cpu, operand, how| {
                 let mut e = Strided::<T>::nan(a.rows(), n);
-                cpu.fusedmm(&a, edge(n), c.view(), b.view(), d.view(), e.view_mut()).unwrap();
-                verify(&e, "unprepared");
-                for path in PATHS {
-                    let prepared = prepare(cpu, Op::FusedMm, &a, n, path);
-                    let mut e = Strided::<T>::nan(a.rows(), n);
-                    cpu.fusedmm(&prepared, edge(n), c.view(), b.view(), d.view(), e.view_mut()).unwrap();
-                    verify(&e, &format!("{path:?}"));
-                }
-            }
+                cpu.fusedmm(operand, edge(n), c.view(), b.view(), d.view(), e.view_mut()).unwrap();
+                assert_dense(&expected, &e, || format!("{shape}, N = {n}, {how}"));
+            });
         }
     }
 }
@@ -131,9 +121,7 @@ fn sigmoid_of_large_scores_saturates() {
 
 #[test]
 fn the_same_bits_every_time() {
-    let mut rows: Vec<Vec<u32>> = (0..200).map(|i| (0..3000).step_by(37 + i).collect()).collect();
-    rows[11] = (0..3000).collect();
-    let a = common::matrices::from_rows::<f32>(3000, &rows);
+    let a = common::matrices::skewed::<f32>();
     let cpu = Cpu::builder().threads(4).pin(false).build().unwrap();
     for n in [1, 33, 128] {
         let (c, b, d) = (aligned::<f32>(200, n, 1), aligned::<f32>(3000, n, 2), aligned::<f32>(3000, n, 3));

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::matrices::{PATHS, Strided, WIDTHS, aligned, executors, prepare, shapes};
+use common::matrices::{PATHS, Strided, WIDTHS, aligned, executors, on_every_path, prepare, shapes};
+use sparsimd::ops::Sparse;
 use sparsimd::plan::Op;
 use sparsimd::{Cpu, Error, Mat, Scalar, generate, reference};
 
@@ -12,30 +13,18 @@ fn check<T: Scalar>(scaled: bool) {
         for n in WIDTHS {
             let (c, b) = (Strided::<T>::random(a.rows(), n, 1), Strided::<T>::random(a.cols(), n, 2));
             let expected = reference::sddmm(&a, scaled, c.view(), b.view()).unwrap();
-            for cpu in &cpus {
-                let verify = |out: &[T], how: &str| {
-                    let worst = expected.deviation_of_values(out).unwrap();
-                    let arch = cpu.arch().name();
-                    assert!(worst.error <= 1.0, "{shape}, N = {n}, {}, {arch}, {how}: {worst:?}", T::NAME);
-                };
+            on_every_path(&cpus, Op::Sddmm, &a, n, |cpu, operand, how| {
                 let mut out = vec![T::from_f64(f64::NAN); a.nnz()];
-                if scaled {
-                    cpu.sddmm_scaled(&a, c.view(), b.view(), &mut out).unwrap();
-                } else {
-                    cpu.sddmm(a.pattern(), c.view(), b.view(), &mut out).unwrap();
+                match (scaled, operand) {
+                    (true, _) => cpu.sddmm_scaled(operand, c.view(), b.view(), &mut out),
+                    // The pattern alone will do.
+                    (false, Sparse::Csr(a)) => cpu.sddmm(a.pattern(), c.view(), b.view(), &mut out),
+                    (false, _) => cpu.sddmm(operand, c.view(), b.view(), &mut out),
                 }
-                verify(&out, "unprepared");
-                for path in PATHS {
-                    let prepared = prepare(cpu, Op::Sddmm, &a, n, path);
-                    out.fill(T::from_f64(f64::NAN));
-                    if scaled {
-                        cpu.sddmm_scaled(&prepared, c.view(), b.view(), &mut out).unwrap();
-                    } else {
-                        cpu.sddmm(&prepared, c.view(), b.view(), &mut out).unwrap();
-                    }
-                    verify(&out, &format!("{path:?}"));
-                }
-            }
+                .unwrap();
+                let worst = expected.deviation_of_values(&out).unwrap();
+                assert!(worst.error <= 1.0, "{shape}, N = {n}, {how}: {worst:?}");
+            });
         }
     }
 }

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::matrices::{PATHS, Strided, WIDTHS, aligned, bits, executors, prepare, shapes};
+use common::matrices::{
+    PATHS, Strided, WIDTHS, aligned, assert_dense, bits, executors, on_every_path, prepare, shapes,
+};
 use sparsimd::plan::Op;
 use sparsimd::{Cpu, Csr, Error, Mat, Scalar, generate, reference};
 
@@ -34,31 +36,15 @@ fn check_case<T: Scalar>(cpus: &[Cpu], shape: &str, a: &Csr<T>, n: usize, alpha:
     }
     .unwrap();
     let op = if transposed { Op::SpmmTransposed } else { Op::Spmm };
-    for cpu in cpus {
-        let verify = |c: &Strided<T>, how: &str| {
-            let place = || format!("{shape}, N = {n}, {}, {}, {how}, {alpha} {beta}", T::NAME, cpu.arch().name());
-            let worst = expected.deviation(c.view()).unwrap();
-            assert!(worst.error <= 1.0, "{}: {worst:?}", place());
-            assert!(c.gaps_untouched(), "{}: wrote between the rows", place());
-        };
+    on_every_path(cpus, op, a, n, |cpu, operand, how| {
         let mut c = start();
         if transposed {
-            cpu.spmm_t(alpha, a, b.view(), beta, c.view_mut()).unwrap();
+            cpu.spmm_t(alpha, operand, b.view(), beta, c.view_mut()).unwrap();
         } else {
-            cpu.spmm(alpha, a, b.view(), beta, c.view_mut()).unwrap();
+            cpu.spmm(alpha, operand, b.view(), beta, c.view_mut()).unwrap();
         }
-        verify(&c, "unprepared");
-        for path in PATHS {
-            let prepared = prepare(cpu, op, a, n, path);
-            let mut c = start();
-            if transposed {
-                cpu.spmm_t(alpha, &prepared, b.view(), beta, c.view_mut()).unwrap();
-            } else {
-                cpu.spmm(alpha, &prepared, b.view(), beta, c.view_mut()).unwrap();
-            }
-            verify(&c, &format!("{path:?}"));
-        }
-    }
+        assert_dense(&expected, &c, || format!("{shape}, N = {n}, {how}, {alpha} {beta}"));
+    });
 }
 
 #[test]
@@ -100,10 +86,7 @@ fn aligned_operands_of_whole_registers() {
 
 #[test]
 fn the_same_bits_every_time() {
-    // Skewed: one row holds a third of all nonzeros, so that it is split over the threads.
-    let mut rows: Vec<Vec<u32>> = (0..200).map(|i| (0..3000).step_by(37 + i).collect()).collect();
-    rows[11] = (0..3000).collect();
-    let a = common::matrices::from_rows::<f32>(3000, &rows);
+    let a = common::matrices::skewed::<f32>();
     let cpu = Cpu::builder().threads(4).pin(false).build().unwrap();
     for n in [1, 33, 128] {
         let b = aligned::<f32>(3000, n, 1);

@@ -66,6 +66,8 @@ pub struct Speed {
     pub dtype: &'static str,
     /// Number of threads.
     pub threads: usize,
+    /// Those of them that the operating system refused to bind, or that no processor was left for.
+    pub unpinned_threads: usize,
     /// Preparation of the operand, in seconds.
     pub prepare_s: f64,
     /// The shortest run, in seconds.
@@ -94,6 +96,7 @@ impl Speed {
         Self {
             dtype: T::NAME,
             threads: cpu.threads(),
+            unpinned_threads: cpu.unpinned_threads(),
             prepare_s,
             min_s: times.min,
             median_s: times.median,

@@ -26,18 +26,10 @@ fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) 
     // A link stays a link: its target is replaced.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let folder = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    #[cfg(unix)]
-    {
-        // What the umask leaves of it, as for any new file; the default of a temporary file is private.
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(fs::Permissions::from_mode(0o666));
-    }
-    let file = builder.prefix(".sparsimd-").suffix(".tmp").tempfile_in(folder).map_err(|e| match e.raw_os_error() {
-        // Without the temporary name, which nobody asked for.
-        Some(code) => std::io::Error::from_raw_os_error(code),
-        None => e,
-    })?;
+    // Opened by ourselves: readable by whom the umask says, as any new file, where the default of a temporary file is
+    // private; and errors come in the system's words, without the temporary name.
+    let open = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
+    let file = tempfile::Builder::new().prefix(".sparsimd-").suffix(".tmp").make_in(folder, open)?;
     fill_file(file.as_file(), compressed, fill)?;
     file.persist(&target).map(drop).map_err(|e| e.error)
 }

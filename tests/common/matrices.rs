@@ -1,6 +1,8 @@
 //! Sparse and dense operands of every awkward shape, and the executors and paths to run them on.
 
+use sparsimd::ops::Sparse;
 use sparsimd::plan::{Op, Path};
+use sparsimd::reference::Expected;
 use sparsimd::{Arch, Cpu, Csr, Mat, MatMut, MatRef, Pattern, Prepared, Scalar, generate};
 
 /// Widths of the dense operands: around one, two and more registers of every instruction set, and around whole tiles.
@@ -22,6 +24,30 @@ pub fn prepare<T: Scalar>(cpu: &Cpu, op: Op, a: &Csr<T>, n: usize, path: Path) -
     prepared
 }
 
+/// Calls `check(cpu, operand, words)` for `a` as it is and prepared for each path, on every executor; `words` say which.
+pub fn on_every_path<T: Scalar>(
+    cpus: &[Cpu],
+    op: Op,
+    a: &Csr<T>,
+    n: usize,
+    mut check: impl FnMut(&Cpu, Sparse<'_, T>, &str),
+) {
+    for cpu in cpus {
+        let words = |how: &str| format!("{}, {}, {how}", T::NAME, cpu.arch().name());
+        check(cpu, a.into(), &words("unprepared"));
+        for path in PATHS {
+            check(cpu, (&prepare(cpu, op, a, n, path)).into(), &words(&format!("{path:?}")));
+        }
+    }
+}
+
+/// The dense `result` is within the bound of what is expected, and nothing was written between its rows.
+pub fn assert_dense<T: Scalar>(expected: &Expected, result: &Strided<T>, case: impl Fn() -> String) {
+    let worst = expected.deviation(result.view()).unwrap();
+    assert!(worst.error <= 1.0, "{}: {worst:?}", case());
+    assert!(result.gaps_untouched(), "{}: wrote between the rows", case());
+}
+
 /// A matrix from its rows of columns; values from a seed.
 pub fn from_rows<T: Scalar>(cols: usize, rows: &[Vec<u32>]) -> Csr<T> {
     let mut row_ptr = vec![0];
@@ -32,6 +58,13 @@ pub fn from_rows<T: Scalar>(cols: usize, rows: &[Vec<u32>]) -> Csr<T> {
     let pattern = Pattern::new(rows.len(), cols, row_ptr, rows.concat()).unwrap();
     let values = generate::uniform_values(pattern.nnz(), 77);
     Csr::new(pattern, values).unwrap()
+}
+
+/// 200 x 3000, skewed: one row holds a third of all nonzeros, so that it is split over the threads.
+pub fn skewed<T: Scalar>() -> Csr<T> {
+    let mut rows: Vec<Vec<u32>> = (0..200).map(|i| (0..3000).step_by(37 + i).collect()).collect();
+    rows[11] = (0..3000).collect();
+    from_rows(3000, &rows)
 }
 
 /// The same matrix with the columns of each row in another order.

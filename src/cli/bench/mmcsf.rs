@@ -11,7 +11,7 @@ use sparsimd::{CooTensor, Mat, Result, reference};
 use super::report::{self, Section};
 use super::results::{Case, Results, Sample};
 use super::summary::{distinct, geometric_mean};
-use super::tensors::{Input, Kept, empty, factors, race, way};
+use super::tensors::{Input, Kept, cuts, empty, factors, race, way};
 use super::{Bench, Job, Suite};
 use crate::cli::stats::storage;
 
@@ -143,7 +143,6 @@ impl Stored {
         let factors = factors(cpu, &x, RANK)?;
         let sizes = cpu.install(|| storage(&x))?;
         let mut stored = Self { x, factors, formats: Vec::new(), notes: Vec::new() };
-        stored.notes.extend(input.cut().map(str::to_owned));
         for (format, name) in FORMATS {
             let start = Instant::now();
             match cpu.prepare_mttkrp_as(&stored.x, RANK, Some(format)) {
@@ -236,6 +235,8 @@ impl Suite for MmCsf {
             let (name, title) = (mode.replace(' ', "-"), format!("MTTKRP, {mode}, rank {RANK}: GFLOP/s"));
             sections.extend(super::picture::speeds(folder, &name, title, "tensor", &cases)?);
         }
+        let text = cuts(self.inputs.iter());
+        sections.push(Section { title: "Tensors".to_owned(), text, ..Section::default() });
         sections.push(report::table("All cases", results));
         Ok(sections)
     }

@@ -209,7 +209,7 @@ fn run_jobs(
 fn line(case: &Case) -> String {
     let speeds: Vec<_> = case.samples.iter().map(|s| format!("{} {:.1}", s.name, s.gflops)).collect();
     let notes: Vec<_> = case.notes.iter().map(|note| format!(" ({note})")).collect();
-    format!("{:<28}{} GFLOP/s{}", case.id, speeds.join(", "), notes.concat())
+    format!("{:<28} {} GFLOP/s{}", case.id, speeds.join(", "), notes.concat())
 }
 
 /// All that this build can have.

@@ -15,7 +15,7 @@ use super::picture::Bars;
 use super::report::{self, Section};
 use super::results::{Case, Results};
 use super::summary::geometric_mean;
-use super::tensors::{Input, Kept, empty, factors, race, way};
+use super::tensors::{Input, Kept, cuts, empty, factors, race, way};
 use super::{Bench, Job, Suite};
 use crate::cli::machine::ceilings;
 
@@ -87,7 +87,6 @@ impl Suite for Pasta {
         })?;
         let columns = if matches!(op, TensorOp::Ttm | TensorOp::Mttkrp) { RANK } else { 1 };
         let mut case = empty(&id, name, &input.name(), x, columns);
-        case.notes.extend(input.cut().map(str::to_owned));
         match op {
             TensorOp::Tew | TensorOp::Ts => elementwise(bench, x, counts, op, &mut case)?,
             TensorOp::Ttv | TensorOp::Ttm => product(bench, x, counts, op, &mut case)?,
@@ -144,7 +143,7 @@ impl Suite for Pasta {
              fits a cache can be faster. TTV, TTM and MTTKRP: every mode once; TTM and MTTKRP with 16 columns."
                 .to_owned(),
         ];
-        text.extend(self.inputs.iter().filter_map(Input::cut).map(str::to_owned));
+        text.extend(cuts(self.inputs.iter()));
         let means = Section { title: "Means".to_owned(), text, table: Some((head, means)), pictures: Vec::new() };
         Ok([means].into_iter().chain(pictures).chain([report::table("All cases", results)]).collect())
     }

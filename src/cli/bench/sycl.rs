@@ -15,7 +15,7 @@ use sparsimd::{CooTensor, Mat, Result, reference};
 use super::picture::speeds;
 use super::report::{self, Section};
 use super::results::{Case, Results};
-use super::tensors::{Input, Kept, empty, factors, race, way};
+use super::tensors::{Input, Kept, cuts, empty, factors, race, way};
 use super::{Bench, Job, Suite};
 use crate::cli::machine::ceilings;
 use crate::cli::roofline::{Point, Roofline};
@@ -124,7 +124,6 @@ impl Suite for Sycl {
         let (method, input) = &self.inputs[at];
         let stored = self.kept.get(at, || Stored::new(bench, *method, input))?;
         let mut case = empty(&id, method.name(), &input.name(), &stored.x, columns);
-        case.notes.extend(input.cut().map(str::to_owned));
         match method {
             Method::Ttm => stored.ttm(bench, columns, &mut case)?,
             Method::Mttkrp => stored.mttkrp(bench, columns, &mut case)?,
@@ -167,6 +166,8 @@ impl Suite for Sycl {
                 sections.extend(speeds(folder, &name, title, "columns", &named.iter().collect::<Vec<_>>())?);
             }
         }
+        let text = cuts(self.inputs.iter().map(|(_, input)| input));
+        sections.push(Section { title: "Tensors".to_owned(), text, ..Section::default() });
         sections.push(report::table("All cases", results));
         Ok(sections)
     }

@@ -93,6 +93,11 @@ impl Input {
     }
 }
 
+/// What the report says of tensors that are smaller than what they are called after.
+pub fn cuts<'a>(inputs: impl Iterator<Item = &'a Input>) -> Vec<String> {
+    super::summary::distinct(inputs.filter_map(Input::cut)).into_iter().map(str::to_owned).collect()
+}
+
 /// The order of a tensor in a file, from its first line of numbers; 0 when it has none, or is no text.
 pub fn order_of(path: &std::path::Path) -> usize {
     use std::io::{BufRead, BufReader, Read};

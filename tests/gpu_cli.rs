@@ -92,6 +92,29 @@ fn matrix_operations() {
 }
 
 #[test]
+fn operands_beyond_the_devices_memory_pass_through_it() {
+    let Some(device) = device() else { return };
+    let (name, ..) = features(&device);
+    // B, and so D, are 3 MiB.
+    let small = ["--random", "500x3000@0.97", "-n", "256", "--device", "gpu", "--device-memory", "1"];
+    for op in [&["spmm"][..], &["sddmm"], &["sddmm", "--edge", "scale"], &["fusedmm", "--edge", "softmax"]] {
+        let args = [op, &small].concat();
+        on_device(name, &args);
+        let text = sparsimd(&[&args[..], &["--repeat", "1"]].concat());
+        assert!(String::from_utf8(text.stdout).unwrap().contains("in parts"), "{args:?}");
+    }
+}
+
+#[test]
+fn a_dense_operand_larger_than_a_kernel_can_see_is_cut() {
+    let Some(device) = device() else { return };
+    let (name, ..) = features(&device);
+    // B is 146 MiB: more than what lavapipe shows a kernel.
+    let report = on_device(name, &["spmm", "--random", "300x300000@0.9997", "-n", "128", "--device", "gpu"]);
+    assert_eq!(report["k"], 300_000);
+}
+
+#[test]
 fn tensor_operations() {
     let Some(device) = device() else { return };
     let (name, clock, double) = features(&device);
@@ -122,6 +145,14 @@ fn tensor_operations() {
         check(&["mttkrp", "--dtype", "f64"], 3);
         check(&["tew", "--dtype", "f64", "--op", "div"], 0);
     }
+    let shared = |op: &[&str], place: &str| {
+        on_device(name, &[&op[..1], &common, &["--device", place], &op[1..]].concat());
+    };
+    for place in ["hetero:adaptive", "hetero:0.4"] {
+        for op in [&["ttm"][..], &["ttv"], &["mttkrp"], &["tew", "--op", "sub"], &["ts", "--op", "div"]] {
+            shared(op, place);
+        }
+    }
     let refused_mttkrp = |extra: &[&str]| refused(&[&["mttkrp"], &common[..], &["--device", "gpu"], extra].concat());
     assert!(refused_mttkrp(&["--format", "alto"]).contains("alto"));
     assert!(refused_mttkrp(&["--format", "csf-all", "--alg", "nonzero"]).contains("nonzero"));
@@ -147,6 +178,8 @@ fn cp_reaches_the_fit_of_the_processor() {
         }
         let on_cpu = run("cpu", dtype, &[]);
         assert_eq!(on_cpu["device"], "cpu");
+        let both = run("hetero:0.5", dtype, &[]);
+        assert!((both["fit"].as_f64().unwrap() - on_cpu["fit"].as_f64().unwrap()).abs() < 1e-4, "{both}");
         for extra in [&[][..], &["--format", "coo"], &["--format", "csf-one"]] {
             let on_gpu = run("gpu", dtype, extra);
             assert_eq!(on_gpu["iterations"], 12);

@@ -348,6 +348,33 @@ fn operands_larger_than_the_device_pass_through_it() {
     gpu.sddmm_streamed(&a, c.as_ref(), b.as_ref(), &mut values).unwrap();
     let want = reference::sddmm(&a, false, c.as_ref(), b.as_ref()).unwrap();
     assert!(want.deviation_of_values(&values).unwrap().error <= 1.0);
+
+    // B is larger than what the device has: cut by rows, and every dot product has the bits that it has when all fits.
+    let Some(whole) = self::gpu() else { return };
+    let (b, c): (Mat<f32>, Mat<f32>) = (uniform_dense(900, 120, 1).unwrap(), uniform_dense(3000, 120, 2).unwrap());
+    assert!(matches!(gpu.mat(b.as_ref()), Err(Error::Device { .. })), "B alone is too large");
+    let on_device = (whole.csr(&a).unwrap(), whole.mat(c.as_ref()).unwrap(), whole.mat(b.as_ref()).unwrap());
+    let mut kept = on_device.0.new_values().unwrap();
+    let mut at_once = vec![f32::NAN; a.nnz()];
+    whole.sddmm(&on_device.0, &on_device.1, &on_device.2, &mut kept).unwrap();
+    kept.download(&mut at_once).unwrap();
+    values.fill(f32::NAN);
+    gpu.sddmm_streamed(&a, c.as_ref(), b.as_ref(), &mut values).unwrap();
+    assert_eq!(values, at_once);
+    gpu.sddmm_scaled_streamed(&a, c.as_ref(), b.as_ref(), &mut values).unwrap();
+    let want = reference::sddmm(&a, true, c.as_ref(), b.as_ref()).unwrap();
+    assert!(want.deviation_of_values(&values).unwrap().error <= 1.0);
+    let mut e = Mat::zeros(3000, 120).unwrap();
+    for (kind, edge) in [
+        (EdgeKind::Scale, reference::Edge::Scale),
+        (EdgeKind::Softmax { scale: 0.5 }, reference::Edge::Softmax { scale: 0.5 }),
+    ] {
+        gpu.fusedmm_streamed(&a, kind, c.as_ref(), b.as_ref(), b.as_ref(), e.as_mut()).unwrap();
+        let want = reference::fusedmm(&a, edge, c.as_ref(), b.as_ref(), b.as_ref()).unwrap();
+        assert!(want.deviation(e.as_ref()).unwrap().error <= 1.0, "{kind:?}");
+    }
+
+    let (b, c): (Mat<f32>, Mat<f32>) = (uniform_dense(900, 20, 1).unwrap(), uniform_dense(3000, 20, 2).unwrap());
     let mut e = Mat::zeros(3000, 20).unwrap();
     let softmax = EdgeKind::Softmax { scale: 0.5 };
     gpu.fusedmm_streamed(&a, softmax, c.as_ref(), b.as_ref(), b.as_ref(), e.as_mut()).unwrap();

@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 use sparsimd::decomp::{CpOptions, CpState};
 use sparsimd::formats::{Csf, CsfKind, CsfSet, FiberCoo};
 use sparsimd::generate::{uniform_dense, uniform_values};
-use sparsimd::gpu::{DeviceOptions, DeviceScalar, Gpu, GpuTensor, Operator};
+use sparsimd::gpu::{DeviceOptions, DeviceScalar, Gpu, GpuTensor};
+use sparsimd::ops::Arithmetic;
 use sparsimd::plan::MttkrpFormat;
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatRef, reference};
 
@@ -275,17 +276,17 @@ fn elementwise_rounds_as_the_processor_does() {
         let (gx, gy) = (gpu.values(&x).unwrap(), gpu.values(&y).unwrap());
         let mut gz = gpu.values(&x).unwrap();
         let mut z = vec![0.0; 5000];
-        type Case = (Operator, fn(f32, f32) -> f32);
+        type Case = (Arithmetic, fn(f32, f32) -> f32);
         let cases: [Case; 4] = [
-            (Operator::Add, |x, y| x + y),
-            (Operator::Sub, |x, y| x - y),
-            (Operator::Mul, |x, y| x * y),
-            (Operator::Div, |x, y| x / y),
+            (Arithmetic::Add, |x, y| x + y),
+            (Arithmetic::Sub, |x, y| x - y),
+            (Arithmetic::Mul, |x, y| x * y),
+            (Arithmetic::Div, |x, y| x / y),
         ];
         for (operator, f) in cases {
             // Vulkan rounds sums and products correctly, quotients to 2.5 units in the last place.
             let near = |got: f32, want: f32| match operator {
-                Operator::Div => (got - want).abs() <= 2.5 * f32::EPSILON * want.abs(),
+                Arithmetic::Div => (got - want).abs() <= 2.5 * f32::EPSILON * want.abs(),
                 _ => got == want,
             };
             gpu.tew(&gx, operator, &gy, &mut gz).unwrap();
@@ -296,7 +297,7 @@ fn elementwise_rounds_as_the_processor_does() {
             assert!(z.iter().zip(&x).all(|(&z, &x)| near(z, f(x, 0.3))), "ts {operator:?}");
         }
         let shorter = gpu.values(&x[..7]).unwrap();
-        assert!(matches!(gpu.tew(&gx, Operator::Add, &shorter, &mut gz), Err(Error::Shape { .. })));
+        assert!(matches!(gpu.tew(&gx, Arithmetic::Add, &shorter, &mut gz), Err(Error::Shape { .. })));
         assert_eq!(gpu.validation_messages(), Vec::<String>::new());
     }
 }

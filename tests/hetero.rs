@@ -1,15 +1,28 @@
-//! The processor and a Vulkan device on one operation, against the reference. Without a device every test reports so and passes.
+//! One operation on two executors against the reference, and what happens when a device fails. Without a device every test reports
+//! so and passes.
 #![cfg(feature = "vulkan")]
 
-use sparsimd::edge::{Sigmoid, Softmax};
-use sparsimd::generate::{random_matrix, uniform_dense};
-use sparsimd::gpu::{DeviceOptions, Gpu};
-use sparsimd::hetero::{Hetero, HeteroCsr, Split};
-use sparsimd::{Cpu, Csr, Error, Mat, reference};
+use std::ops::ControlFlow;
+use std::time::Duration;
 
-fn pair(split: Split) -> Option<Hetero> {
-    match Gpu::validated(DeviceOptions { cache_dir: None, ..DeviceOptions::default() }) {
-        Ok(gpu) => Some(Hetero::new(Cpu::builder().threads(1).build().unwrap(), gpu, split).unwrap()),
+use sparsimd::decomp::CpOptions;
+use sparsimd::edge::{Sigmoid, Softmax};
+use sparsimd::formats::FiberCoo;
+use sparsimd::generate::{random_matrix, skewed, uniform_dense, uniform_values};
+use sparsimd::gpu::{DeviceOptions, Gpu};
+use sparsimd::hetero::{Hetero, HeteroCsr, HeteroFibers, HeteroTensor, Split};
+use sparsimd::ops::Arithmetic;
+use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, MatRef, reference};
+
+const SPLITS: [Split; 4] = [Split::Static(0.0), Split::Static(0.3), Split::Static(1.0), Split::Adaptive];
+
+fn cpu() -> Cpu {
+    Cpu::builder().threads(1).build().unwrap()
+}
+
+fn gpu(options: DeviceOptions) -> Option<Gpu> {
+    match Gpu::validated(DeviceOptions { cache_dir: None, ..options }) {
+        Ok(gpu) => Some(gpu),
         Err(e @ Error::Unavailable { .. }) => {
             println!("skipped: no device ({e})");
             None
@@ -18,55 +31,228 @@ fn pair(split: Split) -> Option<Hetero> {
     }
 }
 
+/// A device with the processor, and two devices: one driver opened twice will do.
+fn executors(split: Split) -> Vec<Hetero> {
+    let Some(first) = gpu(DeviceOptions::default()) else { return Vec::new() };
+    let second = gpu(DeviceOptions::default()).unwrap();
+    let alone = Hetero::new(cpu(), first.clone(), split).unwrap();
+    vec![alone, Hetero::pair(cpu(), first, second, split).unwrap()]
+}
+
+fn quiet(both: &Hetero) {
+    assert_eq!(both.failures(), Vec::<String>::new());
+    assert_eq!(both.gpu().validation_messages(), Vec::<String>::new());
+}
+
 #[test]
-fn every_share_gives_the_reference() {
-    for split in [Split::Static(0.0), Split::Static(0.3), Split::Static(1.0), Split::Adaptive] {
-        let Some(both) = pair(split) else { return };
-        for (m, k, sparsity) in [(200, 150, 0.8), (1, 40, 0.1), (0, 5, 0.5), (90, 30, 1.0)] {
-            let a: Csr<f32> = random_matrix(m, k, sparsity, 3).unwrap();
-            let mut shared = HeteroCsr::new(a.clone());
-            let c: Mat<f32> = uniform_dense(m, 33, 1).unwrap();
-            let b: Mat<f32> = uniform_dense(k, 33, 2).unwrap();
-            let what = format!("{split:?}, {m} x {k}");
-            // Twice: the second adaptive call runs by the remembered rate.
-            for _ in 0..2 {
-                let mut out = c.clone();
-                both.spmm(0.5, &mut shared, b.as_ref(), -1.0, out.as_mut()).unwrap();
-                let want = reference::spmm(0.5, &a, b.as_ref(), -1.0, c.as_ref()).unwrap();
-                assert!(want.deviation(out.as_ref()).unwrap().error <= 1.0, "spmm, {what}");
+fn every_share_of_a_matrix_gives_the_reference() {
+    for split in SPLITS {
+        for both in executors(split) {
+            for (m, k, sparsity) in [(200, 150, 0.8), (1, 40, 0.1), (0, 5, 0.5), (90, 30, 1.0)] {
+                let a: Csr<f32> = random_matrix(m, k, sparsity, 3).unwrap();
+                let mut shared = HeteroCsr::new(a.clone());
+                let c: Mat<f32> = uniform_dense(m, 33, 1).unwrap();
+                let b: Mat<f32> = uniform_dense(k, 33, 2).unwrap();
+                let what = format!("{split:?}, {m} x {k}");
+                // Twice: the second adaptive call runs by the remembered rate.
+                for _ in 0..2 {
+                    let mut out = c.clone();
+                    both.spmm(0.5, &mut shared, b.as_ref(), -1.0, out.as_mut()).unwrap();
+                    let want = reference::spmm(0.5, &a, b.as_ref(), -1.0, c.as_ref()).unwrap();
+                    assert!(want.deviation(out.as_ref()).unwrap().error <= 1.0, "spmm, {what}");
 
-                let mut values = vec![f32::NAN; a.nnz()];
-                both.sddmm(&mut shared, c.as_ref(), b.as_ref(), &mut values).unwrap();
-                let want = reference::sddmm(&a, false, c.as_ref(), b.as_ref()).unwrap();
-                assert!(want.deviation_of_values(&values).unwrap().error <= 1.0, "sddmm, {what}");
+                    let mut values = vec![f32::NAN; a.nnz()];
+                    for scaled in [false, true] {
+                        match scaled {
+                            false => both.sddmm(&mut shared, c.as_ref(), b.as_ref(), &mut values).unwrap(),
+                            true => both.sddmm_scaled(&mut shared, c.as_ref(), b.as_ref(), &mut values).unwrap(),
+                        }
+                        let want = reference::sddmm(&a, scaled, c.as_ref(), b.as_ref()).unwrap();
+                        let error = want.deviation_of_values(&values).unwrap().error;
+                        assert!(error <= 1.0, "sddmm, {what}, scaled {scaled}");
+                    }
 
-                both.fusedmm(&mut shared, Sigmoid, c.as_ref(), b.as_ref(), b.as_ref(), out.as_mut()).unwrap();
-                let want =
-                    reference::fusedmm(&a, reference::Edge::Sigmoid, c.as_ref(), b.as_ref(), b.as_ref()).unwrap();
-                assert!(want.deviation(out.as_ref()).unwrap().error <= 1.0, "sigmoid, {what}");
+                    both.fusedmm(&mut shared, Sigmoid, c.as_ref(), b.as_ref(), b.as_ref(), out.as_mut()).unwrap();
+                    let edge = reference::Edge::Sigmoid;
+                    let want = reference::fusedmm(&a, edge, c.as_ref(), b.as_ref(), b.as_ref()).unwrap();
+                    assert!(want.deviation(out.as_ref()).unwrap().error <= 1.0, "sigmoid, {what}");
 
-                both.fusedmm(&mut shared, Softmax { scale: 0.25 }, c.as_ref(), b.as_ref(), b.as_ref(), out.as_mut())
-                    .unwrap();
-                let edge = reference::Edge::Softmax { scale: 0.25 };
-                let want = reference::fusedmm(&a, edge, c.as_ref(), b.as_ref(), b.as_ref()).unwrap();
-                assert!(want.deviation(out.as_ref()).unwrap().error <= 1.0, "softmax, {what}");
+                    let softmax = Softmax { scale: 0.25 };
+                    both.fusedmm(&mut shared, softmax, c.as_ref(), b.as_ref(), b.as_ref(), out.as_mut()).unwrap();
+                    let edge = reference::Edge::Softmax { scale: 0.25 };
+                    let want = reference::fusedmm(&a, edge, c.as_ref(), b.as_ref(), b.as_ref()).unwrap();
+                    assert!(want.deviation(out.as_ref()).unwrap().error <= 1.0, "softmax, {what}");
+                }
+                let measured = shared.share("spmm");
+                assert_eq!(measured.is_some(), split == Split::Adaptive);
+                assert!(measured.is_none_or(|s| (0.0..=1.0).contains(&s)));
             }
-            let measured = shared.share("spmm");
-            assert_eq!(measured.is_some(), split == Split::Adaptive);
-            assert!(measured.is_none_or(|s| (0.0..=1.0).contains(&s)));
+            quiet(&both);
         }
-        assert_eq!(both.gpu().validation_messages(), Vec::<String>::new());
+    }
+}
+
+fn tensors() -> Vec<CooTensor<f32>> {
+    vec![
+        skewed(&[60, 25, 40], 3000, 1).unwrap(),
+        skewed(&[8, 9, 10, 11], 1500, 2).unwrap(),
+        CooTensor::new(vec![4, 5, 6], vec![vec![3], vec![0], vec![5]], vec![2.0]).unwrap(),
+        CooTensor::new(vec![4, 5, 6], vec![vec![]; 3], vec![]).unwrap(),
+    ]
+}
+
+#[test]
+fn every_share_of_a_tensor_gives_the_reference() {
+    for split in SPLITS {
+        for both in executors(split) {
+            for x in tensors() {
+                let factors: Vec<Mat<f32>> =
+                    x.dims().iter().enumerate().map(|(m, &d)| uniform_dense(d, 17, m as u64).unwrap()).collect();
+                let views: Vec<MatRef<'_, f32>> = factors.iter().map(Mat::as_ref).collect();
+                let mut slices = HeteroTensor::new(x.clone(), 17);
+                for mode in 0..x.order() {
+                    let what = format!("{split:?}, {:?}, mode {mode}", x.dims());
+                    let fibers = FiberCoo::new(x.clone(), mode).unwrap();
+                    let mut shared = HeteroFibers::new(&fibers);
+                    // Twice: the second adaptive call runs by the remembered rate.
+                    for _ in 0..2 {
+                        let mut y = Mat::zeros(fibers.num_fibers(), 17).unwrap();
+                        both.ttm_into(&mut shared, views[mode], y.as_mut()).unwrap();
+                        let want = reference::ttm(&x, mode, views[mode], fibers.coords()).unwrap();
+                        assert!(want.deviation(y.as_ref()).unwrap().error <= 1.0, "ttm, {what}");
+
+                        let v: Vec<f32> = uniform_values(x.dims()[mode], 4);
+                        let mut y = vec![f32::NAN; fibers.num_fibers()];
+                        both.ttv_into(&mut shared, &v, &mut y).unwrap();
+                        let want = reference::ttv(&x, mode, &v, fibers.coords()).unwrap();
+                        let got = MatRef::new(&y, y.len(), 1, 1).unwrap();
+                        assert!(want.deviation(got).unwrap().error <= 1.0, "ttv, {what}");
+
+                        let mut out = Mat::from_fn(x.dims()[mode], 17, |_, _| f32::NAN).unwrap();
+                        both.mttkrp(&mut slices, &views, mode, out.as_mut()).unwrap();
+                        let want = reference::mttkrp(&x, &views, mode).unwrap();
+                        assert!(want.deviation(out.as_ref()).unwrap().error <= 1.0, "mttkrp, {what}");
+                    }
+                    assert_eq!(slices.share(mode).is_some(), split == Split::Adaptive);
+                }
+                let y: Vec<f32> = uniform_values(x.nnz(), 9);
+                let mut z = vec![f32::NAN; x.nnz()];
+                both.tew(x.values(), Arithmetic::Sub, &y, &mut z).unwrap();
+                assert!(z.iter().zip(x.values().iter().zip(&y)).all(|(&z, (&x, &y))| z == x - y));
+                both.ts(x.values(), Arithmetic::Mul, 3.0, &mut z).unwrap();
+                assert!(z.iter().zip(x.values()).all(|(&z, &x)| z == 3.0 * x));
+            }
+            quiet(&both);
+        }
+    }
+}
+
+#[test]
+fn cp_on_both_sides_fits_as_on_the_processor() {
+    let x: CooTensor<f32> = skewed(&[20, 15, 12], 1500, 3).unwrap();
+    let mut options = CpOptions::new(4);
+    (options.iterations, options.tolerance) = (8, 0.0);
+    let alone = cpu().prepare_mttkrp_as(&x, 4, None).unwrap();
+    let want = cpu().cp_als(&alone, &options, |_, _| ControlFlow::Continue(())).unwrap().fit();
+    for both in executors(Split::Static(0.5)) {
+        let mut shared = HeteroTensor::new(x.clone(), 4);
+        let got = both.cp_als(&mut shared, &options, |_, _| ControlFlow::Continue(())).unwrap().fit();
+        assert!((got - want).abs() < 1e-4, "{got}, on the processor {want}");
+        quiet(&both);
+    }
+}
+
+/// C = 0.5 A B - C by executors of which one may fail; the result must be right all the same.
+fn survives(both: &Hetero, what: &str) {
+    let a: Csr<f32> = random_matrix(400, 300, 0.8, 3).unwrap();
+    let (b, c): (Mat<f32>, Mat<f32>) = (uniform_dense(300, 40, 1).unwrap(), uniform_dense(400, 40, 2).unwrap());
+    let mut shared = HeteroCsr::new(a.clone());
+    for call in 0..2 {
+        let mut out = c.clone();
+        both.spmm(0.5, &mut shared, b.as_ref(), -1.0, out.as_mut()).unwrap();
+        let want = reference::spmm(0.5, &a, b.as_ref(), -1.0, c.as_ref()).unwrap();
+        assert!(want.deviation(out.as_ref()).unwrap().error <= 1.0, "{what}, call {call}");
+    }
+}
+
+#[test]
+fn a_lost_device_is_replaced_by_the_processor() {
+    for split in [Split::Static(0.6), Split::Adaptive] {
+        let mut lost = 0;
+        // Lost at its first submission, its second, ...: while operands go up, in the kernel, while the result comes down.
+        for lose_at in 0..12 {
+            // Every copy is a submission.
+            let options = DeviceOptions { lose_at: Some(lose_at), always_stage: true, ..DeviceOptions::default() };
+            let Some(first) = gpu(options) else { return };
+            let name = first.info().name.clone();
+            let both = match lose_at % 2 {
+                0 => Hetero::new(cpu(), first, split).unwrap(),
+                _ => Hetero::pair(cpu(), first, gpu(DeviceOptions::default()).unwrap(), split).unwrap(),
+            };
+            survives(&both, &format!("{split:?}, lost at {lose_at}"));
+            for reason in both.failures() {
+                assert!(reason.contains(&name) && reason.contains("lost"), "{reason}");
+                lost += 1;
+            }
+        }
+        assert!(lost >= 10, "only {lost} of 12 devices were lost");
+    }
+}
+
+#[test]
+fn a_device_that_does_not_answer_is_replaced_by_the_processor() {
+    let Some(slow) = gpu(DeviceOptions { time_limit: Duration::ZERO, ..DeviceOptions::default() }) else { return };
+    let both = Hetero::new(cpu(), slow, Split::Static(0.6)).unwrap();
+    survives(&both, "no answer");
+    let reasons = both.failures();
+    assert!(reasons.len() == 1 && reasons[0].contains("no answer within 0 s"), "{reasons:?}");
+}
+
+#[test]
+fn a_device_without_room_is_replaced_by_the_processor() {
+    let Some(small) = gpu(DeviceOptions { memory_limit: Some(20_000), ..DeviceOptions::default() }) else { return };
+    let both = Hetero::new(cpu(), small, Split::Adaptive).unwrap();
+    survives(&both, "no room");
+    assert!(both.failures()[0].contains("out of memory"), "{:?}", both.failures());
+}
+
+#[test]
+fn cp_survives_a_lost_device() {
+    let x: CooTensor<f32> = skewed(&[20, 15, 12], 1500, 3).unwrap();
+    let mut options = CpOptions::new(4);
+    (options.iterations, options.tolerance) = (8, 0.0);
+    let alone = cpu().prepare_mttkrp_as(&x, 4, None).unwrap();
+    let want = cpu().cp_als(&alone, &options, |_, _| ControlFlow::Continue(())).unwrap().fit();
+    for lose_at in [0, 7, 30] {
+        let options_of_device = DeviceOptions { lose_at: Some(lose_at), ..DeviceOptions::default() };
+        let Some(device) = gpu(options_of_device) else { return };
+        let both = Hetero::new(cpu(), device, Split::Static(0.5)).unwrap();
+        let mut shared = HeteroTensor::new(x.clone(), 4);
+        let got = both.cp_als(&mut shared, &options, |_, _| ControlFlow::Continue(())).unwrap().fit();
+        assert!((got - want).abs() < 1e-4, "{got}, on the processor {want}");
+        assert_eq!(both.failures().len(), 1);
     }
 }
 
 #[test]
 fn wrong_shapes_and_shares_are_errors() {
-    let Some(both) = pair(Split::Adaptive) else { return };
-    let mut a = HeteroCsr::new(random_matrix::<f32>(6, 7, 0.5, 1).unwrap());
-    let b: Mat<f32> = Mat::zeros(6, 4).unwrap();
-    let mut c: Mat<f32> = Mat::zeros(6, 4).unwrap();
-    let spmm = both.spmm(1.0, &mut a, b.as_ref(), 0.0, c.as_mut());
-    assert!(matches!(spmm, Err(Error::Shape { op: "spmm", .. })));
-    let nothing = Hetero::new(Cpu::new().unwrap(), both.gpu().clone(), Split::Static(1.5));
-    assert!(matches!(nothing, Err(Error::Argument { .. })));
+    assert!("1.5".parse::<Split>().is_err() && "fast".parse::<Split>().is_err());
+    assert_eq!("adaptive".parse(), Ok(Split::Adaptive));
+    assert_eq!("0.25".parse(), Ok(Split::Static(0.25)));
+    for both in executors(Split::Adaptive) {
+        let mut a = HeteroCsr::new(random_matrix::<f32>(6, 7, 0.5, 1).unwrap());
+        let b: Mat<f32> = Mat::zeros(6, 4).unwrap();
+        let mut c: Mat<f32> = Mat::zeros(6, 4).unwrap();
+        let spmm = both.spmm(1.0, &mut a, b.as_ref(), 0.0, c.as_mut());
+        assert!(matches!(spmm, Err(Error::Shape { op: "spmm", .. })));
+        let mut x = HeteroTensor::new(skewed::<f32>(&[6, 7, 8], 30, 1).unwrap(), 4);
+        let views = [b.as_ref(); 3];
+        assert!(matches!(both.mttkrp(&mut x, &views, 0, c.as_mut()), Err(Error::Shape { op: "mttkrp", .. })));
+        assert!(matches!(both.mttkrp(&mut x, &views[..2], 0, c.as_mut()), Err(Error::Shape { op: "mttkrp", .. })));
+        let division = both.ts(&[1.0f32, 2.0], Arithmetic::Div, 0.0, &mut [0.0; 2]);
+        assert!(matches!(division, Err(Error::Argument { name: "s", .. })));
+        let nothing = Hetero::new(cpu(), both.gpu().clone(), Split::Static(1.5));
+        assert!(matches!(nothing, Err(Error::Argument { .. })));
+        quiet(&both);
+    }
 }

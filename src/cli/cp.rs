@@ -7,7 +7,7 @@ use sparsimd::{CooTensor, Cpu, Error, MatRef, Result, Scalar};
 
 use super::Verdict;
 use super::decomposition::{Common, Report, Watch};
-use super::device::{DeviceName, DeviceScalar, Ran, TensorDevice};
+use super::device::{DeviceScalar, Place, Ran, TensorDevice};
 use super::mttkrp::format_of;
 use super::numa::Numa;
 use super::tensor::TensorFormat;
@@ -42,9 +42,8 @@ pub struct Args {
     /// Storage of the tensor
     #[arg(long, value_enum, default_value_t = TensorFormat::Auto)]
     format: TensorFormat,
-    /// Where its MTTKRPs run: cpu or gpu[:INDEX|:NAME], a Vulkan device
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: DeviceName,
+    #[command(flatten)]
+    place: Place,
 }
 
 /// Decomposes the tensor and writes the result.
@@ -75,7 +74,7 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
     (options.iterations, options.tolerance, options.ridge) = (common.iters, common.tol, args.ridge);
     (options.nonnegative, options.init) = (args.nonneg, init(args, x.order())?);
 
-    let mut device = TensorDevice::open(&args.device)?;
+    let mut device = TensorDevice::open(&args.place, cpu)?;
     let watch = Watch::start(common.iters)?;
     let mut mttkrp_s = 0.0;
     let mut unsaved = Ok(());

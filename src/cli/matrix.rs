@@ -13,7 +13,7 @@ use sparsimd::plan::{Op, Path};
 use sparsimd::reference::Expected;
 use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, generate};
 
-use super::device::{DeviceName, Ran};
+use super::device::{DeviceName, Place, Ran};
 use super::executor::Executor;
 use super::numa::Numa;
 use super::progress::Progress;
@@ -110,9 +110,8 @@ pub struct Common {
     /// auto chooses, off places nothing
     #[arg(long, value_name = "POLICY", default_value_t = NumaPolicy::Auto)]
     pub numa: NumaPolicy,
-    /// Where it runs: cpu, gpu[:INDEX|:NAME] (a Vulkan device) or hetero[:adaptive|:SHARE] (both; SHARE of the work on the device)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub device: DeviceName,
+    #[command(flatten)]
+    pub place: Place,
     /// Measured runs [default: as many as fit a second, at least 5]
     #[arg(long, value_name = "R")]
     pub repeat: Option<usize>,
@@ -242,18 +241,18 @@ impl Common {
         self.check_out()?;
         let cpu = self.executor.cpu()?;
         let a = cpu.install(|| self.source.load::<T>())?;
-        let done = match self.device {
+        let done = match self.place.device {
             DeviceName::Cpu => measure(self, &cpu, &a)?,
             _ => on_device(self, &cpu, &a)?,
         };
         let mut speed = Speed::new::<T>(&cpu, done.prepare_s, done.times, done.flops, done.bytes);
-        let path = match &self.device {
+        let path = match &self.place.device {
             DeviceName::Cpu if done.path == Path::Panel => "panel",
             DeviceName::Cpu => "direct",
             DeviceName::Gpu(_) => "gpu",
             DeviceName::Hetero(_) => "hetero",
         };
-        if self.device != DeviceName::Cpu {
+        if self.place.device != DeviceName::Cpu {
             // The peak is the processor's: no measure for a device.
             speed = speed.without_peak();
         }

@@ -69,7 +69,7 @@ fn product<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
     let random = |(mode, &dim): (usize, &usize)| uniform_dense(dim, common.rank, common.source.seed ^ mode as u64);
     let factors: Vec<Mat<T>> = x.dims().iter().enumerate().map(random).collect::<Result<_>>()?;
     let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
-    let mut sweep = match TensorDevice::open(&common.device)? {
+    let mut sweep = match TensorDevice::open(&common.place, &cpu)? {
         None => on_cpu(args, &cpu, &x, &views, &modes)?,
         Some(device) => on_device(args, &cpu, device, &x, &views, &modes)?,
     };
@@ -123,12 +123,12 @@ fn on_device<T: DeviceScalar>(
         let detail = "--memory and --explain are about plans of the processor".to_owned();
         return Err(Error::Argument { name: "device", detail });
     }
-    let (tensor, prepare_s) = cpu.install(|| device.prepare(x, format_of(common.format)))?;
+    let (mut tensor, prepare_s) = cpu.install(|| device.prepare(x, common.rank, format_of(common.format)))?;
     let mut sweep = Sweep::new(prepare_s, tensor.index_bytes());
     check_algorithm(args, modes, |mode| tensor.algorithm(mode))?;
     for &mode in modes {
         let mut out: Mat<T> = Mat::zeros(x.dims()[mode], common.rank)?;
-        let (times, upload_s) = device.mttkrp(common.repeat, &tensor, factors, mode, out.as_mut())?;
+        let (times, upload_s) = device.mttkrp(common.repeat, &mut tensor, factors, mode, out.as_mut())?;
         sweep.prepare_s += upload_s;
         sweep.add(times, tensor.format().name(), tensor.algorithm(mode));
         account(&mut sweep, args, cpu, x, factors, mode, out.as_ref())?;

@@ -9,7 +9,7 @@ use sparsimd::generate::TensorSpec;
 use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
 use sparsimd::{CooTensor, Error, Result, Scalar};
 
-use super::device::{DeviceName, Ran};
+use super::device::{Place, Ran};
 use super::numa::{Numa, Paged};
 use super::output;
 use super::progress::Progress;
@@ -146,9 +146,8 @@ pub struct Common {
     /// Element type
     #[arg(long, value_enum, default_value_t = Dtype::F32)]
     pub dtype: Dtype,
-    /// Where it runs: cpu or gpu[:INDEX|:NAME], a Vulkan device
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub device: DeviceName,
+    #[command(flatten)]
+    pub place: Place,
     #[command(flatten)]
     pub executor: Paged,
     /// Measured runs [default: as many as fit a second, at least 5]

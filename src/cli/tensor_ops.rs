@@ -221,7 +221,7 @@ fn product<T: DeviceScalar>(common: &Common, matrix: bool) -> Result<Verdict> {
     let (cpu, numa) = common.executor.cpu()?;
     let x: CooTensor<T> = cpu.install(|| common.source.load())?;
     let modes = common.modes(x.order())?;
-    let mut sweep = Sweep { device: TensorDevice::open(&common.device)?, numa: Some(numa), ..Sweep::default() };
+    let mut sweep = Sweep { device: TensorDevice::open(&common.place, &cpu)?, numa: Some(numa), ..Sweep::default() };
     if sweep.device.is_some() && common.alg == Algorithm::Element {
         return Err(common.unsupported(op));
     }
@@ -286,7 +286,7 @@ fn elementwise<T: DeviceScalar>(args: &ElementwiseArgs, two_tensors: bool) -> Re
         _ => return Err(common.unsupported(name)),
     };
     let mut sweep = Sweep::new(start.elapsed().as_secs_f64(), index_bytes);
-    (sweep.device, sweep.numa) = (TensorDevice::open(&common.device)?, Some(numa));
+    (sweep.device, sweep.numa) = (TensorDevice::open(&common.place, &cpu)?, Some(numa));
     // From 0.5 to 1.5: divisors that are never 0.
     let z: Vec<T> = uniform_values::<T>(values.len(), common.source.seed).into_iter().map(|z| z + T::ONE).collect();
     let s = T::from_f64(1.5);

@@ -6,29 +6,16 @@ use super::kernels::{ELEMENTWISE, groups};
 use super::operands::GpuValues;
 use super::{DeviceScalar, Gpu};
 use crate::error::{Error, Result};
+use crate::ops::Arithmetic;
 use crate::plan::Team;
 
-/// What is done to two values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operator {
-    /// x + y.
-    Add,
-    /// x - y.
-    Sub,
-    /// x y.
-    Mul,
-    /// x / y.
-    Div,
-}
-
-impl Operator {
-    fn variant(self) -> u32 {
-        match self {
-            Self::Add => operator::ADD,
-            Self::Sub => operator::SUB,
-            Self::Mul => operator::MUL,
-            Self::Div => operator::DIV,
-        }
+/// The value of the specialisation constant.
+fn variant(operation: Arithmetic) -> u32 {
+    match operation {
+        Arithmetic::Add => operator::ADD,
+        Arithmetic::Sub => operator::SUB,
+        Arithmetic::Mul => operator::MUL,
+        Arithmetic::Div => operator::DIV,
     }
 }
 
@@ -38,11 +25,18 @@ impl Gpu {
     /// # Errors
     /// [`Error::Device`] when memory runs out.
     pub fn values<T: DeviceScalar>(&self, values: &[T]) -> Result<GpuValues<T>> {
-        let most = self.shape::<T>().max_len;
-        let ranges = (0..values.len()).step_by(most).map(|s| s..(s + most).min(values.len()));
-        let mut made = GpuValues::new(self, ranges)?;
+        let mut made = self.new_values(values.len())?;
         made.upload(values)?;
         Ok(made)
+    }
+
+    /// Room for `len` values, of no certain content: an output of [`Gpu::tew`], [`Gpu::ts`] and [`Gpu::ttv_into`].
+    ///
+    /// # Errors
+    /// As [`Gpu::values`].
+    pub fn new_values<T: DeviceScalar>(&self, len: usize) -> Result<GpuValues<T>> {
+        let most = self.shape::<T>().max_len;
+        GpuValues::new(self, (0..len).step_by(most).map(|s| s..(s + most).min(len)))
     }
 
     /// z_p = x_p o y_p: TEW of tensors with the same pattern.
@@ -52,39 +46,42 @@ impl Gpu {
     pub fn tew<T: DeviceScalar>(
         &self,
         x: &GpuValues<T>,
-        operator: Operator,
+        op: Arithmetic,
         y: &GpuValues<T>,
         z: &mut GpuValues<T>,
     ) -> Result<()> {
-        self.elementwise("tew", x, operator, Some(y), T::ZERO, z)
+        self.elementwise("tew", x, op, Some(y), T::ZERO, z)
     }
 
     /// z_p = x_p o s: TS.
     ///
     /// # Errors
-    /// As [`Gpu::tew`].
-    pub fn ts<T: DeviceScalar>(&self, x: &GpuValues<T>, operator: Operator, s: T, z: &mut GpuValues<T>) -> Result<()> {
-        self.elementwise("ts", x, operator, None, s, z)
+    /// As [`Gpu::tew`], and [`Error::Argument`] for a division by 0.
+    pub fn ts<T: DeviceScalar>(&self, x: &GpuValues<T>, op: Arithmetic, s: T, z: &mut GpuValues<T>) -> Result<()> {
+        if op == Arithmetic::Div && s == T::ZERO {
+            return Err(Error::argument("s", "division by 0"));
+        }
+        self.elementwise("ts", x, op, None, s, z)
     }
 
     fn elementwise<T: DeviceScalar>(
         &self,
-        op: &'static str,
+        name: &'static str,
         x: &GpuValues<T>,
-        operator: Operator,
+        op: Arithmetic,
         y: Option<&GpuValues<T>>,
         scalar: T,
         z: &mut GpuValues<T>,
     ) -> Result<()> {
-        self.check_own(op, "x", &x.gpu)?;
-        for (name, other) in [("y", y.unwrap_or(x)), ("z", &*z)] {
-            self.check_own(op, name, &other.gpu)?;
+        self.check_own(name, "x", &x.gpu)?;
+        for (operand, other) in [("y", y.unwrap_or(x)), ("z", &*z)] {
+            self.check_own(name, operand, &other.gpu)?;
             if !x.chunks.iter().map(|c| &c.0).eq(other.chunks.iter().map(|c| &c.0)) {
-                return Err(Error::shape(op, format!("{name} has {} values, x {}", other.len(), x.len())));
+                return Err(Error::shape(name, format!("{operand} has {} values, x {}", other.len(), x.len())));
             }
         }
         let team = Team { lanes: 4, registers: 1 };
-        let kernel = self.shared.kernels.get::<T, ElementwiseParams<T>>(ELEMENTWISE, team, operator.variant())?;
+        let kernel = self.shared.kernels.get::<T, ElementwiseParams<T>>(ELEMENTWISE, team, variant(op))?;
         let outputs: Vec<_> = z.chunks.iter_mut().map(|(_, buffer)| buffer.bind_mut()).collect();
         let pairwise = u32::from(y.is_some());
         let others = &y.unwrap_or(x).chunks;

@@ -149,7 +149,12 @@ impl Gpu {
         self.product(T::ONE, &a.pattern, edges, d, T::ZERO, e)
     }
 
-    fn apply_edge<T: DeviceScalar>(&self, a: &GpuCsr<T>, edge: EdgeKind<T>, edges: &mut GpuValues<T>) -> Result<()> {
+    pub(super) fn apply_edge<T: DeviceScalar>(
+        &self,
+        a: &GpuCsr<T>,
+        edge: EdgeKind<T>,
+        edges: &mut GpuValues<T>,
+    ) -> Result<()> {
         // As many lanes as an average row has nonzeros.
         let team = self.team::<T>((a.nnz() / a.rows().max(1)).max(1));
         let team = Team { registers: 1, ..team };

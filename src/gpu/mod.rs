@@ -25,7 +25,6 @@ mod tensor;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use edge::{DeviceEdge, EdgeKind};
-pub use elementwise::Operator;
 pub use fibers::GpuFibers;
 pub use operands::{GpuMat, GpuValues};
 pub use sparse::GpuCsr;
@@ -36,6 +35,7 @@ pub use tensor::{GpuFactors, GpuTensor};
 use crate::error::Result;
 use crate::plan::{DeviceShape, Team};
 pub(crate) use streamed::{dense_rows, expect, rows_of};
+pub(crate) use tensor::sort_items;
 
 /// An element type with kernels: `f32` or `f64`.
 pub trait DeviceScalar: sparsimd_kernels::Scalar + Pod + sparsimd_gpu_abi::Number {

@@ -130,16 +130,7 @@ impl<T: DeviceScalar> GpuMat<T> {
 
     /// Replaces the rows from `first_row` on, which are there.
     pub(super) fn upload_rows(&mut self, first_row: usize, m: MatRef<'_, T>) -> Result<()> {
-        if m.cols() != self.cols || first_row + m.rows() > self.rows {
-            let detail = format!(
-                "{} x {} from row {first_row}, on the device {} x {}",
-                m.rows(),
-                m.cols(),
-                self.rows,
-                self.cols
-            );
-            return Err(Error::shape("GpuMat::upload", detail));
-        }
+        self.check_rows("GpuMat::upload", first_row, m.rows(), m.cols())?;
         let gpu = self.gpu.clone();
         gpu.timed_upload(|state| {
             for panel in &mut self.panels {
@@ -161,12 +152,18 @@ impl<T: DeviceScalar> GpuMat<T> {
     ///
     /// # Errors
     /// As [`GpuMat::upload`].
-    pub fn download(&self, mut m: MatMut<'_, T>) -> Result<()> {
+    pub fn download(&self, m: MatMut<'_, T>) -> Result<()> {
         self.check("GpuMat::download", m.rows(), m.cols())?;
+        self.download_rows(0, m)
+    }
+
+    /// Copies the rows from `first_row` on, which are there.
+    pub(crate) fn download_rows(&self, first_row: usize, mut m: MatMut<'_, T>) -> Result<()> {
+        self.check_rows("GpuMat::download", first_row, m.rows(), m.cols())?;
         self.gpu.timed_download(|state| {
             for panel in &self.panels {
                 let (width, first) = (panel.width(), panel.blocks.start * BLOCK);
-                state.stream.download_with(&panel.buffer, 0, m.rows() * width, |at, part| {
+                state.stream.download_with(&panel.buffer, first_row * width, m.rows() * width, |at, part| {
                     for (i, col, from) in segments_ref(at, part, width) {
                         let cols = m.cols();
                         let row = &mut m.reborrow().into_row(i)[(first + col).min(cols)..];
@@ -183,6 +180,16 @@ impl<T: DeviceScalar> GpuMat<T> {
         match (rows, cols) == (self.rows, self.cols) {
             true => Ok(()),
             false => Err(Error::shape(op, format!("{rows} x {cols}, on the device {} x {}", self.rows, self.cols))),
+        }
+    }
+
+    fn check_rows(&self, op: &'static str, first_row: usize, rows: usize, cols: usize) -> Result<()> {
+        match cols == self.cols && first_row + rows <= self.rows {
+            true => Ok(()),
+            false => {
+                let device = format!("{} x {}", self.rows, self.cols);
+                Err(Error::shape(op, format!("{rows} x {cols} from row {first_row}, on the device {device}")))
+            }
         }
     }
 

@@ -6,7 +6,9 @@
 //!     upload, multiply, download
 //! ```
 //!
-//! Each element of the result is summed in the same order as when everything fits.
+//! SDDMM cuts B by rows instead, that is A by columns, so that every dot product is computed at once; FusedMM goes through SDDMM, the
+//! edge function and SpMM where B and D do not fit together. Each element of the result is summed in the same order as when
+//! everything fits.
 
 use std::ops::Range;
 
@@ -53,11 +55,11 @@ impl Gpu {
         Ok(())
     }
 
-    /// out_p = C_i . B_j for the nonzeros (i, j) of A, of operands in the processor's memory: A, C and the result pass through, B
-    /// stays on the device. Shapes as in [`Gpu::sddmm`].
+    /// out_p = C_i . B_j for the nonzeros (i, j) of A, of operands in the processor's memory, of any size. Shapes as in
+    /// [`Gpu::sddmm`].
     ///
     /// # Errors
-    /// [`Error::Shape`], and [`Error::Device`] when B or a row of A does not fit the device.
+    /// [`Error::Shape`], and [`Error::Device`] when a row of A, or of B or C, does not fit the device.
     pub fn sddmm_streamed<T: DeviceScalar>(
         &self,
         a: &Csr<T>,
@@ -65,25 +67,58 @@ impl Gpu {
         b: MatRef<'_, T>,
         out: &mut [T],
     ) -> Result<()> {
-        expect("sddmm", "C", (c.rows(), c.cols()), (a.rows(), c.cols()))?;
-        expect("sddmm", "B", (b.rows(), b.cols()), (a.cols(), c.cols()))?;
-        expect("sddmm", "out", (1, out.len()), (1, a.nnz()))?;
-        let on_device = self.mat(b)?;
-        for rows in self.row_parts(a, c.cols())? {
-            let part = self.csr(&rows_of(a, &rows)?)?;
-            let mut values = part.new_values()?;
-            self.sddmm(&part, &self.mat(dense_rows(c, &rows)?)?, &on_device, &mut values)?;
-            let row_ptr = a.pattern().row_ptr();
-            values.download(&mut out[row_ptr[rows.start]..row_ptr[rows.end]])?;
+        self.sampled_streamed("sddmm", a, false, c, b, out)
+    }
+
+    /// out_p = a_p C_i . B_j, otherwise as [`Gpu::sddmm_streamed`].
+    ///
+    /// # Errors
+    /// As [`Gpu::sddmm_streamed`].
+    pub fn sddmm_scaled_streamed<T: DeviceScalar>(
+        &self,
+        a: &Csr<T>,
+        c: MatRef<'_, T>,
+        b: MatRef<'_, T>,
+        out: &mut [T],
+    ) -> Result<()> {
+        self.sampled_streamed("sddmm_scaled", a, true, c, b, out)
+    }
+
+    fn sampled_streamed<T: DeviceScalar>(
+        &self,
+        op: &'static str,
+        a: &Csr<T>,
+        scaled: bool,
+        c: MatRef<'_, T>,
+        b: MatRef<'_, T>,
+        out: &mut [T],
+    ) -> Result<()> {
+        expect(op, "C", (c.rows(), c.cols()), (a.rows(), c.cols()))?;
+        expect(op, "B", (b.rows(), b.cols()), (a.cols(), c.cols()))?;
+        expect(op, "out", (1, out.len()), (1, a.nnz()))?;
+        for tile in self.row_tiles::<T>(b.rows(), b.cols())? {
+            let on_device = self.mat(dense_rows(b, &tile)?)?;
+            let (part, places) = columns_of(a, &tile)?;
+            let row_ptr = part.pattern().row_ptr();
+            for rows in self.row_parts(&part, c.cols())? {
+                let nonzeros = row_ptr[rows.start]..row_ptr[rows.end];
+                let sparse = self.csr(&rows_of(&part, &rows)?)?;
+                let mut values = sparse.new_values()?;
+                self.sampled(op, &sparse, scaled, &self.mat(dense_rows(c, &rows)?)?, &on_device, &mut values)?;
+                let mut got = vec![T::ZERO; nonzeros.len()];
+                values.download(&mut got)?;
+                places[nonzeros].iter().zip(got).for_each(|(&p, value)| out[p] = value);
+            }
         }
         Ok(())
     }
 
-    /// E_i = sum over j of f(C_i . B_j, a_ij) D_j, of operands in the processor's memory: A, C and E pass through, B and D stay on
-    /// the device. Shapes as in [`Gpu::fusedmm`].
+    /// E_i = sum over j of f(C_i . B_j, a_ij) D_j, of operands in the processor's memory, of any size. Where B and D fit the device
+    /// together, they stay there and A, C and E pass through; else the edge values are stored in the processor's memory.
+    /// Shapes as in [`Gpu::fusedmm`].
     ///
     /// # Errors
-    /// [`Error::Shape`], and [`Error::Device`] when B and D or a row of A do not fit the device.
+    /// [`Error::Shape`], and [`Error::Device`] when a row of A does not fit the device.
     pub fn fusedmm_streamed<T: DeviceScalar>(
         &self,
         a: &Csr<T>,
@@ -97,6 +132,11 @@ impl Gpu {
         expect("fusedmm", "B", (b.rows(), b.cols()), (a.cols(), c.cols()))?;
         expect("fusedmm", "D", (d.rows(), d.cols()), (a.cols(), d.cols()))?;
         expect("fusedmm", "E", (e.rows(), e.cols()), (a.rows(), d.cols()))?;
+        let whole = self.row_tiles::<T>(a.cols(), b.cols() + d.cols() + BLOCK).is_ok_and(|tiles| tiles.len() <= 1);
+        if !whole {
+            let edges = self.edges_streamed(a, edge, c, b)?;
+            return self.spmm_streamed(T::ONE, &Csr::new(a.pattern().clone(), edges)?, d, T::ZERO, e);
+        }
         let (device_b, device_d) = (self.mat(b)?, self.mat(d)?);
         for rows in self.row_parts(a, c.cols() + d.cols())? {
             let part = self.csr(&rows_of(a, &rows)?)?;
@@ -105,6 +145,40 @@ impl Gpu {
             out.download(block(&mut e, &rows, &(0..d.cols()))?)?;
         }
         Ok(())
+    }
+
+    /// f(C_i . B_j, a_ij) for the nonzeros (i, j) of A.
+    fn edges_streamed<T: DeviceScalar>(
+        &self,
+        a: &Csr<T>,
+        edge: impl DeviceEdge<T>,
+        c: MatRef<'_, T>,
+        b: MatRef<'_, T>,
+    ) -> Result<Vec<T>> {
+        let mut edges = vec![T::ZERO; a.nnz()];
+        self.sddmm_streamed(a, c, b, &mut edges)?;
+        let row_ptr = a.pattern().row_ptr();
+        // The values of A and of the edges: two numbers and no dense row for each nonzero.
+        for rows in self.row_parts(a, BLOCK)? {
+            let own = &mut edges[row_ptr[rows.start]..row_ptr[rows.end]];
+            let part = self.csr(&rows_of(a, &rows)?)?;
+            let mut values = part.new_values()?;
+            values.upload(own)?;
+            self.apply_edge(&part, edge.kind(), &mut values)?;
+            values.download(own)?;
+        }
+        Ok(edges)
+    }
+
+    /// Rows of a matrix of `cols` columns that a part of the free memory holds at a time.
+    fn row_tiles<T>(&self, rows: usize, cols: usize) -> Result<Vec<Range<usize>>> {
+        let room = (self.memory_left() / PARTS) as usize;
+        let most = room / size_of::<T>() / cols.next_multiple_of(BLOCK).max(1);
+        if most == 0 {
+            let detail = format!("{}: {room} bytes do not hold a row of {cols} columns", self.info().name);
+            return Err(Error::Device { detail });
+        }
+        Ok((0..rows).step_by(most).map(|s| s..(s + most).min(rows)).collect())
     }
 
     /// Columns of a matrix of `rows` rows that a part of the free memory holds at a time.
@@ -139,6 +213,21 @@ pub(crate) fn rows_of<T: DeviceScalar>(a: &Csr<T>, rows: &Range<usize>) -> Resul
     let row_ptr = row_ptr.iter().map(|p| p - start).collect();
     let pattern = Pattern::new(rows.len(), a.cols(), row_ptr, a.pattern().col_idx()[start..end].to_vec())?;
     Csr::new(pattern, a.values()[start..end].to_vec())
+}
+
+/// Some columns of a matrix as a matrix, and for each of its nonzeros which one of `a` it is.
+fn columns_of<T: DeviceScalar>(a: &Csr<T>, cols: &Range<usize>) -> Result<(Csr<T>, Vec<usize>)> {
+    let (row_ptr, idx) = (a.pattern().row_ptr(), a.pattern().col_idx());
+    let inside = |&p: &usize| cols.contains(&(idx[p] as usize));
+    let mut starts = vec![0];
+    let mut places = Vec::new();
+    for row in row_ptr.windows(2) {
+        places.extend((row[0]..row[1]).filter(inside));
+        starts.push(places.len());
+    }
+    let own = places.iter().map(|&p| idx[p] - cols.start as u32).collect();
+    let values = places.iter().map(|&p| a.values()[p]).collect();
+    Ok((Csr::new(Pattern::new(a.rows(), cols.len(), starts, own)?, values)?, places))
 }
 
 /// Some rows of a dense matrix.

@@ -81,8 +81,19 @@ impl Gpu {
     pub fn factors<T: DeviceScalar>(&self, factors: &[MatRef<'_, T>]) -> Result<GpuFactors<T>> {
         let rank = factors.first().map_or(0, |f| f.cols());
         let dims: Vec<usize> = factors.iter().map(|f| f.rows()).collect();
-        let mut made = GpuFactors { stack: self.zeros(dims.iter().sum(), rank)?, dims };
-        for (mode, &f) in factors.iter().enumerate() {
+        self.factors_but(factors.len(), &dims, factors, rank)
+    }
+
+    /// The factor matrices of a tensor of `dims`, that of mode `skip` left as zeros.
+    pub(crate) fn factors_but<T: DeviceScalar>(
+        &self,
+        skip: usize,
+        dims: &[usize],
+        factors: &[MatRef<'_, T>],
+        rank: usize,
+    ) -> Result<GpuFactors<T>> {
+        let mut made = GpuFactors { stack: self.zeros(dims.iter().sum(), rank)?, dims: dims.to_vec() };
+        for (mode, &f) in factors.iter().enumerate().filter(|&(mode, _)| mode != skip) {
             made.set(mode, f)?;
         }
         Ok(made)
@@ -367,7 +378,7 @@ impl HostTree {
 }
 
 /// Counting sort of items by row, stable: (start of each row, items).
-fn sort_items(count: usize, rows: usize, row_of: impl Fn(usize) -> usize) -> (Vec<usize>, Vec<u32>) {
+pub(crate) fn sort_items(count: usize, rows: usize, row_of: impl Fn(usize) -> usize) -> (Vec<usize>, Vec<u32>) {
     let mut row_ptr = vec![0; rows + 1];
     (0..count).for_each(|i| row_ptr[row_of(i) + 1] += 1);
     (0..rows).for_each(|r| row_ptr[r + 1] += row_ptr[r]);

@@ -1,27 +1,32 @@
-//! One operation shared between the processor and a Vulkan device (feature `vulkan`).
+//! One operation shared between the processor and a Vulkan device, or between two devices (feature `vulkan`).
 //!
-//! The rows of the output are cut in two by work, nonzeros plus one for each row: the device takes the first part, the processor
-//! the second, both at the same time. How much each takes is either given ([`Split::Static`]) or measured
-//! ([`Split::Adaptive`], the adaptive static scheme of "Exploring the Limits of Cross-Platform Sparse Tensor Processing"): a tenth of the work is timed, half of it on each
-//! side, the rest is cut by the two rates, and the rate is remembered with the matrix for the calls that follow.
+//! The output is cut in two by work: rows of a matrix, fibers and slices of a tensor, each of which weighs its nonzeros and one
+//! more. The device takes the first part, the processor (or the second device) the second, both at the same time. How much
+//! each takes is either given ([`Split::Static`]) or measured ([`Split::Adaptive`], the adaptive static scheme of "Exploring
+//! the Limits of Cross-Platform Sparse Tensor Processing"): a tenth of the work is timed, half of it on each side, the rest is
+//! cut by the two rates, and the rate is remembered with the operand for the calls that follow.
+//!
+//! A device that fails costs time, not the result: the processor computes its part again and stands in for it in all later
+//! calls. [`Hetero::failures`] has the reasons.
 
+mod elementwise;
 mod matrix;
+mod share;
+mod tensor;
 
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError};
 
 pub use matrix::HeteroCsr;
+pub use tensor::{HeteroFibers, HeteroTensor};
 
 use crate::cpu::Cpu;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 
-/// Share of the work that an adaptive run times, half of it on each side.
-const PROBE: f64 = 0.1;
-
 /// How the work is shared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Split {
-    /// The device takes this share of the work, from 0 to 1.
+    /// The (first) device takes this share of the work, from 0 to 1.
     Static(f64),
     /// By rates that the first call measures.
     Adaptive,
@@ -40,105 +45,69 @@ impl std::str::FromStr for Split {
     }
 }
 
-/// A processor and a device that work together.
+/// Executors that work together.
 #[derive(Debug)]
 pub struct Hetero {
     cpu: Cpu,
-    gpu: Gpu,
+    gpus: Vec<Gpu>,
     split: Split,
+    /// Why the device of each place is not used any more.
+    failed: Mutex<[Option<String>; 2]>,
 }
 
 impl Hetero {
-    /// Both executors with a way to share.
+    /// A device and the processor.
     ///
     /// # Errors
     /// [`Error::Argument`] for a share outside 0 to 1.
     pub fn new(cpu: Cpu, gpu: Gpu, split: Split) -> Result<Self> {
+        Self::of(cpu, vec![gpu], split)
+    }
+
+    /// Two devices; the processor stands in for one that fails.
+    ///
+    /// # Errors
+    /// As [`Hetero::new`].
+    pub fn pair(cpu: Cpu, first: Gpu, second: Gpu, split: Split) -> Result<Self> {
+        Self::of(cpu, vec![first, second], split)
+    }
+
+    fn of(cpu: Cpu, gpus: Vec<Gpu>, split: Split) -> Result<Self> {
         if let Split::Static(share) = split
             && !(0.0..=1.0).contains(&share)
         {
             return Err(Error::argument("share", format!("{share} is not from 0 to 1")));
         }
-        Ok(Self { cpu, gpu, split })
+        Ok(Self { cpu, gpus, split, failed: Mutex::default() })
     }
 
-    /// The processor's side.
+    /// The processor.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
     }
 
-    /// The device's side.
+    /// The (first) device.
     pub fn gpu(&self) -> &Gpu {
-        &self.gpu
+        &self.gpus[0]
     }
-}
 
-/// The first row at which `share` of the work in rows `first ..` is done: rows are weighed by their nonzeros plus one.
-fn cut(row_ptr: &[usize], first: usize, share: f64) -> usize {
-    let rows = row_ptr.len() - 1;
-    let work = |i: usize| row_ptr[i] - row_ptr[first] + (i - first);
-    let wanted = share * work(rows) as f64;
-    let mut found = first;
-    // The largest row with no more than the wanted work before it.
-    let (mut low, mut high) = (first, rows);
-    while low <= high {
-        let middle = low.midpoint(high);
-        if work(middle) as f64 <= wanted {
-            found = middle;
-            low = middle + 1;
-        } else if middle == 0 {
-            break;
-        } else {
-            high = middle - 1;
+    /// Why devices are not used any more, in words: empty as long as none has failed.
+    pub fn failures(&self) -> Vec<String> {
+        self.failed().iter().flatten().cloned().collect()
+    }
+
+    fn failed(&self) -> std::sync::MutexGuard<'_, [Option<String>; 2]> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a device's failure note, and any other error for the caller.
+    fn give_up(&self, device: usize, error: Error) -> Result<()> {
+        match error {
+            Error::Device { detail } | Error::Unavailable { detail, .. } => {
+                self.failed()[device] = Some(detail);
+                Ok(())
+            }
+            other => Err(other),
         }
-    }
-    found
-}
-
-/// The device's share by the two rates: `work / seconds` of each. An even one where nothing was measured.
-fn share_by_rates(device: (usize, f64), processor: (usize, f64)) -> f64 {
-    let rate = |(work, seconds): (usize, f64)| work as f64 / seconds.max(1e-9);
-    let (d, p) = (rate(device), rate(processor));
-    if d + p > 0.0 { d / (d + p) } else { 0.5 }
-}
-
-/// Runs both at the same time: the device's side on a thread of its own. Returns the seconds of each.
-fn both(device: impl FnOnce() -> Result<()> + Send, processor: impl FnOnce() -> Result<()>) -> Result<(f64, f64)> {
-    fn timed(f: impl FnOnce() -> Result<()>) -> Result<f64> {
-        let start = Instant::now();
-        f()?;
-        Ok(start.elapsed().as_secs_f64())
-    }
-    std::thread::scope(|scope| {
-        let device = scope.spawn(|| timed(device));
-        let processor = timed(processor);
-        let device = device.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok((device?, processor?))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cuts_by_work() {
-        // Work before each row: 0, 11, 12, 13, 24.
-        let row_ptr = [0, 10, 10, 10, 20];
-        assert_eq!(cut(&row_ptr, 0, 0.0), 0);
-        assert_eq!(cut(&row_ptr, 0, 0.5), 2);
-        assert_eq!(cut(&row_ptr, 0, 1.0), 4);
-        assert_eq!(cut(&row_ptr, 1, 0.5), 3);
-        assert_eq!(cut(&row_ptr, 4, 0.5), 4);
-        assert_eq!(cut(&[0], 0, 0.5), 0);
-    }
-
-    #[test]
-    fn shares_follow_rates() {
-        assert_eq!(share_by_rates((100, 1.0), (100, 3.0)), 0.75);
-        assert_eq!(share_by_rates((0, 1.0), (0, 1.0)), 0.5);
-        assert!("1.5".parse::<Split>().is_err() && "fast".parse::<Split>().is_err());
-        assert_eq!("adaptive".parse(), Ok(Split::Adaptive));
-        assert_eq!("0.25".parse(), Ok(Split::Static(0.25)));
     }
 }

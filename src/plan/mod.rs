@@ -7,6 +7,7 @@ mod matrix;
 mod mttkrp;
 mod occupancy;
 mod partition;
+mod share;
 mod stats;
 
 pub use device::{DeviceShape, DeviceTasks, RowChunk, Team, device_mttkrp_format};
@@ -14,4 +15,5 @@ pub use matrix::{Op, Path, Plan, PlanOptions};
 pub use mttkrp::{ModePlan, MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
 pub use occupancy::{MAX_THREADS_PER_ROW, threads_per_row};
 pub use partition::{Task, blocks, by_nonzeros};
+pub use share::{PROBE, cut_by_share, share_by_rates};
 pub use stats::Stats;

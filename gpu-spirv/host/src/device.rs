@@ -1,12 +1,13 @@
 //! The logical device: queues, memory and the pipeline cache.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ash::{ext, vk};
 use gpu_allocator::vulkan::{Allocator, AllocatorCreateDesc};
+use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 use crate::instance::Instance;
@@ -25,6 +26,11 @@ pub struct DeviceOptions {
     pub memory_limit: Option<u64>,
     /// Bytes that a kernel may see of one buffer, if less than the device allows.
     pub range_limit: Option<u64>,
+    /// Copies go through staging memory and the transfer queue even where the processor can write the device's memory.
+    pub always_stage: bool,
+    /// The submission with this number, counted from 0, and all later ones fail as those of a lost device do: for tests of
+    /// what a program does then.
+    pub lose_at: Option<u64>,
 }
 
 impl Default for DeviceOptions {
@@ -36,6 +42,8 @@ impl Default for DeviceOptions {
             cache_dir: default_cache_dir(),
             memory_limit: None,
             range_limit: None,
+            always_stage: false,
+            lose_at: None,
         }
     }
 }
@@ -63,6 +71,7 @@ pub(crate) struct Shared {
     // `None` only while dropping.
     allocator: Mutex<Option<Allocator>>,
     used: AtomicU64,
+    submitted: AtomicU64,
     dead: AtomicBool,
     instance: Arc<Instance>,
 }
@@ -150,6 +159,7 @@ impl Device {
             pipeline_cache: vk::PipelineCache::null(),
             allocator: Mutex::new(Some(allocator)),
             used: AtomicU64::new(0),
+            submitted: AtomicU64::new(0),
             dead: AtomicBool::new(false),
             instance: instance.clone(),
             info,
@@ -207,6 +217,18 @@ impl Shared {
         }
     }
 
+    /// Sends complete commands to a queue whose guard the caller holds.
+    pub(crate) fn submit(&self, queue: vk::Queue, commands: vk::CommandBuffer, fence: vk::Fence) -> Result<()> {
+        let number = self.submitted.fetch_add(1, Ordering::Relaxed);
+        if self.options.lose_at.is_some_and(|at| number >= at) {
+            return Err(self.failed("vkQueueSubmit")(vk::Result::ERROR_DEVICE_LOST));
+        }
+        let commands = [commands];
+        let submit = [vk::SubmitInfo::default().command_buffers(&commands)];
+        // SAFETY: the queue is guarded, the command buffer complete, the fence unsignalled: the caller's promises.
+        unsafe { self.raw.queue_submit(queue, &submit, fence) }.map_err(self.failed("vkQueueSubmit"))
+    }
+
     /// The device did not answer in time: it may still be running, so nothing it uses may be freed.
     pub(crate) fn give_up(&self) -> Error {
         self.dead.store(true, Ordering::Relaxed);
@@ -258,11 +280,11 @@ impl Shared {
         Some(self.options.cache_dir.as_ref()?.join(format!("pipelines-{id}.bin")))
     }
 
-    /// Opens the pipeline cache, from the file when there is one that the driver takes.
+    /// Opens the pipeline cache, from the file when there is one that is whole and that the driver takes.
     fn open_cache(&mut self) -> Result<()> {
-        let stored = self.cache_file().and_then(|f| std::fs::read(f).ok()).unwrap_or_default();
+        let stored = self.cache_file().and_then(|f| read_checked(&f)).unwrap_or_default();
         let info = vk::PipelineCacheCreateInfo::default().initial_data(&stored);
-        // SAFETY: the device is live; drivers check the data's header and ignore what is not theirs.
+        // SAFETY: the device is live; the data are what this driver once gave, to the last bit.
         let made = unsafe { self.raw.create_pipeline_cache(&info, None) };
         // SAFETY: as above, without data.
         let made =
@@ -278,16 +300,26 @@ impl Shared {
         let data = unsafe { self.raw.get_pipeline_cache_data(self.pipeline_cache) }.ok()?;
         std::fs::create_dir_all(file.parent()?).ok()?;
         let fresh = file.with_extension(format!("{}.new", std::process::id()));
-        std::fs::write(&fresh, data).ok()?;
+        std::fs::write(&fresh, [&Sha256::digest(&data)[..], &data].concat()).ok()?;
         std::fs::rename(&fresh, &file).ok()
     }
+}
+
+/// What follows the checksum at the head of a file, if it is what the checksum says: drivers trust what they are given.
+fn read_checked(file: &Path) -> Option<Vec<u8>> {
+    const LEN: usize = 32;
+    let mut bytes = std::fs::read(file).ok()?;
+    let data = bytes.split_off(LEN.min(bytes.len()));
+    (Sha256::digest(&data)[..] == bytes[..]).then_some(data)
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.is_dead() {
-            // Work may still be running on it: freeing would be worse than leaving the rest to the system.
+            // Work may still be running on it: freeing would be worse than leaving the rest to the system. The instance goes
+            // with its last device, so it must stay as well.
             std::mem::forget(self.allocator().take());
+            std::mem::forget(self.instance.clone());
             return;
         }
         self.save_cache();

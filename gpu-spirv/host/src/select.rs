@@ -122,24 +122,7 @@ impl Instance {
     /// [`Error::NoDevice`] when none answers, [`Error::Feature`] when the one that does lacks something.
     pub fn choose(&self, choice: &Choice) -> Result<DeviceInfo> {
         let all = self.devices()?;
-        let found = match choice {
-            Choice::Best => all.first(),
-            Choice::Index(i) => all.get(*i),
-            Choice::Name(part) => all.iter().find(|d| d.name.to_lowercase().contains(&part.to_lowercase())),
-        };
-        let Some(found) = found else {
-            let names: Vec<_> = all.iter().enumerate().map(|(i, d)| format!("{i}: {}", d.name)).collect();
-            let there = if names.is_empty() { "there is none".to_owned() } else { names.join(", ") };
-            return Err(Error::NoDevice(match choice {
-                Choice::Best => there,
-                Choice::Index(i) => format!("index {i} of {there}"),
-                Choice::Name(n) => format!("\"{n}\" among {there}"),
-            }));
-        };
-        match found.missing.is_empty() {
-            true => Ok(found.clone()),
-            false => Err(Error::Feature { device: found.name.clone(), feature: found.missing.join(", ") }),
-        }
+        pick(&all, choice).cloned()
     }
 
     /// What the driver says of a device; `None` for one without a compute queue.
@@ -208,28 +191,19 @@ impl Instance {
         } else {
             v11.subgroup_size
         };
-        let mut missing = Vec::new();
-        let mut need = |ok: bool, name| {
-            if !ok {
-                missing.push(name);
-            }
-        };
-        need(core12, "Vulkan 1.2");
-        need(v12f.vulkan_memory_model != 0, "vulkanMemoryModel");
-        need(size_control && sizef.subgroup_size_control != 0, "subgroupSizeControl");
-        need(size_control && sizef.compute_full_subgroups != 0, "computeFullSubgroups");
-        need(
-            size.required_subgroup_size_stages.contains(vk::ShaderStageFlags::COMPUTE),
-            "requiredSubgroupSizeStages: compute",
-        );
-        need(v11.subgroup_supported_operations.contains(vk::SubgroupFeatureFlags::ARITHMETIC), "subgroup arithmetic");
-        need(v11.subgroup_supported_operations.contains(vk::SubgroupFeatureFlags::SHUFFLE), "subgroup shuffle");
-        need(subgroup >= sparsimd_gpu_abi::MIN_TEAM, "subgroups of at least 4 invocations");
-        need(subgroup <= sparsimd_gpu_abi::WORKGROUP, "subgroups of at most 128 invocations");
         let limits = basic.limits;
-        need(limits.max_compute_work_group_invocations >= sparsimd_gpu_abi::WORKGROUP, "workgroups of 128 invocations");
-        need(limits.max_per_stage_descriptor_storage_buffers >= 12, "12 storage buffers in a kernel");
-        need(limits.max_push_constants_size >= 128, "128 bytes of push constants");
+        let offer = Offer {
+            vulkan12: core12,
+            memory_model: v12f.vulkan_memory_model != 0,
+            size_control: size_control && sizef.subgroup_size_control != 0,
+            full_subgroups: size_control && sizef.compute_full_subgroups != 0,
+            sized_stages: size.required_subgroup_size_stages,
+            operations: v11.subgroup_supported_operations,
+            subgroup,
+            invocations: limits.max_compute_work_group_invocations,
+            storage_buffers: limits.max_per_stage_descriptor_storage_buffers,
+            push_bytes: limits.max_push_constants_size,
+        };
         // SAFETY: as above.
         let memory = unsafe { self.raw.get_physical_device_memory_properties(raw) };
         let local = memory
@@ -282,7 +256,7 @@ impl Instance {
             atomic_add_f32: atomics && atomicf.shader_buffer_float32_atomic_add != 0,
             transfer_queue: own_transfer.is_some(),
             timestamp_ns: ticks.then_some(f64::from(limits.timestamp_period)),
-            missing,
+            missing: offer.missing(),
             raw,
             compute_family,
             transfer_family: own_transfer.unwrap_or(compute_family),
@@ -290,5 +264,147 @@ impl Instance {
             core13,
             cache_id,
         })
+    }
+}
+
+/// The device among `all` that is meant.
+fn pick<'a>(all: &'a [DeviceInfo], choice: &Choice) -> Result<&'a DeviceInfo> {
+    let found = match choice {
+        Choice::Best => all.first(),
+        Choice::Index(i) => all.get(*i),
+        Choice::Name(part) => all.iter().find(|d| d.name.to_lowercase().contains(&part.to_lowercase())),
+    };
+    let Some(found) = found else {
+        let names: Vec<_> = all.iter().enumerate().map(|(i, d)| format!("{i}: {}", d.name)).collect();
+        let there = if names.is_empty() { "there is none".to_owned() } else { names.join(", ") };
+        return Err(Error::NoDevice(match choice {
+            Choice::Best => there,
+            Choice::Index(i) => format!("index {i} of {there}"),
+            Choice::Name(n) => format!("\"{n}\" among {there}"),
+        }));
+    };
+    match found.missing.is_empty() {
+        true => Ok(found),
+        false => Err(Error::Feature { device: found.name.clone(), feature: found.missing.join(", ") }),
+    }
+}
+
+/// What a device has of what the kernels need.
+#[derive(Clone)]
+struct Offer {
+    vulkan12: bool,
+    memory_model: bool,
+    size_control: bool,
+    full_subgroups: bool,
+    /// Stages whose subgroup size can be asked for.
+    sized_stages: vk::ShaderStageFlags,
+    /// Operations inside a subgroup.
+    operations: vk::SubgroupFeatureFlags,
+    /// The size that kernels will have.
+    subgroup: u32,
+    /// Invocations of a workgroup.
+    invocations: u32,
+    /// Storage buffers of a kernel.
+    storage_buffers: u32,
+    push_bytes: u32,
+}
+
+impl Offer {
+    /// What it lacks, in Vulkan's words.
+    fn missing(&self) -> Vec<&'static str> {
+        let needs = [
+            (self.vulkan12, "Vulkan 1.2"),
+            (self.memory_model, "vulkanMemoryModel"),
+            (self.size_control, "subgroupSizeControl"),
+            (self.full_subgroups, "computeFullSubgroups"),
+            (self.sized_stages.contains(vk::ShaderStageFlags::COMPUTE), "requiredSubgroupSizeStages: compute"),
+            (self.operations.contains(vk::SubgroupFeatureFlags::ARITHMETIC), "subgroup arithmetic"),
+            (self.operations.contains(vk::SubgroupFeatureFlags::SHUFFLE), "subgroup shuffle"),
+            (self.subgroup >= sparsimd_gpu_abi::MIN_TEAM, "subgroups of at least 4 invocations"),
+            (self.subgroup <= sparsimd_gpu_abi::WORKGROUP, "subgroups of at most 128 invocations"),
+            (self.invocations >= sparsimd_gpu_abi::WORKGROUP, "workgroups of 128 invocations"),
+            (self.storage_buffers >= 12, "12 storage buffers in a kernel"),
+            (self.push_bytes >= 128, "128 bytes of push constants"),
+        ];
+        needs.into_iter().filter(|(there, _)| !there).map(|(_, name)| name).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENOUGH: Offer = Offer {
+        vulkan12: true,
+        memory_model: true,
+        size_control: true,
+        full_subgroups: true,
+        sized_stages: vk::ShaderStageFlags::COMPUTE,
+        operations: vk::SubgroupFeatureFlags::from_raw(
+            vk::SubgroupFeatureFlags::ARITHMETIC.as_raw() | vk::SubgroupFeatureFlags::SHUFFLE.as_raw(),
+        ),
+        subgroup: 32,
+        invocations: 1024,
+        storage_buffers: 12,
+        push_bytes: 128,
+    };
+
+    fn named(name: &str, offer: &Offer) -> DeviceInfo {
+        DeviceInfo {
+            name: name.to_owned(),
+            kind: Kind::Discrete,
+            api: (1, 3),
+            driver: String::new(),
+            subgroup: offer.subgroup,
+            memory: 1 << 30,
+            max_range: 1 << 27,
+            max_allocation: 1 << 30,
+            shared_memory: 1 << 15,
+            max_groups: [65535; 3],
+            offset_alignment: 16,
+            resident_subgroups: None,
+            float64: false,
+            atomic_add_f32: false,
+            transfer_queue: false,
+            timestamp_ns: None,
+            missing: offer.missing(),
+            raw: vk::PhysicalDevice::null(),
+            compute_family: 0,
+            transfer_family: 0,
+            has_budget: false,
+            core13: true,
+            cache_id: [0; 16],
+        }
+    }
+
+    #[test]
+    fn a_device_that_lacks_something_is_refused_with_its_name_and_the_feature() {
+        let cases: [(Offer, &str); 6] = [
+            (Offer { operations: vk::SubgroupFeatureFlags::ARITHMETIC, ..ENOUGH }, "subgroup shuffle"),
+            (Offer { operations: vk::SubgroupFeatureFlags::SHUFFLE, ..ENOUGH }, "subgroup arithmetic"),
+            (Offer { subgroup: 2, ..ENOUGH }, "subgroups of at least 4 invocations"),
+            (Offer { subgroup: 256, ..ENOUGH }, "subgroups of at most 128 invocations"),
+            (Offer { memory_model: false, ..ENOUGH }, "vulkanMemoryModel"),
+            (Offer { sized_stages: vk::ShaderStageFlags::VERTEX, ..ENOUGH }, "requiredSubgroupSizeStages: compute"),
+        ];
+        for (offer, feature) in cases {
+            assert_eq!(offer.missing(), [feature]);
+            let all = [named("Some GPU", &offer)];
+            let error = pick(&all, &Choice::Best).unwrap_err();
+            assert_eq!(error.to_string(), format!("Some GPU: needs {feature}"));
+        }
+        assert!(ENOUGH.missing().is_empty());
+    }
+
+    #[test]
+    fn devices_are_found_by_index_and_by_a_part_of_their_name() {
+        let all = [named("First Card", &ENOUGH), named("Second Card", &ENOUGH)];
+        let name = |choice: &str| pick(&all, &choice.parse().unwrap()).map(|d| d.name.clone());
+        assert_eq!(name("").unwrap(), "First Card");
+        assert_eq!(name("1").unwrap(), "Second Card");
+        assert_eq!(name("second").unwrap(), "Second Card");
+        assert_eq!(name("2").unwrap_err().to_string(), "no device: index 2 of 0: First Card, 1: Second Card");
+        assert!(name("third").unwrap_err().to_string().contains("\"third\" among"));
+        assert!(pick(&[], &Choice::Best).unwrap_err().to_string().contains("there is none"));
     }
 }

@@ -118,8 +118,6 @@ impl Commands {
         let shared = &self.shared;
         // SAFETY: the command buffer is recording.
         unsafe { shared.raw.end_command_buffer(self.raw) }.map_err(shared.failed("vkEndCommandBuffer"))?;
-        let raw = [self.raw];
-        let submit = [vk::SubmitInfo::default().command_buffers(&raw)];
         {
             let queue = if self.transfer { &shared.transfer } else { &shared.compute };
             let compute;
@@ -132,8 +130,7 @@ impl Commands {
                 transfer = queue.lock().unwrap_or_else(PoisonError::into_inner);
                 *transfer
             };
-            // SAFETY: the queue is guarded, the command buffer complete, the fence unsignalled.
-            unsafe { shared.raw.queue_submit(queue, &submit, self.fence) }.map_err(shared.failed("vkQueueSubmit"))?;
+            shared.submit(queue, self.raw, self.fence)?;
         }
         let limit = u64::try_from(shared.options.time_limit.as_nanos()).unwrap_or(u64::MAX);
         let fence = [self.fence];
@@ -309,7 +306,7 @@ impl Stream {
         check_fit(shared, buffer, first, len)?;
         let size = size_of::<T>();
         self.copied[0].fetch_add((len * size) as u64, Ordering::Relaxed);
-        if let Some(memory) = buffer.inner.mapped_mut() {
+        if let Some(memory) = buffer.inner.mapped_mut().filter(|_| !shared.options.always_stage) {
             fill(0, bytemuck::cast_slice_mut(&mut memory[first * size..(first + len) * size]));
             return Ok(());
         }
@@ -353,7 +350,8 @@ impl Stream {
         let size = size_of::<T>();
         self.copied[1].fetch_add((len * size) as u64, Ordering::Relaxed);
         // Uncached memory is read many times slower than a staged copy.
-        if let Some(memory) = buffer.inner.mapped().filter(|_| buffer.inner.is_cached()) {
+        if let Some(memory) = buffer.inner.mapped().filter(|_| !shared.options.always_stage && buffer.inner.is_cached())
+        {
             take(0, bytemuck::cast_slice(&memory[first * size..(first + len) * size]));
             return Ok(());
         }

@@ -9,7 +9,7 @@ use sparsimd::ops::Arithmetic;
 use sparsimd::plan::MttkrpFormat;
 use sparsimd::{CooTensor, Cpu, Csr, Error, MatMut, MatRef, Result, Scalar};
 
-use super::{DeviceName, Ran};
+use super::{DeviceName, Place, Ran};
 use crate::cli::matrix::{Common, Measured};
 use crate::cli::timing::Times;
 
@@ -54,8 +54,8 @@ pub enum TensorDevice {}
 
 impl TensorDevice {
     /// `None` for the processor, an error for anything else.
-    pub fn open(name: &DeviceName) -> Result<Option<Self>> {
-        if *name == DeviceName::Cpu { Ok(None) } else { absent() }
+    pub fn open(place: &Place, _: &Cpu) -> Result<Option<Self>> {
+        if place.device == DeviceName::Cpu { Ok(None) } else { absent() }
     }
 
     /// Where the operations ran.
@@ -93,7 +93,7 @@ impl TensorDevice {
     }
 
     /// A tensor for MTTKRP.
-    pub fn prepare<T: Scalar>(&self, _: &CooTensor<T>, _: Option<MttkrpFormat>) -> Result<(Absent, f64)> {
+    pub fn prepare<T: Scalar>(&self, _: &CooTensor<T>, _: usize, _: Option<MttkrpFormat>) -> Result<(Absent, f64)> {
         match *self {}
     }
 
@@ -101,7 +101,7 @@ impl TensorDevice {
     pub fn mttkrp<T: Scalar>(
         &mut self,
         _: Option<usize>,
-        _: &Absent,
+        _: &mut Absent,
         _: &[MatRef<'_, T>],
         _: usize,
         _: MatMut<'_, T>,

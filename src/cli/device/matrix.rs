@@ -1,205 +1,131 @@
 //! The matrix operations on a Vulkan device, alone or beside the processor.
 
-use std::time::Instant;
-
-use serde::Serialize;
 use sparsimd::edge::{self, Edge};
-use sparsimd::gpu::{self, Choice, DeviceEdge, DeviceInfo, DeviceScalar, Gpu};
-use sparsimd::hetero::{Hetero, HeteroCsr, Split};
+use sparsimd::gpu::{self, DeviceEdge, DeviceScalar, Gpu};
+use sparsimd::hetero::{Hetero, HeteroCsr};
 use sparsimd::io::{Matrix, write_mtx, write_mtx_dense};
 use sparsimd::plan::Path;
 use sparsimd::{Cpu, Csr, Error, Mat, Result, reference};
 
-use super::{DeviceName, Ran};
+use super::Ran;
+use super::executor::{Devices, timed};
 use crate::cli::matrix::{Common, EdgeName, Measured, dense_bytes, sparse_bytes};
 use crate::cli::timing::{Check, Times};
 
-/// A device with what matters of its limits and features.
-#[derive(Serialize)]
-pub struct Device {
-    name: String,
-    kind: String,
-    vulkan: String,
-    driver: String,
-    subgroup: u32,
-    resident_subgroups: Option<u32>,
-    memory_bytes: u64,
-    max_buffer_range: u64,
-    max_allocation: u64,
-    workgroup_memory: u32,
-    float64: bool,
-    atomic_add_f32: bool,
-    transfer_queue: bool,
-    timestamps: bool,
-    missing: Vec<&'static str>,
+/// How often and where an operation runs, and on which matrix.
+struct Job<'a, T: DeviceScalar> {
+    devices: Devices,
+    args: &'a Common,
+    a: &'a Csr<T>,
 }
 
-/// The devices, the preferred ones first.
-pub fn devices() -> Result<Vec<Device>> {
-    Ok(Gpu::devices()?.into_iter().map(Device::from).collect())
-}
-
-impl From<DeviceInfo> for Device {
-    fn from(d: DeviceInfo) -> Self {
-        Self {
-            kind: d.kind.to_string(),
-            vulkan: format!("{}.{}", d.api.0, d.api.1),
-            driver: d.driver,
-            subgroup: d.subgroup,
-            resident_subgroups: d.resident_subgroups,
-            memory_bytes: d.memory,
-            max_buffer_range: d.max_range,
-            max_allocation: d.max_allocation,
-            workgroup_memory: d.shared_memory,
-            float64: d.float64,
-            atomic_add_f32: d.atomic_add_f32,
-            transfer_queue: d.transfer_queue,
-            timestamps: d.timestamp_ns.is_some(),
-            missing: d.missing,
-            name: d.name,
-        }
-    }
-}
-
-impl Device {
-    /// In words, one line.
-    pub fn text(&self) -> String {
-        let usable = match self.missing.is_empty() {
-            true => String::new(),
-            false => format!("; not usable, lacks {}", self.missing.join(", ")),
-        };
-        format!(
-            "{} ({}, Vulkan {}, {}): {:.1} GiB, subgroups of {}, {} MiB of a buffer at a time{}{}{usable}",
-            self.name,
-            self.kind,
-            self.vulkan,
-            self.driver,
-            self.memory_bytes as f64 / (1u64 << 30) as f64,
-            self.subgroup,
-            self.max_buffer_range >> 20,
-            if self.float64 { ", f64" } else { "" },
-            if self.atomic_add_f32 { ", f32 atomics" } else { "" },
-        )
-    }
-}
-
-/// Times of the runs, and what the device says of one of them.
+/// Times of the runs, and what the devices say of one of them.
 struct Timed {
+    plan: String,
+    prepare_s: f64,
     times: Times,
     kernel_s: Option<f64>,
     upload_s: f64,
     download_s: f64,
 }
 
-/// What runs the operation.
-enum Executor {
-    Gpu(Gpu),
-    Both(Box<Hetero>),
-}
-
-impl Executor {
-    fn open(args: &Common, cpu: &Cpu) -> Result<Self> {
-        match &args.device {
-            DeviceName::Hetero(split) => {
-                let split = split.parse::<Split>().map_err(|detail| Error::Argument { name: "device", detail })?;
-                Ok(Self::Both(Box::new(Hetero::new(cpu.clone(), Gpu::new()?, split)?)))
-            }
-            DeviceName::Gpu(which) => {
-                let choice = which.parse::<Choice>().unwrap_or_default();
-                Ok(Self::Gpu(Gpu::open(choice)?))
-            }
-            DeviceName::Cpu => Err(Error::Argument { name: "device", detail: "the processor is none".to_owned() }),
+impl<'a, T: DeviceScalar> Job<'a, T> {
+    fn new(args: &'a Common, cpu: &Cpu, a: &'a Csr<T>) -> Result<Self> {
+        match Devices::open(&args.place, cpu)? {
+            Some(devices) => Ok(Self { devices, args, a }),
+            None => Err(Error::Argument { name: "device", detail: "the processor is none".to_owned() }),
         }
     }
 
-    fn gpu(&self) -> &Gpu {
-        match self {
-            Self::Gpu(gpu) => gpu,
-            Self::Both(both) => both.gpu(),
+    /// Runs an operation: `resident` uploads the operands and runs once, `again` runs on what that left on the device, and
+    /// `download` fetches the result; where the operands do not fit the device together, `streamed` does all of that; `both` runs on
+    /// both sides.
+    fn run<R, O>(
+        &self,
+        out: &mut O,
+        op: &'static str,
+        resident: impl FnOnce(&Gpu) -> Result<R>,
+        mut again: impl FnMut(&Gpu, &mut R) -> Result<()>,
+        download: impl FnOnce(&R, &mut O) -> Result<()>,
+        mut streamed: impl FnMut(&Gpu, &mut O) -> Result<()>,
+        mut both: impl FnMut(&Hetero, &mut HeteroCsr<T>, &mut O) -> Result<()>,
+    ) -> Result<Timed> {
+        let gpu = self.devices.gpu();
+        let name = &gpu.info().name;
+        match &self.devices {
+            Devices::One(_) => match timed(|| resident(gpu)) {
+                Ok((mut operands, prepare_s)) => {
+                    let uploaded = gpu.take_times();
+                    let mut done = self.measure(prepare_s, || again(gpu, &mut operands))?;
+                    download(&operands, out)?;
+                    // The operands came once, before the runs, and the result goes once, after them.
+                    (done.upload_s, done.download_s) = (uploaded.upload_s, gpu.take_times().download_s);
+                    done.plan = format!("{} nonzeros on {name}, subgroups of {}", self.a.nnz(), gpu.info().subgroup);
+                    Ok(done)
+                }
+                Err(Error::Device { detail }) => {
+                    let mut done = self.measure(0.0, || streamed(gpu, out))?;
+                    done.plan = format!("operands pass through {name} in parts: {detail}");
+                    Ok(done)
+                }
+                Err(other) => Err(other),
+            },
+            Devices::Both(hetero) => {
+                let mut shared = HeteroCsr::new(self.a.clone());
+                let (_, prepare_s) = timed(|| both(hetero, &mut shared, out))?;
+                let mut done = self.measure(prepare_s, || both(hetero, &mut shared, out))?;
+                let share = shared.share(op).map(|s| format!("{:.1} % by measured rates", 100.0 * s));
+                done.plan = format!("share of {name}: {}", share.as_deref().unwrap_or("as given"));
+                self.devices.note_failures();
+                Ok(done)
+            }
         }
     }
 
-    /// Times `run`, and what the device says of it.
-    fn measure(&self, args: &Common, mut run: impl FnMut() -> Result<()>) -> Result<Timed> {
-        let before = self.gpu().take_times();
+    /// Times `run`, and what the device says of the last run and of the shortest in kernels.
+    fn measure(&self, prepare_s: f64, mut run: impl FnMut() -> Result<()>) -> Result<Timed> {
+        self.devices.gpu().take_times();
         let mut kernel_s: Option<f64> = None;
         let mut last = gpu::Times::default();
-        let times = Times::measure(args.repeat, || {
+        let times = Times::measure(self.args.repeat, || {
             run()?;
-            last = self.gpu().take_times();
-            // The shortest run's, as the speed is.
+            last = self.devices.gpu().take_times();
             kernel_s = match (kernel_s, last.kernel_s) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
             Ok(())
         })?;
-        // Operands of a device alone were uploaded before; those of both are with each run.
-        let upload_s = match self {
-            Self::Gpu(_) => before.upload_s,
-            Self::Both(_) => last.upload_s,
-        };
-        Ok(Timed { times, kernel_s, upload_s, download_s: last.download_s })
+        let (upload_s, download_s) = (last.upload_s, last.download_s);
+        Ok(Timed { plan: String::new(), prepare_s, times, kernel_s, upload_s, download_s })
     }
 
-    fn report<T: DeviceScalar>(
-        &self,
-        a: &Csr<T>,
-        prepare_s: f64,
-        share: Option<f64>,
-        timed: Timed,
-        check: Check,
-        (flops, bytes): (f64, f64),
-    ) -> Measured {
-        let Timed { times, kernel_s, upload_s, download_s } = timed;
-        // A device alone gives its result once, after the runs.
-        let download_s = download_s + self.gpu().take_times().download_s;
-        let name = &self.gpu().info().name;
-        let plan = match self {
-            Self::Gpu(gpu) => {
-                format!("{} nonzeros on {name}, subgroups of {}", a.nnz(), gpu.info().subgroup)
-            }
-            Self::Both(_) => {
-                let share = share.map_or("as given".to_owned(), |s| format!("{:.1} % by measured rates", 100.0 * s));
-                format!("share of {name}: {share}")
-            }
-        };
-        let device = match self {
-            Self::Gpu(_) => name.clone(),
-            Self::Both(_) => format!("cpu + {name}"),
-        };
-        let ran = Ran { device, kernel_s, upload_s: Some(upload_s), download_s: Some(download_s) };
+    fn report(&self, timed: Timed, check: Check, flops: f64, bytes: f64) -> Measured {
+        let Timed { plan, prepare_s, times, kernel_s, upload_s, download_s } = timed;
+        let ran = Ran { device: self.devices.name(), kernel_s, upload_s: Some(upload_s), download_s: Some(download_s) };
         Measured { plan, path: Path::Direct, prepare_s, times, check, flops, bytes, numa: None, ran }
     }
 }
 
-/// Times `f`.
-fn timed<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, f64)> {
-    let start = Instant::now();
-    let result = f()?;
-    Ok((result, start.elapsed().as_secs_f64()))
-}
-
 /// SpMM on a device.
 pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
-    let executor = Executor::open(args, cpu)?;
+    let job = Job::new(args, cpu, a)?;
     let b = args.operand::<T>(cpu, a.cols(), 1)?;
     let mut c = Mat::zeros(a.rows(), args.n)?;
-    let (prepare_s, share, times) = match &executor {
-        Executor::Gpu(gpu) => {
-            let ((ga, gb, mut gc), prepare_s) =
-                timed(|| Ok((gpu.csr(a)?, gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), args.n)?)))?;
-            let times = executor.measure(args, || gpu.spmm(T::ONE, &ga, &gb, T::ZERO, &mut gc))?;
-            gc.download(c.as_mut())?;
-            (prepare_s, None, times)
-        }
-        Executor::Both(both) => {
-            let mut shared = HeteroCsr::new(a.clone());
-            let (_, prepare_s) = timed(|| both.spmm(T::ONE, &mut shared, b.as_ref(), T::ZERO, c.as_mut()))?;
-            let times = executor.measure(args, || both.spmm(T::ONE, &mut shared, b.as_ref(), T::ZERO, c.as_mut()))?;
-            (prepare_s, shared.share("spmm"), times)
-        }
-    };
+    let (one, zero) = (T::ONE, T::ZERO);
+    let timed = job.run(
+        &mut c,
+        "spmm",
+        |gpu| {
+            let (a, b, mut c) = (gpu.csr(a)?, gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), args.n)?);
+            gpu.spmm(one, &a, &b, zero, &mut c)?;
+            Ok((a, b, c))
+        },
+        |gpu, (a, b, c)| gpu.spmm(one, a, b, zero, c),
+        |(_, _, on_device), c| on_device.download(c.as_mut()),
+        |gpu, c| gpu.spmm_streamed(one, a, b.as_ref(), zero, c.as_mut()),
+        |both, a, c| both.spmm(one, a, b.as_ref(), zero, c.as_mut()),
+    )?;
     let check = Check::when(args.verify, || {
         reference::spmm(T::ONE, a, b.as_ref(), T::ZERO, c.as_ref())?.deviation(c.as_ref())
     })?;
@@ -208,38 +134,40 @@ pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Mea
     }
     let flops = 2.0 * a.nnz() as f64 * args.n as f64;
     let bytes = sparse_bytes(a, true) + dense_bytes::<T>(a.rows() + a.cols(), args.n);
-    Ok(executor.report(a, prepare_s, share, times, check, (flops, bytes)))
+    Ok(job.report(timed, check, flops, bytes))
 }
 
 /// SDDMM on a device.
 pub fn sddmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
     let scaled = args.edge == EdgeName::Scale;
-    let executor = Executor::open(args, cpu)?;
+    let job = Job::new(args, cpu, a)?;
     let c = args.operand::<T>(cpu, a.rows(), 1)?;
     let b = args.operand::<T>(cpu, a.cols(), 2)?;
     let mut out = vec![T::ZERO; a.nnz()];
-    let (prepare_s, share, times) = match &executor {
-        Executor::Gpu(gpu) => {
-            let ((ga, gc, gb), prepare_s) = timed(|| Ok((gpu.csr(a)?, gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?)))?;
-            let mut values = ga.new_values()?;
-            let times = executor.measure(args, || match scaled {
-                true => gpu.sddmm_scaled(&ga, &gc, &gb, &mut values),
-                false => gpu.sddmm(&ga, &gc, &gb, &mut values),
-            })?;
-            values.download(&mut out)?;
-            (prepare_s, None, times)
-        }
-        Executor::Both(_) if scaled => {
-            let detail = "hetero has no scaled sddmm".to_owned();
-            return Err(Error::Argument { name: "edge", detail });
-        }
-        Executor::Both(both) => {
-            let mut shared = HeteroCsr::new(a.clone());
-            let (_, prepare_s) = timed(|| both.sddmm(&mut shared, c.as_ref(), b.as_ref(), &mut out))?;
-            let times = executor.measure(args, || both.sddmm(&mut shared, c.as_ref(), b.as_ref(), &mut out))?;
-            (prepare_s, shared.share("sddmm"), times)
-        }
+    let on_device = |gpu: &Gpu, a: &_, c: &_, b: &_, values: &mut _| match scaled {
+        true => gpu.sddmm_scaled(a, c, b, values),
+        false => gpu.sddmm(a, c, b, values),
     };
+    let timed = job.run(
+        &mut out,
+        if scaled { "sddmm_scaled" } else { "sddmm" },
+        |gpu| {
+            let (a, c, b) = (gpu.csr(a)?, gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?);
+            let mut values = a.new_values()?;
+            on_device(gpu, &a, &c, &b, &mut values)?;
+            Ok((a, c, b, values))
+        },
+        |gpu, (a, c, b, values)| on_device(gpu, a, c, b, values),
+        |(_, _, _, values), out| values.download(out),
+        |gpu, out| match scaled {
+            true => gpu.sddmm_scaled_streamed(a, c.as_ref(), b.as_ref(), out),
+            false => gpu.sddmm_streamed(a, c.as_ref(), b.as_ref(), out),
+        },
+        |both, a, out| match scaled {
+            true => both.sddmm_scaled(a, c.as_ref(), b.as_ref(), out),
+            false => both.sddmm(a, c.as_ref(), b.as_ref(), out),
+        },
+    )?;
     let check =
         Check::when(args.verify, || reference::sddmm(a, scaled, c.as_ref(), b.as_ref())?.deviation_of_values(&out))?;
     if let Some(path) = &args.out {
@@ -248,7 +176,7 @@ pub fn sddmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Me
     let flops = 2.0 * a.nnz() as f64 * args.n as f64;
     let dense = dense_bytes::<T>(a.rows() + a.cols(), args.n);
     let bytes = sparse_bytes(a, scaled) + dense + dense_bytes::<T>(a.nnz(), 1);
-    Ok(executor.report(a, prepare_s, share, times, check, (flops, bytes)))
+    Ok(job.report(timed, check, flops, bytes))
 }
 
 /// FusedMM on a device.
@@ -272,29 +200,25 @@ fn fused<T: DeviceScalar, F: Edge<T> + DeviceEdge<T>>(
     edge: F,
     wanted: reference::Edge<'_>,
 ) -> Result<Measured> {
-    let executor = Executor::open(args, cpu)?;
+    let job = Job::new(args, cpu, a)?;
     let c = args.operand::<T>(cpu, a.rows(), 1)?;
     let b = args.operand::<T>(cpu, a.cols(), 2)?;
     let d = args.operand::<T>(cpu, a.cols(), 3)?;
     let mut e = Mat::zeros(a.rows(), args.n)?;
-    let (prepare_s, share, times) = match &executor {
-        Executor::Gpu(gpu) => {
-            let ((ga, gc, gb, gd, mut ge), prepare_s) = timed(|| {
-                let dense = |m: &Mat<T>| gpu.mat(m.as_ref());
-                Ok((gpu.csr(a)?, dense(&c)?, dense(&b)?, dense(&d)?, gpu.zeros(a.rows(), args.n)?))
-            })?;
-            let times = executor.measure(args, || gpu.fusedmm(&ga, edge, &gc, &gb, &gd, &mut ge))?;
-            ge.download(e.as_mut())?;
-            (prepare_s, None, times)
-        }
-        Executor::Both(both) => {
-            let mut shared = HeteroCsr::new(a.clone());
-            let mut run = || both.fusedmm(&mut shared, edge, c.as_ref(), b.as_ref(), d.as_ref(), e.as_mut());
-            let (_, prepare_s) = timed(&mut run)?;
-            let times = executor.measure(args, run)?;
-            (prepare_s, shared.share("fusedmm"), times)
-        }
-    };
+    let timed = job.run(
+        &mut e,
+        "fusedmm",
+        |gpu| {
+            let dense = |m: &Mat<T>| gpu.mat(m.as_ref());
+            let (a, c, b, d, mut e) = (gpu.csr(a)?, dense(&c)?, dense(&b)?, dense(&d)?, gpu.zeros(a.rows(), args.n)?);
+            gpu.fusedmm(&a, edge, &c, &b, &d, &mut e)?;
+            Ok((a, c, b, d, e))
+        },
+        |gpu, (a, c, b, d, e)| gpu.fusedmm(a, edge, c, b, d, e),
+        |(.., on_device), e| on_device.download(e.as_mut()),
+        |gpu, e| gpu.fusedmm_streamed(a, edge, c.as_ref(), b.as_ref(), d.as_ref(), e.as_mut()),
+        |both, a, e| both.fusedmm(a, edge, c.as_ref(), b.as_ref(), d.as_ref(), e.as_mut()),
+    )?;
     let check = Check::when(args.verify, || {
         reference::fusedmm(a, wanted, c.as_ref(), b.as_ref(), d.as_ref())?.deviation(e.as_ref())
     })?;
@@ -303,5 +227,5 @@ fn fused<T: DeviceScalar, F: Edge<T> + DeviceEdge<T>>(
     }
     let flops = 4.0 * a.nnz() as f64 * args.n as f64;
     let bytes = sparse_bytes(a, F::USES_VALUES) + 2.0 * dense_bytes::<T>(a.rows() + a.cols(), args.n);
-    Ok(executor.report(a, prepare_s, share, times, check, (flops, bytes)))
+    Ok(job.report(timed, check, flops, bytes))
 }

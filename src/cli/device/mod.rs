@@ -3,6 +3,10 @@
 #[cfg(not(feature = "vulkan"))]
 mod absent;
 #[cfg(feature = "vulkan")]
+mod executor;
+#[cfg(feature = "vulkan")]
+mod list;
+#[cfg(feature = "vulkan")]
 mod matrix;
 #[cfg(feature = "vulkan")]
 mod tensor;
@@ -12,7 +16,9 @@ use serde::Serialize;
 #[cfg(not(feature = "vulkan"))]
 pub use absent::{Device, TensorDevice, devices, fusedmm, sddmm, spmm};
 #[cfg(feature = "vulkan")]
-pub use matrix::{Device, devices, fusedmm, sddmm, spmm};
+pub use list::{Device, devices};
+#[cfg(feature = "vulkan")]
+pub use matrix::{fusedmm, sddmm, spmm};
 /// An element type that operations of this build's devices have: without devices, any.
 #[cfg(not(feature = "vulkan"))]
 pub use sparsimd::Scalar as DeviceScalar;
@@ -49,6 +55,18 @@ impl std::str::FromStr for DeviceName {
             _ => Err("not cpu, gpu[:INDEX|:NAME] or hetero[:adaptive|:SHARE], SHARE from 0 to 1".to_owned()),
         }
     }
+}
+
+/// `--device` and `--device-memory`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Place {
+    /// Where it runs: cpu, gpu[:INDEX|:NAME] (a Vulkan device) or hetero[:adaptive|:SHARE] (both; SHARE of the work on the device)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: DeviceName,
+    /// MiB of the device's memory that may be used; larger operands of matrix operations pass through in parts [default: all
+    /// that is free]
+    #[arg(long, value_name = "MIB")]
+    pub device_memory: Option<u64>,
 }
 
 /// Where an operation ran, and what moving operands cost.

@@ -1,4 +1,4 @@
-//! CP-ALS with its MTTKRPs on a Vulkan device.
+//! CP-ALS with its MTTKRPs on a Vulkan device, or shared between two executors.
 //!
 //! The tensor and all factors stay in device memory. What the algorithm moves in a mode's turn is the least that the dense half on
 //! the processor (Gram matrices, a solve of R x R, normalisation) allows: the product comes back, the one factor that has
@@ -11,6 +11,7 @@ use crate::cpu::Cpu;
 use crate::dense::{Mat, MatRef};
 use crate::error::Result;
 use crate::gpu::{DeviceScalar, Gpu, GpuFactors, GpuMat, GpuTensor};
+use crate::hetero::{Hetero, HeteroTensor};
 
 /// What stays on the device between the turns of the modes.
 struct Resident<T> {
@@ -58,5 +59,28 @@ impl Gpu {
         let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
         let products = views.iter().map(|f| self.zeros(f.rows(), f.cols())).collect::<Result<_>>()?;
         Ok(Resident { factors: self.factors(&views)?, products, changed: 0 })
+    }
+}
+
+impl Hetero {
+    /// The CP decomposition of `tensor`, its MTTKRPs cut by slices between both sides: the same algorithm as [`Cpu::cp_als`], with
+    /// the same options and observer.
+    ///
+    /// # Errors
+    /// As [`Cpu::cp_als`]. A device that fails is replaced: see [`Hetero::failures`].
+    pub fn cp_als<T: DeviceScalar>(
+        &self,
+        tensor: &mut HeteroTensor<T>,
+        options: &CpOptions<T>,
+        mut observe: impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send,
+    ) -> Result<CpState<T>> {
+        let dims = tensor.tensor().dims().to_vec();
+        let norm_squared = tensor.tensor().values().iter().map(|x| x.to_f64() * x.to_f64()).sum();
+        let target = Target { dims: &dims, norm_squared };
+        let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
+            let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
+            self.mttkrp(tensor, &views, mode, out.as_mut())
+        };
+        decompose(self.cpu(), target, options, &mut mttkrp, &mut observe)
     }
 }

@@ -31,7 +31,7 @@ fn measure<T: Scalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> 
         if let Some(path) = &args.out {
             write_mtx(path, &Matrix::Values(Csr::new(a.pattern().clone(), out.to_vec())?))?;
         }
-        Ok(check)
+        Ok::<_, sparsimd::Error>(check)
     };
     let (times, check) = match ready {
         Ready::Whole(prepared) => {

@@ -184,7 +184,7 @@ fn pipelines_are_kept_on_disk_and_damage_does_no_harm() {
     for stored in [&whole[..], &whole[..whole.len() - 1], &whole[..7], &flipped, &[]] {
         std::fs::write(&file, stored).unwrap();
         run().unwrap();
-        assert_eq!(files(), [file.clone()]);
+        assert_eq!(files(), std::slice::from_ref(&file));
         assert!(std::fs::read(&file).unwrap().len() > 32);
     }
 }

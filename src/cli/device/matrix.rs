@@ -17,6 +17,8 @@ struct Job<'a, T: DeviceScalar> {
     devices: Devices,
     args: &'a Common,
     a: &'a Csr<T>,
+    /// The operation, as the library calls it.
+    op: &'static str,
 }
 
 /// Times of the runs, and what the devices say of one of them.
@@ -30,9 +32,9 @@ struct Timed {
 }
 
 impl<'a, T: DeviceScalar> Job<'a, T> {
-    fn new(args: &'a Common, cpu: &Cpu, a: &'a Csr<T>) -> Result<Self> {
+    fn new(op: &'static str, args: &'a Common, cpu: &Cpu, a: &'a Csr<T>) -> Result<Self> {
         match Devices::open(&args.place, cpu)? {
-            Some(devices) => Ok(Self { devices, args, a }),
+            Some(devices) => Ok(Self { devices, args, a, op }),
             None => Err(Error::Argument { name: "device", detail: "the processor is none".to_owned() }),
         }
     }
@@ -43,7 +45,6 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
     fn run<R, O>(
         &self,
         out: &mut O,
-        op: &'static str,
         resident: impl FnOnce(&Gpu) -> Result<R>,
         mut again: impl FnMut(&Gpu, &mut R) -> Result<()>,
         download: impl FnOnce(&R, &mut O) -> Result<()>,
@@ -74,7 +75,7 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
                 let mut shared = HeteroCsr::new(self.a.clone());
                 let (_, prepare_s) = timed(|| both(hetero, &mut shared, out))?;
                 let mut done = self.measure(prepare_s, || both(hetero, &mut shared, out))?;
-                let share = shared.share(op).map(|s| format!("{:.1} % by measured rates", 100.0 * s));
+                let share = shared.share(self.op).map(|s| format!("{:.1} % by measured rates", 100.0 * s));
                 done.plan = format!("share of {name}: {}", share.as_deref().unwrap_or("as given"));
                 self.devices.note_failures();
                 Ok(done)
@@ -109,13 +110,12 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
 
 /// SpMM on a device.
 pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
-    let job = Job::new(args, cpu, a)?;
+    let job = Job::new("spmm", args, cpu, a)?;
     let b = args.operand::<T>(cpu, a.cols(), 1)?;
     let mut c = Mat::zeros(a.rows(), args.n)?;
     let (one, zero) = (T::ONE, T::ZERO);
     let timed = job.run(
         &mut c,
-        "spmm",
         |gpu| {
             let (a, b, mut c) = (gpu.csr(a)?, gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), args.n)?);
             gpu.spmm(one, &a, &b, zero, &mut c)?;
@@ -140,7 +140,7 @@ pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Mea
 /// SDDMM on a device.
 pub fn sddmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
     let scaled = args.edge == EdgeName::Scale;
-    let job = Job::new(args, cpu, a)?;
+    let job = Job::new(if scaled { "sddmm_scaled" } else { "sddmm" }, args, cpu, a)?;
     let c = args.operand::<T>(cpu, a.rows(), 1)?;
     let b = args.operand::<T>(cpu, a.cols(), 2)?;
     let mut out = vec![T::ZERO; a.nnz()];
@@ -150,7 +150,6 @@ pub fn sddmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Me
     };
     let timed = job.run(
         &mut out,
-        if scaled { "sddmm_scaled" } else { "sddmm" },
         |gpu| {
             let (a, c, b) = (gpu.csr(a)?, gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?);
             let mut values = a.new_values()?;
@@ -200,14 +199,13 @@ fn fused<T: DeviceScalar, F: Edge<T> + DeviceEdge<T>>(
     edge: F,
     wanted: reference::Edge<'_>,
 ) -> Result<Measured> {
-    let job = Job::new(args, cpu, a)?;
+    let job = Job::new("fusedmm", args, cpu, a)?;
     let c = args.operand::<T>(cpu, a.rows(), 1)?;
     let b = args.operand::<T>(cpu, a.cols(), 2)?;
     let d = args.operand::<T>(cpu, a.cols(), 3)?;
     let mut e = Mat::zeros(a.rows(), args.n)?;
     let timed = job.run(
         &mut e,
-        "fusedmm",
         |gpu| {
             let dense = |m: &Mat<T>| gpu.mat(m.as_ref());
             let (a, c, b, d, mut e) = (gpu.csr(a)?, dense(&c)?, dense(&b)?, dense(&d)?, gpu.zeros(a.rows(), args.n)?);

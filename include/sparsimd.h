@@ -118,6 +118,41 @@ typedef uint32_t sparsimd_edge;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// How a tensor is stored for MTTKRP.
+enum sparsimd_tensor_format
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Whichever is expected to be fastest.
+  SPARSIMD_TENSOR_FORMAT_AUTO = 0,
+  // Coordinates.
+  SPARSIMD_TENSOR_FORMAT_COO = 1,
+  // Compressed sparse fibers, a tree for each mode.
+  SPARSIMD_TENSOR_FORMAT_CSF_ALL = 2,
+  // One tree for all modes.
+  SPARSIMD_TENSOR_FORMAT_CSF_ONE = 3,
+  // Two trees.
+  SPARSIMD_TENSOR_FORMAT_CSF_TWO = 4,
+  // Balanced trees, one for each mode.
+  SPARSIMD_TENSOR_FORMAT_BCSF = 5,
+  // Mixed-mode trees: every nonzero in one of them.
+  SPARSIMD_TENSOR_FORMAT_MMCSF = 6,
+  // Blocks of coordinates.
+  SPARSIMD_TENSOR_FORMAT_HICOO = 7,
+  // Coordinates in one integer.
+  SPARSIMD_TENSOR_FORMAT_ALTO = 8,
+  // Tiles, a copy for each mode.
+  SPARSIMD_TENSOR_FORMAT_TILED = 9,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum sparsimd_tensor_format sparsimd_tensor_format;
+#else
+typedef uint32_t sparsimd_tensor_format;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // Executes operations: an instruction set and a pool of threads.
 typedef struct sparsimd_cpu sparsimd_cpu;
 
@@ -127,11 +162,30 @@ typedef struct sparsimd_csr sparsimd_csr;
 // A tensor by the fibers of one mode.
 typedef struct sparsimd_fibers sparsimd_fibers;
 
+// A tensor prepared for many MTTKRPs in all modes.
+typedef struct sparsimd_mttkrp sparsimd_mttkrp;
+
 // A matrix prepared for many runs of one operation.
 typedef struct sparsimd_plan sparsimd_plan;
 
 // A sparse tensor by coordinates.
 typedef struct sparsimd_tensor sparsimd_tensor;
+
+// How to decompose.
+typedef struct {
+  // Iterations at most, at least 1.
+  size_t iterations;
+  // Ends when the fit improves by less than this; 0 for never.
+  double tolerance;
+  // Added to the diagonal of the equations; 0 for none.
+  double ridge;
+  // Not 0: all factors are kept non-negative.
+  uint32_t nonnegative;
+  // Not 0: starts from the factors that are given; 0: from random ones.
+  uint32_t start_from_factors;
+  // Of the random start.
+  uint64_t seed;
+} sparsimd_cp_als_options;
 
 #ifdef __cplusplus
 extern "C" {
@@ -156,6 +210,80 @@ sparsimd_status sparsimd_cpu_destroy(sparsimd_cpu *cpu);
 // Number of threads.
 sparsimd_status sparsimd_cpu_threads(const sparsimd_cpu *cpu, size_t *threads);
 
+// Prepares the tensor for MTTKRP in all modes with factors of `rank` columns, in a sparsimd_tensor_format. Runs with another
+// number of columns are right, and may be slower.
+sparsimd_status sparsimd_mttkrp_create(const sparsimd_cpu *cpu,
+                                       const sparsimd_tensor *tensor,
+                                       size_t rank,
+                                       uint32_t format,
+                                       sparsimd_mttkrp **mttkrp);
+
+// Frees the prepared tensor. Null is allowed.
+sparsimd_status sparsimd_mttkrp_destroy(sparsimd_mttkrp *mttkrp);
+
+// How it is stored and why, a line for each decision, valid as long as the prepared tensor.
+sparsimd_status sparsimd_mttkrp_text(const sparsimd_mttkrp *mttkrp, const char **text);
+
+// Gives the prepared tensor `nnz` new values on its pattern, in the order of the tensor it was made from. The plan remains;
+// the nonzeros are laid out anew.
+sparsimd_status sparsimd_mttkrp_set_values_f32(const sparsimd_cpu *cpu,
+                                               sparsimd_mttkrp *mttkrp,
+                                               const float *values,
+                                               size_t nnz);
+
+// As sparsimd_mttkrp_set_values_f32().
+sparsimd_status sparsimd_mttkrp_set_values_f64(const sparsimd_cpu *cpu,
+                                               sparsimd_mttkrp *mttkrp,
+                                               const double *values,
+                                               size_t nnz);
+
+// Row i of `out` = the sum over the nonzeros x at places with i in `mode` of x times the elementwise product of their rows
+// of all other factors. `factors[m]` is dense, as many rows as mode m is long, `rank` columns, rows `strides[m]` elements
+// apart; that of `mode` is not read and may be null.
+sparsimd_status sparsimd_mttkrp_f32(const sparsimd_cpu *cpu,
+                                    const sparsimd_mttkrp *mttkrp,
+                                    size_t mode,
+                                    size_t rank,
+                                    const float *const *factors,
+                                    const size_t *strides,
+                                    float *out,
+                                    size_t ldo);
+
+// As sparsimd_mttkrp_f32().
+sparsimd_status sparsimd_mttkrp_f64(const sparsimd_cpu *cpu,
+                                    const sparsimd_mttkrp *mttkrp,
+                                    size_t mode,
+                                    size_t rank,
+                                    const double *const *factors,
+                                    const size_t *strides,
+                                    double *out,
+                                    size_t ldo);
+
+// The CP decomposition by alternating least squares into `rank` components: X ~ the sum over r of `weights[r]` times the
+// outer product of the r-th columns of all factors, which have length 1. `factors[m]` (as many rows as mode m is long,
+// `rank` columns, rows `strides[m]` elements apart, no two of them overlapping) and `weights` receive the result, `fit`
+// 1 - |X - model| / |X|, `iterations` how many there were.
+sparsimd_status sparsimd_cp_als_f32(const sparsimd_cpu *cpu,
+                                    const sparsimd_mttkrp *mttkrp,
+                                    size_t rank,
+                                    const sparsimd_cp_als_options *options,
+                                    float *const *factors,
+                                    const size_t *strides,
+                                    double *weights,
+                                    double *fit,
+                                    size_t *iterations);
+
+// As sparsimd_cp_als_f32().
+sparsimd_status sparsimd_cp_als_f64(const sparsimd_cpu *cpu,
+                                    const sparsimd_mttkrp *mttkrp,
+                                    size_t rank,
+                                    const sparsimd_cp_als_options *options,
+                                    double *const *factors,
+                                    const size_t *strides,
+                                    double *weights,
+                                    double *fit,
+                                    size_t *iterations);
+
 // Copies a matrix of `rows` x `cols` in CSR: `rows + 1` row pointers, and as many column indices and values as the last row
 // pointer says. `values` may be null for a pattern alone, which is enough for SDDMM and for FusedMM without scaling.
 sparsimd_status sparsimd_csr_create_f32(size_t rows,
@@ -603,6 +731,80 @@ sparsimd_status sparsimd_ttv_f32(const sparsimd_cpu *cpu, const sparsimd_fibers 
 
 // As sparsimd_ttv_f32().
 sparsimd_status sparsimd_ttv_f64(const sparsimd_cpu *cpu, const sparsimd_fibers *fibers, const double *v, double *y);
+
+// Prepares the tensor for MTTKRP in all modes with factors of `rank` columns, in a sparsimd_tensor_format. Runs with another
+// number of columns are right, and may be slower.
+sparsimd_status sparsimd_mttkrp_create(const sparsimd_cpu *cpu,
+                                       const sparsimd_tensor *tensor,
+                                       size_t rank,
+                                       uint32_t format,
+                                       sparsimd_mttkrp **mttkrp);
+
+// Frees the prepared tensor. Null is allowed.
+sparsimd_status sparsimd_mttkrp_destroy(sparsimd_mttkrp *mttkrp);
+
+// How it is stored and why, a line for each decision, valid as long as the prepared tensor.
+sparsimd_status sparsimd_mttkrp_text(const sparsimd_mttkrp *mttkrp, const char **text);
+
+// Gives the prepared tensor `nnz` new values on its pattern, in the order of the tensor it was made from. The plan remains;
+// the nonzeros are laid out anew.
+sparsimd_status sparsimd_mttkrp_set_values_f32(const sparsimd_cpu *cpu,
+                                               sparsimd_mttkrp *mttkrp,
+                                               const float *values,
+                                               size_t nnz);
+
+// As sparsimd_mttkrp_set_values_f32().
+sparsimd_status sparsimd_mttkrp_set_values_f64(const sparsimd_cpu *cpu,
+                                               sparsimd_mttkrp *mttkrp,
+                                               const double *values,
+                                               size_t nnz);
+
+// Row i of `out` = the sum over the nonzeros x at places with i in `mode` of x times the elementwise product of their rows
+// of all other factors. `factors[m]` is dense, as many rows as mode m is long, `rank` columns, rows `strides[m]` elements
+// apart; that of `mode` is not read and may be null.
+sparsimd_status sparsimd_mttkrp_f32(const sparsimd_cpu *cpu,
+                                    const sparsimd_mttkrp *mttkrp,
+                                    size_t mode,
+                                    size_t rank,
+                                    const float *const *factors,
+                                    const size_t *strides,
+                                    float *out,
+                                    size_t ldo);
+
+// As sparsimd_mttkrp_f32().
+sparsimd_status sparsimd_mttkrp_f64(const sparsimd_cpu *cpu,
+                                    const sparsimd_mttkrp *mttkrp,
+                                    size_t mode,
+                                    size_t rank,
+                                    const double *const *factors,
+                                    const size_t *strides,
+                                    double *out,
+                                    size_t ldo);
+
+// The CP decomposition by alternating least squares into `rank` components: X ~ the sum over r of `weights[r]` times the
+// outer product of the r-th columns of all factors, which have length 1. `factors[m]` (as many rows as mode m is long,
+// `rank` columns, rows `strides[m]` elements apart, no two of them overlapping) and `weights` receive the result, `fit`
+// 1 - |X - model| / |X|, `iterations` how many there were.
+sparsimd_status sparsimd_cp_als_f32(const sparsimd_cpu *cpu,
+                                    const sparsimd_mttkrp *mttkrp,
+                                    size_t rank,
+                                    const sparsimd_cp_als_options *options,
+                                    float *const *factors,
+                                    const size_t *strides,
+                                    double *weights,
+                                    double *fit,
+                                    size_t *iterations);
+
+// As sparsimd_cp_als_f32().
+sparsimd_status sparsimd_cp_als_f64(const sparsimd_cpu *cpu,
+                                    const sparsimd_mttkrp *mttkrp,
+                                    size_t rank,
+                                    const sparsimd_cp_als_options *options,
+                                    double *const *factors,
+                                    const size_t *strides,
+                                    double *weights,
+                                    double *fit,
+                                    size_t *iterations);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -107,8 +107,8 @@ fn own_folders() -> Vec<PathBuf> {
     let beside = program.ancestors().filter(|folder| folder.file_name().is_some_and(|name| name == "target"));
     let mut folders: Vec<_> = beside.map(|target| target.join("peers")).collect();
     folders.push(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/peers"));
-    folders.retain(|folder| folder.is_dir());
-    folders
+    // Those that exist, without detours in their names.
+    folders.into_iter().filter_map(|folder| folder.canonicalize().ok()).collect()
 }
 
 /// The folder of packages and the folder of libraries of the Python that `python3` starts.

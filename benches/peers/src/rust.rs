@@ -41,7 +41,8 @@ pub fn faer(threads: usize, shape: Gemm, a: &[f32], b: &[f32], c: &mut [f32]) ->
     let b = rows(exact(b, b_rows, b_cols, ldb), b_rows, b_cols, ldb);
     let b = if shape.b_transposed { b.transpose() } else { b };
     let length = exact(c, m, n, ldc).len();
-    let c = MatMut::from_row_major_slice_with_stride_mut(&mut c[..length], m, n, ldc);
+    // Not its row-major constructor, which takes the stride for that of columns (faer 0.24.4).
+    let c = MatMut::from_column_major_slice_with_stride_mut(&mut c[..length], n, m, ldc).transpose_mut();
     faer::linalg::matmul::matmul(c, Accum::Replace, rows(exact(a, m, k, lda), m, k, lda), b, 1.0, par);
     Ok(())
 }

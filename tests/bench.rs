@@ -1,0 +1,151 @@
+//! `sparsimd bench`: its files, that it goes on where it stopped, and peers that are absent, broken or wrong.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn bench(folder: &Path, args: &[&str], openblas: Option<&Path>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sparsimd"));
+    command.arg("bench").args(args).args(["--quick", "--threads", "1", "--out"]).arg(folder);
+    // What the program chooses for itself, and tells itself when it starts again.
+    command.env_remove("SPARSIMD_BENCH_CHOSEN");
+    if let Some(path) = openblas {
+        command.env("SPARSIMD_OPENBLAS", path);
+    }
+    command.output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn results(folder: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(folder.join("results.json")).expect("results.json")).expect("JSON")
+}
+
+#[test]
+fn files_are_complete_and_nothing_runs_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let out = bench(path, &["esimd", "--peers", "none", "--filter", "3k/1k/32/90"], None);
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    let first = results(path);
+    let ids: Vec<_> = first["cases"].as_array().unwrap().iter().map(|case| case["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["SDDMM 3k/1k/32/90%", "SpMM 3k/1k/32/90%", "FusedMM 3k/1k/32/90%"]);
+    for case in first["cases"].as_array().unwrap() {
+        let ours = &case["samples"][0];
+        assert_eq!((&ours["ours"], &case["wrong"]), (&Value::Bool(true), &Value::Bool(false)));
+        assert!(ours["error"].as_f64().unwrap() <= 1.0 && ours["runs"].as_u64().unwrap() >= 3);
+        let (min, median) = (ours["min_s"].as_f64().unwrap(), ours["median_s"].as_f64().unwrap());
+        assert!(0.0 < min && min <= median, "{ours}");
+        let gflops = case["flops"].as_f64().unwrap() / min / 1e9;
+        assert!((ours["gflops"].as_f64().unwrap() / gflops - 1.0).abs() < 1e-9);
+    }
+    let csv = std::fs::read_to_string(path.join("results.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 4, "{csv}");
+    let columns = csv.lines().next().unwrap().split(',').count();
+    assert!(csv.lines().all(|line| line.split(',').count() >= columns), "{csv}");
+    let page = std::fs::read_to_string(path.join("report.html")).unwrap();
+    assert_eq!(page.matches("<svg").count(), 4, "three pictures of bars and the roofline");
+    assert!(!page.contains("src=") && !page.contains("href="), "the report needs no other file");
+    assert!(std::fs::metadata(path.join("spmm-n32.png")).unwrap().len() > 1000);
+
+    // The same again runs nothing; a wider filter only what is new.
+    let again = bench(path, &["esimd", "--peers", "none", "--filter", "3k/1k/32/90"], None);
+    assert!(!text(&again.stdout).contains("GFLOP/s"), "{}", text(&again.stdout));
+    assert_eq!(results(path)["cases"], first["cases"]);
+    let wider = text(&bench(path, &["esimd", "--peers", "none", "--filter", "spmm 3k/1k/32"], None).stdout);
+    assert!(wider.contains("SpMM 3k/1k/32/70%") && wider.matches("GFLOP/s").count() == 1, "{wider}");
+    assert_eq!(results(path)["cases"].as_array().unwrap()[..3], first["cases"].as_array().unwrap()[..]);
+}
+
+#[test]
+fn mistakes_are_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let damaged = folder.path().join("damaged");
+    std::fs::create_dir(&damaged).unwrap();
+    std::fs::write(damaged.join("results.json"), "{}").unwrap();
+    let none = ["esimd", "--peers", "none", "--filter", "3k/1k/32/90"];
+    let data = empty.to_str().unwrap();
+    for (out, args, words) in [
+        (&empty, &["esimdd"][..], "esimd, dlmc, graphs, pasta, mmcsf, sycl"),
+        (&empty, &["dlmc", "--data", data], "no .smtx file below"),
+        (&empty, &["graphs", "--data", "/nonexistent"], "/nonexistent"),
+        (&empty, &["esimd", "--peers", "none", "--filter", "5k"], "no case has the words"),
+        (&file, &none, "file: "),
+        (&damaged, &none, "is not a file of results"),
+    ] {
+        let done = bench(out, args, None);
+        let message = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{args:?}: {message}");
+        assert!(message.lines().count() == 1 && message.contains(words), "{args:?}: {message}");
+    }
+}
+
+/// A BLAS whose product is `what`, built with the C compiler; nothing where there is none.
+fn fake_openblas(folder: &Path, what: &str) -> Option<std::path::PathBuf> {
+    let (source, library) = (folder.join("fake.c"), folder.join("libopenblas.so"));
+    let product = |letter: &str, real: &str| {
+        format!(
+            "void cblas_{letter}gemm(int o, int x, int t, int m, int n, int k, {real} al, const {real} *a, int la,
+                                     const {real} *b, int lb, {real} be, {real} *c, int lc) {{
+                 /* The product that settings are compared by is square; all are equal here. */
+                 if (m == n && n == k) return;
+                 for (int i = 0; i < m; i++) for (int j = 0; j < n; j++) {{
+                     double s = 0;
+                     for (int l = 0; l < k; l++) s += a[i * la + l] * b[t == 112 ? j * lb + l : l * lb + j];
+                     c[i * lc + j] = {what};
+                 }}
+             }}\n"
+        )
+    };
+    let rest = "void openblas_set_num_threads(int n) {}
+                char *openblas_get_config(void) { return \"OpenBLAS 0.0 fake\"; }
+                char *openblas_get_corename(void) { return \"Slow\"; }\n";
+    std::fs::write(&source, product("s", "float") + &product("d", "double") + rest).unwrap();
+    let built = Command::new("cc").args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    if built.is_ok_and(|status| status.success()) {
+        return Some(library);
+    }
+    println!("skipped: no C compiler");
+    None
+}
+
+#[test]
+fn peers_that_are_absent_broken_or_wrong_are_named_and_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let case = ["esimd", "--peers", "openblas", "--filter", "sddmm 3k/1k/32/90"];
+    let run = |name: &str, library: &Path| {
+        let out = folder.path().join(name);
+        let done = bench(&out, &case, Some(library));
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        (results(&out), text(&done.stderr))
+    };
+    for (name, library, words) in [
+        ("absent", folder.path().join("none"), "neither a file"),
+        ("broken", Path::new(file!()).to_owned(), "openblas"),
+    ] {
+        let (results, stderr) = run(name, &library);
+        assert!(stderr.contains("not compared with openblas") && stderr.contains(words), "{stderr}");
+        assert!(results["absent"][0].as_str().unwrap().contains(words), "{}", results["absent"]);
+        assert_eq!(results["cases"][0]["samples"].as_array().unwrap().len(), 1);
+    }
+    let Some(wrong) = fake_openblas(folder.path(), "s * 1.001") else { return };
+    let (results, _) = run("wrong", &wrong);
+    let note = results["cases"][0]["notes"][0].as_str().unwrap();
+    assert!(note.contains("OpenBLAS gemm: wrong") && note.contains("not timed"), "{note}");
+    assert_eq!(results["cases"][0]["samples"].as_array().unwrap().len(), 1);
+
+    let Some(right) = fake_openblas(folder.path(), "s") else { return };
+    let (results, _) = run("right", &right);
+    assert_eq!(results["cases"][0]["notes"].as_array().unwrap().len(), 0);
+    assert_eq!(results["cases"][0]["samples"][1]["name"], "OpenBLAS gemm");
+    let ratio = &results["summary"][0];
+    assert!(ratio["against"] == "OpenBLAS gemm" && ratio["mean"].as_f64().unwrap() > 1.0, "{ratio}");
+    assert!(results["settings"]["peers"]["OpenBLAS"].as_str().unwrap().contains("Slow kernels"));
+}

@@ -4,7 +4,7 @@ mod common;
 
 use sparsimd::formats::CooTensor;
 use sparsimd::generate::{skewed, uniform_dense};
-use sparsimd::plan::{MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
+use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
 use sparsimd::{Arch, Cpu, Error, Machine, Mat, MatMut, MatRef, Scalar, reference};
 
 /// Below, at and above whole registers and panels of registers.
@@ -22,19 +22,35 @@ fn views<T: Scalar>(factors: &[Mat<T>]) -> Vec<MatRef<'_, T>> {
     factors.iter().map(Mat::as_ref).collect()
 }
 
-/// All formats and modes of one tensor at one rank.
-fn check<T: Scalar>(cpu: &Cpu, name: &str, coo: &CooTensor<T>, rank: usize, formats: &[MttkrpFormat]) {
-    let factors = factors::<T>(coo.dims(), rank);
-    let views = views(&factors);
-    let expected: Vec<_> = (0..coo.order()).map(|mode| reference::mttkrp(coo, &views, mode).unwrap()).collect();
+/// The first `cols` columns.
+fn first_columns<T: Scalar>(m: &Mat<T>, cols: usize) -> Mat<T> {
+    Mat::from_fn(m.rows(), cols, |i, j| m.row(i)[j]).unwrap()
+}
+
+/// All formats and modes of one tensor at every one of `ranks`, from one layout for each format.
+fn check<T: Scalar>(cpu: &Cpu, name: &str, coo: &CooTensor<T>, ranks: &[usize], formats: &[MttkrpFormat]) {
+    let widest = *ranks.iter().max().unwrap();
+    let wide = factors::<T>(coo.dims(), widest);
+    let expected: Vec<_> =
+        (0..coo.order()).map(|mode| cpu.install(|| reference::mttkrp(coo, &views(&wide), mode)).unwrap()).collect();
+    let cases: Vec<_> = ranks
+        .iter()
+        .map(|&rank| {
+            let factors: Vec<Mat<T>> = wide.iter().map(|f| first_columns(f, rank)).collect();
+            let expected: Vec<_> = expected.iter().map(|e| e.first_columns(rank).unwrap()).collect();
+            (rank, factors, expected)
+        })
+        .collect();
     for &format in formats {
-        let prepared = cpu.prepare_mttkrp_as(coo, rank, Some(format)).unwrap();
-        for (mode, expected) in expected.iter().enumerate() {
-            // Whatever was in the output is gone afterwards.
-            let mut out = Mat::from_fn(coo.dims()[mode], rank, |_, _| T::from_f64(f64::NAN)).unwrap();
-            cpu.mttkrp(&prepared, &views, mode, out.as_mut()).unwrap();
-            let worst = expected.deviation(out.as_ref()).unwrap();
-            assert!(worst.error <= 1.0, "{name}, {format}, mode {mode}, {}, R = {rank}: {worst:?}", T::NAME);
+        let prepared = cpu.prepare_mttkrp_as(coo, ranks[ranks.len() / 2], Some(format)).unwrap();
+        for (rank, factors, expected) in &cases {
+            for (mode, expected) in expected.iter().enumerate() {
+                // Whatever was in the output is gone afterwards.
+                let mut out = Mat::from_fn(coo.dims()[mode], *rank, |_, _| T::from_f64(f64::NAN)).unwrap();
+                cpu.mttkrp(&prepared, &views(factors), mode, out.as_mut()).unwrap();
+                let worst = cpu.install(|| expected.deviation(out.as_ref())).unwrap();
+                assert!(worst.error <= 1.0, "{name}, {format}, mode {mode}, {}, R = {rank}: {worst:?}", T::NAME);
+            }
         }
     }
 }
@@ -77,10 +93,10 @@ fn generated<T: Scalar>() -> Vec<(&'static str, CooTensor<T>)> {
 fn every_format_mode_and_rank_on_generated_tensors() {
     let cpu = cpu(2);
     for (name, coo) in generated::<f32>() {
-        RANKS.iter().for_each(|&rank| check(&cpu, name, &coo, rank, &MttkrpFormat::ALL));
+        check(&cpu, name, &coo, &RANKS, &MttkrpFormat::ALL);
     }
     for (name, coo) in generated::<f64>() {
-        RANKS.iter().for_each(|&rank| check(&cpu, name, &coo, rank, &MttkrpFormat::ALL));
+        check(&cpu, name, &coo, &RANKS, &MttkrpFormat::ALL);
     }
 }
 
@@ -90,28 +106,121 @@ fn every_instruction_set_and_thread_count() {
         for threads in [1, 3] {
             let cpu = Cpu::builder().threads(threads).arch(arch).pin(false).build().unwrap();
             let coo = skewed::<f64>(&[50, 30, 70, 9], 4000, 3).unwrap();
-            [3, 64, 80].iter().for_each(|&rank| check(&cpu, arch.name(), &coo, rank, &MttkrpFormat::ALL));
-            check(&cpu, arch.name(), &coo.cast::<f32>(), 160, &MttkrpFormat::ALL);
+            check(&cpu, arch.name(), &coo, &[3, 64, 80], &MttkrpFormat::ALL);
+            check(&cpu, arch.name(), &coo.cast::<f32>(), &[160], &MttkrpFormat::ALL);
         }
     }
 }
 
 #[test]
-fn every_format_on_real_tensors() {
+fn every_format_mode_and_rank_on_real_tensors() {
     let Some(dir) = common::data_dir() else { return };
     let cpu = cpu(2);
     for path in common::tensor_files(&dir) {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let read = |path| {
-            let (zero_based, sum) = (false, sparsimd::io::Duplicates::Sum);
-            sparsimd::io::read_tensor::<f64>(path, zero_based, sum, Default::default())
+        let (zero_based, sum) = (false, sparsimd::io::Duplicates::Sum);
+        let coo = sparsimd::io::read_tensor::<f64>(&path, zero_based, sum, Default::default()).unwrap();
+        check(&cpu, &name, &coo.cast::<f32>(), &RANKS, &MttkrpFormat::ALL);
+        check(&cpu, &name, &coo, &RANKS, &MttkrpFormat::ALL);
+    }
+}
+
+#[test]
+fn every_algorithm_that_can_be_asked_for() {
+    let cpu = cpu(2);
+    for dims in [&[90usize, 200][..], &[300, 70, 500], &[60, 50, 30, 20], &[9, 30, 12, 7, 12]] {
+        let coo = skewed::<f64>(dims, 4000, 5).unwrap();
+        let factors = factors::<f64>(dims, 20);
+        let views = views(&factors);
+        for (format, algorithm) in [
+            (MttkrpFormat::Coo, MttkrpAlgorithm::Element),
+            (MttkrpFormat::Coo, MttkrpAlgorithm::Row),
+            (MttkrpFormat::CsfAll, MttkrpAlgorithm::Slice),
+            (MttkrpFormat::CsfAll, MttkrpAlgorithm::Fiber),
+            (MttkrpFormat::CsfAll, MttkrpAlgorithm::Nonzero),
+        ] {
+            let request = MttkrpRequest { rank: 20, value_bytes: 8, threads: 3, memory: None, format: Some(format) };
+            let mut plan = MttkrpPlan::choose(&TensorStats::of(&coo), &Machine::detect(), request).unwrap();
+            plan.algorithm = Some(algorithm);
+            let prepared = cpu.prepare_mttkrp(&coo, &plan).unwrap();
+            for mode in 0..dims.len() {
+                // A matrix's fibers are its slices.
+                let name =
+                    if dims.len() == 2 && algorithm == MttkrpAlgorithm::Fiber { "slice" } else { algorithm.name() };
+                assert_eq!(prepared.algorithm(mode), name, "{dims:?}, mode {mode}");
+                let mut out = Mat::zeros(dims[mode], 20).unwrap();
+                cpu.mttkrp(&prepared, &views, mode, out.as_mut()).unwrap();
+                let worst = reference::mttkrp(&coo, &views, mode).unwrap().deviation(out.as_ref()).unwrap();
+                assert!(worst.error <= 1.0, "{dims:?}, {format}, {algorithm:?}, mode {mode}: {worst:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sorted_lists_are_cut_between_rows() {
+    let cpu = cpu(2);
+    // 40 rows of 100 nonzeros: four tasks of ten rows each, and nothing private.
+    let coords = vec![(0..4000).map(|p| p / 100).collect(), (0..4000).map(|p| p % 100).collect()];
+    let coo = CooTensor::new(vec![40, 100], coords, vec![1.0f32; 4000]).unwrap();
+    let format = Some(MttkrpFormat::Coo);
+    let request = MttkrpRequest { rank: 8, value_bytes: 4, threads: 3, memory: None, format };
+    let plan = MttkrpPlan::choose(&TensorStats::of(&coo), &Machine::detect(), request).unwrap();
+    // 4000 / 3 is inside a row, 33 nonzeros from its beginning: 2.5 % of a task.
+    assert_eq!(cpu.prepare_mttkrp(&coo, &plan).unwrap().private_rows(0), 0);
+}
+
+/// A sweep that changes every factor: shared partial products must be those of the factors as they are at the time.
+#[test]
+fn a_sweep_gives_what_separate_products_give() {
+    let cpu = cpu(2);
+    for dims in [&[40usize, 30][..], &[30, 20, 400], &[20, 50, 30, 9], &[9, 30, 12, 7, 12], &[5, 6, 4, 3, 7, 4, 5, 6]] {
+        let coo = skewed::<f64>(dims, 2000.min(dims.iter().product::<usize>() / 2), 7).unwrap();
+        for format in MttkrpFormat::ALL {
+            let prepared = cpu.prepare_mttkrp_as(&coo, 24, Some(format)).unwrap();
+            let mut factors = factors::<f64>(dims, 24);
+            let mut products: Vec<Mat<f64>> = dims.iter().map(|&dim| Mat::zeros(dim, 24).unwrap()).collect();
+            let mut order = Vec::new();
+            let update = |mode: usize, products: &[Mat<f64>], factors: &mut [Mat<f64>]| {
+                let expected = reference::mttkrp(&coo, &views(factors), mode).unwrap();
+                let worst = expected.deviation(products[mode].as_ref()).unwrap();
+                assert!(worst.error <= 1.0, "{dims:?}, {format}, mode {mode}: {worst:?}");
+                factors[mode] = uniform_dense(dims[mode], 24, 90 + mode as u64).unwrap();
+                order.push(mode);
+                Ok(())
+            };
+            cpu.mttkrp_sweep(&prepared, &mut factors, &mut products, update).unwrap();
+            assert_eq!(order, prepared.sweep_order(), "{dims:?}, {format}");
+            order.sort_unstable();
+            assert!(order.into_iter().eq(0..dims.len()), "{dims:?}, {format}");
+        }
+    }
+}
+
+#[test]
+fn a_sweep_refuses_wrong_operands_and_ends_with_its_update() {
+    let cpu = cpu(1);
+    let coo = skewed::<f32>(&[12, 13, 14, 5], 900, 3).unwrap();
+    for format in [MttkrpFormat::Tree, MttkrpFormat::Tiled] {
+        let prepared = cpu.prepare_mttkrp_as(&coo, 4, Some(format)).unwrap();
+        let zeros = |dims: &[usize]| dims.iter().map(|&dim| Mat::<f32>::zeros(dim, 4).unwrap()).collect::<Vec<_>>();
+        let run =
+            |factors: &[usize], products: &[usize], update: fn(usize, &mut [Mat<f32>]) -> sparsimd::Result<()>| {
+                let (mut factors, mut products) = (zeros(factors), zeros(products));
+                cpu.mttkrp_sweep(&prepared, &mut factors, &mut products, |mode, _, factors| update(mode, factors))
+            };
+        let good = [12, 13, 14, 5];
+        assert!(run(&good, &good, |_, _| Ok(())).is_ok());
+        assert!(matches!(run(&good, &[12, 13, 14], |_, _| Ok(())), Err(Error::Shape { .. })));
+        assert!(matches!(run(&good, &[12, 13, 14, 6], |_, _| Ok(())), Err(Error::Shape { .. })));
+        assert!(matches!(run(&[12, 13, 15, 5], &good, |_, _| Ok(())), Err(Error::Shape { .. })));
+        let shrink = |mode: usize, factors: &mut [Mat<f32>]| {
+            factors[mode] = Mat::zeros(1, 4)?;
+            Ok(())
         };
-        let coo = read(&path).unwrap();
-        // The naive loop takes its time: all ranks on the small tensors, one for each element type on the others.
-        let small = coo.nnz() * coo.order() < 100_000;
-        let (single, double): (&[usize], &[usize]) = if small { (&RANKS, &RANKS) } else { (&[5], &[16]) };
-        single.iter().for_each(|&rank| check(&cpu, &name, &coo.cast::<f32>(), rank, &MttkrpFormat::ALL));
-        double.iter().for_each(|&rank| check(&cpu, &name, &coo, rank, &MttkrpFormat::ALL));
+        assert!(matches!(run(&good, &good, shrink), Err(Error::Shape { .. })), "{format}");
+        let stop = |_: usize, _: &mut [Mat<f32>]| Err(Error::Argument { name: "update", detail: "enough".to_owned() });
+        assert!(matches!(run(&good, &good, stop), Err(Error::Argument { name: "update", .. })));
     }
 }
 
@@ -121,9 +230,9 @@ fn tiles_and_tasks_of_any_size_are_correct() {
     let coo = skewed::<f32>(&[40, 300, 200, 30], 20_000, 9).unwrap();
     let factors = factors::<f32>(coo.dims(), 20);
     let views = views(&factors);
-    let request = MttkrpRequest { rank: 20, value_bytes: 4, threads: 5, memory: None, format: None };
+    let format = Some(MttkrpFormat::Tiled);
+    let request = MttkrpRequest { rank: 20, value_bytes: 4, threads: 5, memory: None, format };
     let mut plan = MttkrpPlan::choose(&TensorStats::of(&coo), &Machine::detect(), request).unwrap();
-    assert_eq!(plan.format, MttkrpFormat::Tiled);
     for (extent, ahead, shared) in [(1, 0, 0), (13, 1, 1), (64, 63, 2), (1 << 20, 9, 2), (1 << 17, 4, 0)] {
         for mode in &mut plan.modes {
             let spec = mode.tiles.as_mut().unwrap();

@@ -1,7 +1,8 @@
 //! The tensor commands as a user runs them: output, files, errors in one line, exit status.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn sparsimd(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(args).output().unwrap()
@@ -90,6 +91,120 @@ fn a_generated_file_can_be_worked_with() {
     assert!(report["fit"].as_f64().unwrap() >= fit - 1e-9);
 }
 
+/// Every file of a folder, by name.
+fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()))
+        .collect();
+    files.sort();
+    files
+}
+
+/// Runs `args` until the file `checkpoint` is there, then sends the process the signal of that name.
+#[cfg(unix)]
+fn broken_off(args: &[&str], checkpoint: &Path, signal: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sparsimd"));
+    let mut child = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    while !checkpoint.exists() {
+        assert!(start.elapsed() < Duration::from_secs(60), "no checkpoint after a minute");
+        assert!(child.try_wait().unwrap().is_none(), "ended before its first checkpoint");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    child.wait_with_output().unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn decompositions_go_on_where_they_were_killed_or_interrupted() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let tensor = at("t.tnsb");
+    stdout(&sparsimd(&["generate", "skew:60x50x40:20000", "--out", &tensor]));
+    let (checkpoint, whole, rest) = (at("state"), at("whole"), at("rest"));
+    for (command, iterations) in [("cp", "600"), ("tucker", "300")] {
+        let common = [command, "--tensor", &tensor, "--rank", "4", "--iters", iterations, "--tol", "0", "--seed", "1"];
+        let common = [&common[..], &["--threads", "2", "--json"]].concat();
+        let report = json(&[&common[..], &["--out", &whole]].concat());
+        assert_eq!((report["iterations"].to_string().as_str(), &report["interrupted"]), (iterations, &false.into()));
+        let kept = [&common[..], &["--out", &rest, "--checkpoint", &checkpoint, "--every", "5"]].concat();
+        for signal in ["-KILL", "-INT"] {
+            let output = broken_off(&kept, checkpoint.as_ref(), signal);
+            if signal == "-KILL" {
+                assert!(!output.status.success(), "it had already ended");
+            } else {
+                // What there is was written, and the command says that it is not all.
+                let report: serde_json::Value = serde_json::from_str(stdout(&output).trim_end()).unwrap();
+                assert_eq!(report["interrupted"], true);
+                assert!(report["iterations"].as_u64().unwrap() < iterations.parse().unwrap());
+                assert_eq!(files(rest.as_ref()).len(), files(whole.as_ref()).len());
+            }
+            let report = json(&[&kept[..], &["--resume"]].concat());
+            assert_eq!(report["iterations"].to_string(), iterations);
+            assert!(files(rest.as_ref()) == files(whole.as_ref()), "{command} {signal}");
+            std::fs::remove_file(&checkpoint).unwrap();
+        }
+    }
+}
+
+#[test]
+fn mttkrp_in_every_format_and_algorithm() {
+    let common = ["--generate", "skew:40x50x60x7:3000", "--repeat", "2", "--verify", "--json", "--threads", "2"];
+    let run = |extra: &[&str]| {
+        let report = json(&[&["mttkrp"], &common[..], extra].concat());
+        assert_eq!(report["verified"], true, "{extra:?}: {report}");
+        assert!(report["mode_min_s"].as_array().unwrap().iter().all(|s| s.as_f64().unwrap() > 0.0));
+        report
+    };
+    for format in ["auto", "coo", "csf-all", "csf-one", "csf-two", "bcsf", "mmcsf", "hicoo", "alto", "tiled", "tree"] {
+        let report = run(&["--format", format, "--rank", "9"]);
+        assert!(format == "auto" || report["format"].as_array().unwrap().iter().all(|f| f == format), "{report}");
+        run(&["--format", format, "--mode", "2", "--dtype", "f64"]);
+    }
+    for alg in ["element", "row", "slice", "fiber", "nonzero"] {
+        let report = run(&["--alg", alg]);
+        assert!(report["alg"].as_array().unwrap().iter().all(|a| a == alg), "{report}");
+    }
+    for [format, alg] in [["hicoo", "row"], ["csf-one", "slice"], ["alto", "fiber"], ["tiled", "element"]] {
+        refused(&["mttkrp", "--generate", "skew:4x5x6:9", "--format", format, "--alg", alg]);
+    }
+}
+
+#[test]
+fn index_bytes_are_those_of_the_arrays() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = String::new();
+    let file = path(dir.path(), "x.tns", &mut store);
+    // Two slices of mode 0; fibers along mode 2: (0, 0) of three nonzeros, (0, 1) of one, (1, 1) of one.
+    std::fs::write(file, "1 1 1 1.0\n1 1 2 1.0\n1 1 4 1.0\n1 2 2 1.0\n2 2 3 1.0\n").unwrap();
+    let stats = json(&["stats", file, "--json"]);
+    let of =
+        |format: &str| stats["storage"].as_array().unwrap().iter().find(|s| s["format"] == format).unwrap().clone();
+    // Coordinates of 4 bytes for every node, pointers of 8 for every node above the leaves and one more per level.
+    let csf = |slices: u64, fibers: u64| 4 * (slices + fibers + 5) + 8 * (slices + 1 + fibers + 1);
+    assert_eq!(of("coo")["index_bytes"], 5 * 3 * 4);
+    assert_eq!(of("csf-one")["index_bytes"], csf(2, 3));
+    // Rooted at mode 0: (0), (1) and three fibers; at mode 1: two slices, (0, 0), (1, 0), (1, 1); at mode 2: four slices,
+    // then mode 0: 4 fibers.
+    assert_eq!(of("csf-all")["index_bytes"], csf(2, 3) + csf(2, 3) + csf(4, 4));
+    assert_eq!(of("csf-two")["index_bytes"], csf(2, 3) + csf(4, 4));
+    let mm = of("mmcsf");
+    let trees = mm["trees"].as_array().unwrap();
+    let nodes = |tree: &serde_json::Value| {
+        let level = |l: usize| tree["nodes"][l].as_u64().unwrap();
+        4 * (level(0) + level(1) + level(2)) + 8 * (level(0) + 1 + level(1) + 1)
+    };
+    assert_eq!(mm["index_bytes"], trees.iter().map(nodes).sum::<u64>());
+    assert_eq!(trees.iter().map(|tree| tree["nodes"][2].as_u64().unwrap()).sum::<u64>(), 5);
+    let share = mm["index_bytes"].as_f64().unwrap() / of("csf-one")["index_bytes"].as_f64().unwrap();
+    assert!((mm["of_csf_one"].as_f64().unwrap() - share).abs() < 1e-12);
+    assert_eq!(of("csf-all")["of_csf_all"], 1.0);
+}
+
 #[test]
 fn mistakes_are_one_line() {
     let dir = tempfile::tempdir().unwrap();
@@ -139,4 +254,12 @@ fn mistakes_are_one_line() {
         refused(&["tucker", "--tensor", good, "--rank", rank, "--out", out]);
     }
     refused(&["tucker", "--tensor", good, "--rank", "1", "--init", "/nonexistent", "--out", out]);
+    assert!(refused(&["tucker", "--tensor", good, "--rank", "1", "--nonneg", "--out", out]).contains("orthonormal"));
+    for extra in [&["--resume"][..], &["--every", "3"], &["--checkpoint", bad, "--every", "0"]] {
+        refused(&[&["cp", "--tensor", good, "--rank", "1", "--out", out], extra].concat());
+    }
+    // A file that is no checkpoint.
+    for command in ["cp", "tucker"] {
+        refused(&[command, "--tensor", good, "--rank", "1", "--out", out, "--checkpoint", bad, "--resume"]);
+    }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use std::ops::ControlFlow;
 
-use sparsimd::decomp::{Tucker, TuckerInit, TuckerIteration, TuckerOptions};
+use sparsimd::decomp::{Tucker, TuckerInit, TuckerIteration, TuckerOptions, TuckerState};
 use sparsimd::formats::Csf;
 use sparsimd::generate::{TensorSpec, uniform_dense};
 use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
@@ -95,7 +95,7 @@ fn chains_refuse_bad_shapes() {
     assert_eq!((y.rows(), y.cols()), (0, 4));
 }
 
-fn go(_: &TuckerIteration) -> ControlFlow<()> {
+fn go(_: &TuckerState, _: &TuckerIteration) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
@@ -178,10 +178,49 @@ fn fits_never_decrease_and_match_the_model() {
     assert!((fit - t.fit).abs() < 1e-9, "{fit} {}", t.fit);
     // The same again, bit for bit; stopping early keeps what there is.
     assert_eq!(cpu.tucker(&x, &options, go).unwrap().core, t.core);
-    let two = cpu.tucker(&x, &options, |i| if i.number == 2 { ControlFlow::Break(()) } else { go(i) }).unwrap();
+    let two = cpu.tucker(&x, &options, |s, i| if i.number == 2 { ControlFlow::Break(()) } else { go(s, i) }).unwrap();
     assert_eq!((two.iterations.len(), two.fit), (2, fits[1]));
     let again = TuckerOptions { iterations: 1, init: TuckerInit::Given(two.factors), ..options };
     assert!((cpu.tucker(&x, &again, go).unwrap().fit - fits[2]).abs() < 1e-10);
+}
+
+#[test]
+fn a_resumed_run_has_the_bits_of_an_unbroken_one() {
+    let cpu = Cpu::new().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state");
+    let x: CooTensor<f32> = "skew:30x25x20:2000".parse::<TensorSpec>().unwrap().generate(3).unwrap();
+    for (tolerance, iterations) in [(0.0, 9), (1e-4, 100)] {
+        let init = TuckerInit::Random;
+        let options = TuckerOptions { tolerance, iterations, init, ..TuckerOptions::new(vec![4, 3, 5]) };
+        let whole = cpu.tucker(&x, &options, go).unwrap();
+        // Saved after every iteration: whichever is the last one before the end of the process.
+        for last in [1, 3, whole.fits.len()] {
+            let stop = |state: &TuckerState, iteration: &TuckerIteration| {
+                state.save(&path).unwrap();
+                if iteration.number == last { ControlFlow::Break(()) } else { go(state, iteration) }
+            };
+            cpu.tucker(&x, &options, stop).unwrap();
+            let init = TuckerInit::Resume(TuckerState::load(&path).unwrap());
+            let again = cpu.tucker(&x, &TuckerOptions { init, ..options.clone() }, go).unwrap();
+            assert_eq!((&again.fits, &again.core), (&whole.fits, &whole.core), "tolerance {tolerance}, {last}");
+            assert_eq!(again.iterations.len(), whole.fits.len() - last);
+            let same = |(a, b): (&Mat<f64>, &Mat<f64>)| (0..a.rows()).all(|i| a.row(i) == b.row(i));
+            assert!(again.factors.iter().zip(&whole.factors).all(same));
+        }
+    }
+    let state = TuckerState::load(&path).unwrap();
+    let other = |ranks| TuckerOptions { init: TuckerInit::Resume(state.clone()), ..TuckerOptions::new(ranks) };
+    assert!(matches!(cpu.tucker(&x, &other(vec![4, 3, 4]), go), Err(Error::Argument { name: "init", .. })));
+    let none = TuckerOptions { init: TuckerInit::Resume(TuckerState::default()), ..TuckerOptions::new(vec![1, 1, 1]) };
+    assert!(matches!(cpu.tucker(&x, &none, go), Err(Error::Argument { name: "init", .. })));
+    let good = std::fs::read(&path).unwrap();
+    for at in [3, 20, good.len() - 1] {
+        let mut bad = good.clone();
+        bad[at] ^= 0x10;
+        std::fs::write(&path, bad).unwrap();
+        assert!(matches!(TuckerState::load(&path), Err(Error::Parse { .. })), "byte {at}");
+    }
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! `sparsimd cp`.
 
-use std::path::PathBuf;
-
 use sparsimd::decomp::{CpInit, CpIteration, CpOptions, CpState};
-use sparsimd::{CooTensor, Cpu, Error, MatRef, Result, Scalar};
+use sparsimd::{CooTensor, Cpu, MatRef, Result, Scalar};
 
 use super::Verdict;
 use super::decomposition::{Common, Report, Watch};
@@ -24,21 +22,9 @@ pub struct Args {
     /// Begin from random factors of this seed
     #[arg(long, value_name = "S", default_value_t = 0, conflicts_with = "init")]
     seed: u64,
-    /// Keep all factors non-negative
-    #[arg(long)]
-    nonneg: bool,
     /// Added to the diagonal of every least squares system
     #[arg(long, value_name = "X", default_value_t = 0.0)]
     ridge: f64,
-    /// Write what the next iteration needs to this file
-    #[arg(long, value_name = "FILE")]
-    checkpoint: Option<PathBuf>,
-    /// After so many iterations, each time
-    #[arg(long, value_name = "K", default_value_t = 10, requires = "checkpoint")]
-    every: usize,
-    /// Go on from the checkpoint, if the file is there
-    #[arg(long, requires = "checkpoint", conflicts_with_all = ["init"])]
-    resume: bool,
     /// Storage of the tensor
     #[arg(long, value_enum, default_value_t = TensorFormat::Auto)]
     format: TensorFormat,
@@ -56,23 +42,18 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 fn init<T: Scalar>(args: &Args, order: usize) -> Result<CpInit<T>> {
-    if let (true, Some(path)) = (args.resume, &args.checkpoint)
-        && path.exists()
-    {
+    if let Some(path) = args.common.resumed() {
         return Ok(CpInit::Resume(CpState::load(path)?));
     }
     Ok(args.common.given(order)?.map_or(CpInit::Seed(args.seed), CpInit::Factors))
 }
 
 fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
-    if args.every == 0 {
-        return Err(Error::Argument { name: "every", detail: "0 iterations; at least 1".to_owned() });
-    }
     let common = &args.common;
     let x: CooTensor<T> = common.load(cpu)?;
     let mut options = CpOptions::new(args.rank);
     (options.iterations, options.tolerance, options.ridge) = (common.iters, common.tol, args.ridge);
-    (options.nonnegative, options.init) = (args.nonneg, init(args, x.order())?);
+    (options.nonnegative, options.init) = (common.nonneg, init(args, x.order())?);
 
     let mut device = TensorDevice::open(&args.place, cpu)?;
     let watch = Watch::start(common.iters)?;
@@ -81,11 +62,7 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
     let observe = |state: &CpState<T>, iteration: &CpIteration| {
         mttkrp_s += iteration.mttkrp.as_secs_f64();
         watch.show(iteration.number, iteration.fit, iteration.time);
-        if let Some(path) = &args.checkpoint
-            && (iteration.number.is_multiple_of(args.every) || watch.interrupted())
-        {
-            unsaved = state.save(path);
-        }
+        unsaved = common.keep(iteration.number, &watch, |path| state.save(path));
         watch.flow(unsaved.is_err())
     };
     let format = format_of(args.format);

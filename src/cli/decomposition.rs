@@ -43,6 +43,18 @@ pub struct Common {
     /// Element type of the products with the tensor
     #[arg(long, value_enum, default_value_t = Dtype::F64)]
     pub dtype: Dtype,
+    /// Keep all factors non-negative (cp only)
+    #[arg(long)]
+    pub nonneg: bool,
+    /// Write what the next iteration needs to this file
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// After so many iterations, each time
+    #[arg(long, value_name = "K", default_value_t = 10, requires = "checkpoint")]
+    every: usize,
+    /// Go on from the checkpoint, if the file is there
+    #[arg(long, requires = "checkpoint", conflicts_with_all = ["init"])]
+    resume: bool,
     #[command(flatten)]
     executor: Paged,
     /// End with one JSON object instead of text
@@ -82,6 +94,9 @@ impl Common {
 
     /// Reads the tensor and makes the folder of the result: whether it can be written is found before the work.
     pub fn load<T: Scalar>(&self, cpu: &Cpu) -> Result<CooTensor<T>> {
+        if self.every == 0 {
+            return Err(Error::Argument { name: "every", detail: "0 iterations; at least 1".to_owned() });
+        }
         let tensor = cpu.install(|| read_file(&self.tensor, self.zero_based, self.sum_duplicates))?;
         std::fs::create_dir_all(&self.out).map_err(|source| Error::Io { path: self.out.clone(), source })?;
         Ok(tensor)
@@ -93,6 +108,19 @@ impl Common {
             (0..order).map(|mode| read_dense(&factor_file(dir, mode), ReadOptions::default())).collect()
         };
         self.init.as_ref().map(read).transpose()
+    }
+
+    /// The checkpoint to go on from, if there is one and it is asked for.
+    pub fn resumed(&self) -> Option<&Path> {
+        self.checkpoint.as_deref().filter(|path| self.resume && path.exists())
+    }
+
+    /// Has `save` write the checkpoint, if one is due after iteration `number` or the run is about to be interrupted.
+    pub fn keep(&self, number: usize, watch: &Watch, save: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        match &self.checkpoint {
+            Some(path) if number.is_multiple_of(self.every) || watch.interrupted() => save(path),
+            _ => Ok(()),
+        }
     }
 
     /// Writes the factors and `other`, a matrix with a file of its own.

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use sparsimd::generate::uniform_dense;
-use sparsimd::plan::{MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
+use sparsimd::ops::Mttkrp;
+use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
 use sparsimd::{CooTensor, Cpu, Error, Machine, Mat, MatRef, Result, reference};
 
 use super::device::{DeviceScalar, TensorDevice};
@@ -46,19 +47,28 @@ pub fn format_of(format: TensorFormat) -> Option<MttkrpFormat> {
         TensorFormat::Hicoo => MttkrpFormat::HiCoo,
         TensorFormat::Alto => MttkrpFormat::Linear,
         TensorFormat::Tiled => MttkrpFormat::Tiled,
+        TensorFormat::Tree => MttkrpFormat::Tree,
     })
 }
 
-/// The name of a chosen algorithm; none for `auto`.
-fn algorithm_of(alg: Algorithm) -> Option<&'static str> {
+/// The library's name of an algorithm; none for `auto`.
+fn algorithm_of(alg: Algorithm) -> Option<MttkrpAlgorithm> {
     Some(match alg {
         Algorithm::Auto => return None,
-        Algorithm::Element => "element",
-        Algorithm::Row => "row",
-        Algorithm::Slice => "slice",
-        Algorithm::Fiber => "fiber",
-        Algorithm::Nonzero => "nonzero",
+        Algorithm::Element => MttkrpAlgorithm::Element,
+        Algorithm::Row => MttkrpAlgorithm::Row,
+        Algorithm::Slice => MttkrpAlgorithm::Slice,
+        Algorithm::Fiber => MttkrpAlgorithm::Fiber,
+        Algorithm::Nonzero => MttkrpAlgorithm::Nonzero,
     })
+}
+
+/// The format that has the choice of `algorithm`, where none is asked for.
+fn format_for(algorithm: MttkrpAlgorithm) -> MttkrpFormat {
+    match algorithm {
+        MttkrpAlgorithm::Slice | MttkrpAlgorithm::Fiber | MttkrpAlgorithm::Nonzero => MttkrpFormat::CsfAll,
+        _ => MttkrpFormat::Coo,
+    }
 }
 
 fn product<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
@@ -67,11 +77,10 @@ fn product<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
     let x: CooTensor<T> = cpu.install(|| common.source.load())?;
     let modes = common.modes(x.order())?;
     let random = |(mode, &dim): (usize, &usize)| uniform_dense(dim, common.rank, common.source.seed ^ mode as u64);
-    let factors: Vec<Mat<T>> = x.dims().iter().enumerate().map(random).collect::<Result<_>>()?;
-    let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
+    let mut factors: Vec<Mat<T>> = x.dims().iter().enumerate().map(random).collect::<Result<_>>()?;
     let mut sweep = match TensorDevice::open(&common.place, &cpu)? {
-        None => on_cpu(args, &cpu, &x, &views, &modes)?,
-        Some(device) => on_device(args, &cpu, device, &x, &views, &modes)?,
+        None => on_cpu(args, &cpu, &x, &mut factors, &modes)?,
+        Some(device) => on_device(args, &cpu, device, &x, &views(&factors), &modes)?,
     };
     sweep.numa = Some(numa);
     sweep.report("mttkrp", common, &cpu, &x, Some(common.rank), modes)
@@ -81,19 +90,21 @@ fn on_cpu<T: DeviceScalar>(
     args: &Args,
     cpu: &Cpu,
     x: &CooTensor<T>,
-    factors: &[MatRef<'_, T>],
+    factors: &mut [Mat<T>],
     modes: &[usize],
 ) -> Result<Sweep> {
     let common = &args.common;
+    let algorithm = algorithm_of(common.alg);
     let start = Instant::now();
     let request = MttkrpRequest {
         rank: common.rank,
         value_bytes: size_of::<T>(),
         threads: cpu.threads(),
         memory: args.memory.map(|mib| mib << 20),
-        format: format_of(common.format),
+        format: format_of(common.format).or(algorithm.map(format_for)),
     };
-    let plan = MttkrpPlan::choose(&cpu.install(|| TensorStats::of(x)), &Machine::detect(), request)?;
+    let mut plan = MttkrpPlan::choose(&cpu.install(|| TensorStats::of(x)), &Machine::detect(), request)?;
+    plan.algorithm = algorithm;
     let prepared = cpu.prepare_mttkrp(x, &plan)?;
     let prepare_s = start.elapsed().as_secs_f64();
     if args.explain {
@@ -101,13 +112,53 @@ fn on_cpu<T: DeviceScalar>(
     }
     let mut sweep = Sweep::new(prepare_s, prepared.index_bytes());
     check_algorithm(args, modes, |mode| prepared.algorithm(mode))?;
-    for &mode in modes {
-        let mut out: Mat<T> = Mat::zeros(x.dims()[mode], common.rank)?;
-        let times = Times::measure(common.repeat, || cpu.mttkrp(&prepared, factors, mode, out.as_mut()))?;
+    let mut products: Vec<Mat<T>> = x.dims().iter().map(|&dim| Mat::zeros(dim, common.rank)).collect::<Result<_>>()?;
+    let times = if modes.len() == x.order() {
+        sweep_times(cpu, &prepared, factors, &mut products, common.repeat)?
+    } else {
+        let views = views(factors);
+        let run = |&mode: &usize| {
+            let out = &mut products[mode];
+            Times::measure(common.repeat, || cpu.mttkrp(&prepared, &views, mode, out.as_mut()))
+        };
+        modes.iter().map(run).collect::<Result<_>>()?
+    };
+    for (&mode, times) in modes.iter().zip(times) {
         sweep.add(times, plan.format.name(), prepared.algorithm(mode));
-        account(&mut sweep, args, cpu, x, factors, mode, out.as_ref())?;
+        account(&mut sweep, args, cpu, x, &views(factors), mode, products[mode].as_ref())?;
     }
     Ok(sweep)
+}
+
+fn views<T: DeviceScalar>(factors: &[Mat<T>]) -> Vec<MatRef<'_, T>> {
+    factors.iter().map(Mat::as_ref).collect()
+}
+
+/// The times of every mode in whole sweeps, as a decomposition runs them: modes evict each other's operands, and may share
+/// partial products, whose time the first mode that needs them has.
+fn sweep_times<T: DeviceScalar>(
+    cpu: &Cpu,
+    prepared: &Mttkrp<T>,
+    factors: &mut [Mat<T>],
+    products: &mut [Mat<T>],
+    repeat: Option<usize>,
+) -> Result<Vec<Times>> {
+    let mut seconds = vec![Vec::new(); factors.len()];
+    let whole = Times::measure(repeat, || {
+        let mut before = Instant::now();
+        cpu.mttkrp_sweep(prepared, factors, products, |mode, _, _| {
+            seconds[mode].push(before.elapsed().as_secs_f64());
+            before = Instant::now();
+            Ok(())
+        })
+    })?;
+    let of_mode = |seconds: &mut Vec<f64>| {
+        // The runs before the measured ones were to warm up.
+        let mut runs = seconds.split_off(seconds.len() - whole.runs);
+        runs.sort_by(f64::total_cmp);
+        Times { min: runs[0], median: runs[runs.len() / 2], runs: whole.runs }
+    };
+    Ok(seconds.iter_mut().map(of_mode).collect())
 }
 
 fn on_device<T: DeviceScalar>(
@@ -140,7 +191,7 @@ fn on_device<T: DeviceScalar>(
 /// An error unless every mode is computed by the algorithm asked for.
 fn check_algorithm(args: &Args, modes: &[usize], of_mode: impl Fn(usize) -> &'static str) -> Result<()> {
     match algorithm_of(args.common.alg) {
-        Some(wanted) if modes.iter().any(|&mode| of_mode(mode) != wanted) => Err(args.common.unsupported("mttkrp")),
+        Some(wanted) if modes.iter().any(|&mode| of_mode(mode) != wanted.name()) => Err(args.common.unsupported("mttkrp")),
         _ => Ok(()),
     }
 }

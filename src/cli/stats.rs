@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use sparsimd::formats::{
-    Bcsf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, FiberCoo, HiCoo, Linear, MmCsf, MmCsfStrategy, rooted_mode_order,
+    Bcsf, Csf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, FiberCoo, HiCoo, Linear, MmCsf, MmCsfStrategy, rooted_mode_order,
 };
 use sparsimd::{CooTensor, Cpu, Result};
 
@@ -59,6 +59,28 @@ pub struct Storage {
     bytes_per_nnz: f64,
     /// Null where the format has no fibers.
     pub fibers: Option<usize>,
+    /// Bytes as a share of those of one CSF, and of one CSF for each mode; null for order 1, which has neither.
+    of_csf_one: Option<f64>,
+    of_csf_all: Option<f64>,
+    /// Nonzeros in each of the format's trees, by the mode at their leaves; null where it has no trees.
+    trees: Option<Vec<TreeShare>>,
+}
+
+/// A tree of a format: where its storage goes.
+#[derive(Debug, Serialize)]
+struct TreeShare {
+    /// Modes from the root to the leaves.
+    modes: Vec<usize>,
+    /// Nodes of each level; those of the last one are the nonzeros.
+    nodes: Vec<usize>,
+}
+
+impl TreeShare {
+    fn of(tree: &Csf<f32>) -> Self {
+        let pattern = tree.pattern();
+        let nodes = (0..pattern.order()).map(|level| pattern.nodes(level)).collect();
+        Self { modes: pattern.mode_order().to_vec(), nodes }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -125,35 +147,44 @@ fn of_mode(x: &CooTensor<f32>, mode: usize) -> Result<Mode> {
 /// The formats' index storage, values left out: they take the same room everywhere.
 pub fn storage(x: &CooTensor<f32>) -> Result<Vec<Storage>> {
     let mut all = Vec::new();
-    let mut add = |format, index_bytes: usize, fibers| {
+    let mut add = |format, index_bytes: usize, fibers, trees: Option<Vec<TreeShare>>| {
         let bytes_per_nnz = index_bytes as f64 / x.nnz().max(1) as f64;
-        all.push(Storage { format, index_bytes, bytes_per_nnz, fibers });
+        all.push(Storage { format, index_bytes, bytes_per_nnz, fibers, of_csf_one: None, of_csf_all: None, trees });
     };
-    add("coo", x.index_bytes(), None);
+    add("coo", x.index_bytes(), None, None);
     // These two are refused where the coordinates of a place need more than 128 bits.
     if let Ok(tensor) = HiCoo::new(x, DEFAULT_BLOCK_BITS) {
-        add("hicoo", tensor.index_bytes(), None);
+        add("hicoo", tensor.index_bytes(), None, None);
     }
     if let Ok(tensor) = Linear::from_coo(x) {
-        add("alto", tensor.index_bytes(), None);
+        add("alto", tensor.index_bytes(), None, None);
     }
     if x.order() >= 2 {
         let level = x.order() - 2;
         for (name, kind) in [("csf-all", CsfKind::All), ("csf-one", CsfKind::One), ("csf-two", CsfKind::Two)] {
             let set = CsfSet::from_coo(x, kind)?;
             let fibers = set.trees().iter().map(|tree| tree.pattern().nodes(level)).sum();
-            add(name, set.index_bytes(), Some(fibers));
+            add(name, set.index_bytes(), Some(fibers), Some(set.trees().iter().map(TreeShare::of).collect()));
         }
-        let (mut bytes, mut fibers) = (0, 0);
+        let (mut bytes, mut fibers, mut trees) = (0, 0, Vec::new());
         for mode in 0..x.order() {
             let tree = Bcsf::from_coo(x, &rooted_mode_order(x.dims(), mode), LONGEST_FIBER, HEAVIEST_SLICE)?;
             bytes += tree.index_bytes();
             fibers += tree.csf().pattern().nodes(level);
+            trees.push(TreeShare::of(tree.csf()));
         }
-        add("bcsf-all", bytes, Some(fibers));
+        add("bcsf-all", bytes, Some(fibers), Some(trees));
         for (name, strategy) in [("mmcsf", MmCsfStrategy::Static), ("mmcsf-dyn", MmCsfStrategy::Dynamic)] {
             let tensor = MmCsf::from_coo(x, strategy)?;
-            add(name, tensor.index_bytes(), Some(tensor.fibers()));
+            let trees = tensor.trees().iter().map(TreeShare::of).collect();
+            add(name, tensor.index_bytes(), Some(tensor.fibers()), Some(trees));
+        }
+        let bytes_of =
+            |name| all.iter().find(|s: &&Storage| s.format == name).map_or(1, |s| s.index_bytes.max(1)) as f64;
+        let (one, every) = (bytes_of("csf-one"), bytes_of("csf-all"));
+        for storage in &mut all {
+            storage.of_csf_one = Some(storage.index_bytes as f64 / one);
+            storage.of_csf_all = Some(storage.index_bytes as f64 / every);
         }
     }
     Ok(all)
@@ -189,11 +220,27 @@ fn text(stats: &Stats) -> String {
         let bins = m.fiber_histogram.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
         let _ = writeln!(out, "{:>4} {bins}", m.mode);
     }
-    let _ = writeln!(out, "\n{:<10} {:>12} {:>10} {:>12}", "indices", "MiB", "B/nonzero", "fibers");
+    let _ = writeln!(
+        out,
+        "\n{:<10} {:>12} {:>10} {:>12} {:>8} {:>8}",
+        "indices", "MiB", "B/nonzero", "fibers", "/csf-one", "/csf-all"
+    );
+    let share = |x: Option<f64>| x.map_or_else(|| "-".to_owned(), |x| format!("{x:.3}"));
     for s in &stats.storage {
         let fibers = s.fibers.map_or_else(|| "-".to_owned(), |n| n.to_string());
         let mib = s.index_bytes as f64 / f64::from(1 << 20);
-        let _ = writeln!(out, "{:<10} {mib:>12.3} {:>10.2} {fibers:>12}", s.format, s.bytes_per_nnz);
+        let (one, all) = (share(s.of_csf_one), share(s.of_csf_all));
+        let _ = writeln!(out, "{:<10} {mib:>12.3} {:>10.2} {fibers:>12} {one:>8} {all:>8}", s.format, s.bytes_per_nnz);
+    }
+    let _ = writeln!(
+        out,
+        "\ntrees: modes from the root to the leaves, nodes of each level (4 B each, 8 B more above the leaves)"
+    );
+    for s in &stats.storage {
+        for tree in s.trees.iter().flatten() {
+            let join = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+            let _ = writeln!(out, "{:<10} {}: {}", s.format, join(&tree.modes), join(&tree.nodes));
+        }
     }
     out.truncate(out.trim_end().len());
     out

@@ -107,6 +107,8 @@ pub enum TensorFormat {
     Alto,
     /// One copy for each mode, cut into tiles that fit a cache.
     Tiled,
+    /// Partial products that several modes of a sweep share.
+    Tree,
 }
 
 /// How the work is cut.
@@ -114,15 +116,15 @@ pub enum TensorFormat {
 pub enum Algorithm {
     /// What the plan says.
     Auto,
-    /// By output elements: one register of columns at a time.
+    /// Each nonzero adds to its row of the output (mttkrp); one register of columns at a time (ttm).
     Element,
-    /// By output rows, all columns at once.
+    /// Nonzeros of one row of the output in a run.
     Row,
-    /// By slices of the tree.
+    /// Slices of a tree that has the mode at its root.
     Slice,
-    /// By fibers.
+    /// Fibers, of a tree that has the mode above its leaves (mttkrp) or along the mode (ttm, ttv).
     Fiber,
-    /// By nonzeros.
+    /// Nonzeros of a tree that has the mode at its leaves.
     Nonzero,
 }
 

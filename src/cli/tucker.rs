@@ -1,7 +1,7 @@
 //! `sparsimd tucker`.
 
-use sparsimd::decomp::{TuckerInit, TuckerIteration, TuckerOptions};
-use sparsimd::{CooTensor, Cpu, MatRef, Result, Scalar};
+use sparsimd::decomp::{TuckerInit, TuckerIteration, TuckerOptions, TuckerState};
+use sparsimd::{CooTensor, Cpu, Error, MatRef, Result, Scalar};
 
 use super::Verdict;
 use super::decomposition::{Common, Report, Watch};
@@ -33,29 +33,37 @@ pub fn run(args: &Args) -> Result<Verdict> {
 
 fn decompose<T: Scalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
     let common = &args.common;
+    if common.nonneg {
+        let detail = "tucker's factors are orthonormal, which non-negative ones are not; cp has a non-negative variant";
+        return Err(Error::Argument { name: "nonneg", detail: detail.to_owned() });
+    }
     let x: CooTensor<T> = common.load(cpu)?;
     let ranks = if let [rank] = args.rank[..] { vec![rank; x.order()] } else { args.rank.clone() };
-    let init = match (common.given(x.order())?, args.seed) {
-        (Some(factors), _) => TuckerInit::Given(factors),
-        (None, Some(_)) => TuckerInit::Random,
-        (None, None) => TuckerInit::Svd,
+    let init = match (common.resumed(), common.given(x.order())?, args.seed) {
+        (Some(path), ..) => TuckerInit::Resume(TuckerState::load(path)?),
+        (None, Some(factors), _) => TuckerInit::Given(factors),
+        (None, None, Some(_)) => TuckerInit::Random,
+        (None, None, None) => TuckerInit::Svd,
     };
     let mut options = TuckerOptions::new(ranks);
     (options.iterations, options.tolerance, options.seed, options.init) =
         (common.iters, common.tol, args.seed.unwrap_or(0), init);
 
     let watch = Watch::start(common.iters)?;
-    let result = cpu.tucker(&x, &options, |iteration: &TuckerIteration| {
+    let mut unsaved = Ok(());
+    let result = cpu.tucker(&x, &options, |state: &TuckerState, iteration: &TuckerIteration| {
         watch.show(iteration.number, iteration.fit, iteration.time);
-        watch.flow(false)
+        unsaved = common.keep(iteration.number, &watch, |path| state.save(path));
+        watch.flow(unsaved.is_err())
     });
     let seconds = watch.finish();
     let result = result?;
     let cols = options.ranks[1..].iter().product();
     common.write(&result.factors, ("core.txt", MatRef::new(&result.core, options.ranks[0], cols, cols)?))?;
+    unsaved?;
     common.report(&Report {
         fit: result.fit,
-        iterations: result.iterations.len(),
+        iterations: result.fits.len(),
         seconds,
         mttkrp_s: None,
         ttm_s: Some(result.iterations.iter().map(|i| i.ttm.as_secs_f64()).sum()),

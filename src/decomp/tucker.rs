@@ -15,6 +15,7 @@ use faer::{MatRef as FaerRef, Side};
 use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
+use super::converged;
 use crate::cpu::Cpu;
 use crate::dense::{Mat, MatRef};
 use crate::error::{Error, Result};
@@ -36,6 +37,8 @@ pub enum TuckerInit {
     Random,
     /// These, one I_n x R_n matrix for each mode; the first one's values have no influence.
     Given(Vec<Mat<f64>>),
+    /// What an earlier run had reached.
+    Resume(TuckerState),
 }
 
 /// What to compute.
@@ -43,7 +46,7 @@ pub enum TuckerInit {
 pub struct TuckerOptions {
     /// Columns of each mode's factor.
     pub ranks: Vec<usize>,
-    /// Most iterations.
+    /// Most iterations, those of a resumed run included.
     pub iterations: usize,
     /// Ends when the fit improves by less than this; 0 for never.
     pub tolerance: f64,
@@ -60,10 +63,21 @@ impl TuckerOptions {
     }
 }
 
+/// The model after some iterations: all that the next one depends on, and the core.
+#[derive(Clone, Debug, Default)]
+pub struct TuckerState {
+    /// One matrix with orthonormal columns for each mode.
+    pub factors: Vec<Mat<f64>>,
+    /// The core, row-major, as long in each mode as that mode's factor has columns.
+    pub core: Vec<f64>,
+    /// The fit after each iteration.
+    pub fits: Vec<f64>,
+}
+
 /// One iteration's outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct TuckerIteration {
-    /// Counted from 1.
+    /// Counted from 1, those before a resumption included.
     pub number: usize,
     /// 1 - |X - model| / |X|.
     pub fit: f64,
@@ -82,12 +96,15 @@ pub struct Tucker {
     pub core: Vec<f64>,
     /// 1 - |X - model| / |X|; 1 for a tensor of zeros.
     pub fit: f64,
-    /// The iterations.
+    /// The fit after each iteration, those before a resumption included.
+    pub fits: Vec<f64>,
+    /// The iterations of this run.
     pub iterations: Vec<TuckerIteration>,
 }
 
 impl Cpu {
-    /// Tucker's decomposition of `x`. `observe` is called after every iteration and may end the run.
+    /// Tucker's decomposition of `x`. `observe` is called after every iteration and may end the run. A resumed run goes on
+    /// with the bits of an unbroken one.
     ///
     /// TTM chains run in the element type `T`, singular vectors are computed in double precision.
     ///
@@ -99,7 +116,7 @@ impl Cpu {
         &self,
         x: &CooTensor<T>,
         options: &TuckerOptions,
-        observe: impl FnMut(&TuckerIteration) -> ControlFlow<()> + Send,
+        observe: impl FnMut(&TuckerState, &TuckerIteration) -> ControlFlow<()> + Send,
     ) -> Result<Tucker> {
         check(x, options)?;
         self.install(|| run(self, x, options, observe))
@@ -126,7 +143,19 @@ fn check<T: Scalar>(x: &CooTensor<T>, options: &TuckerOptions) -> Result<()> {
     if options.iterations == 0 {
         return Err(Error::argument("iterations", "0; at least 1"));
     }
-    if let TuckerInit::Given(factors) = &options.init {
+    let given = match &options.init {
+        TuckerInit::Given(factors) => Some(factors),
+        TuckerInit::Resume(state) => {
+            let len: usize = ranks.iter().product();
+            if state.fits.is_empty() || state.core.len() != len {
+                let detail = format!("a core of {} elements after {} iterations", state.core.len(), state.fits.len());
+                return Err(Error::argument("init", format!("{detail} for ranks {ranks:?}")));
+            }
+            Some(&state.factors)
+        }
+        _ => None,
+    };
+    if let Some(factors) = given {
         let shapes: Vec<_> = factors.iter().map(|f| (f.rows(), f.cols())).collect();
         if !shapes.iter().copied().eq(dims.iter().copied().zip(ranks.iter().copied())) {
             return Err(Error::argument("init", format!("factors of {shapes:?} for dims {dims:?}, ranks {ranks:?}")));
@@ -142,16 +171,22 @@ fn run<T: Scalar>(
     cpu: &Cpu,
     x: &CooTensor<T>,
     options: &TuckerOptions,
-    mut observe: impl FnMut(&TuckerIteration) -> ControlFlow<()>,
+    mut observe: impl FnMut(&TuckerState, &TuckerIteration) -> ControlFlow<()>,
 ) -> Result<Tucker> {
     let (order, ranks) = (x.order(), &options.ranks);
     let trees: Vec<Csf<T>> =
         (0..order).map(|mode| Csf::from_coo(x, &rooted_mode_order(x.dims(), mode))).collect::<Result<_>>()?;
-    let mut factors: Vec<Mat<f64>> = (0..order).map(|mode| begin(x, options, mode)).collect::<Result<_>>()?;
-    let mut rounded: Vec<Mat<T>> = factors.iter().map(convert).collect::<Result<_>>()?;
+    let mut state = match &options.init {
+        TuckerInit::Resume(state) => state.clone(),
+        _ => TuckerState {
+            factors: (0..order).map(|mode| begin(x, options, mode)).collect::<Result<_>>()?,
+            ..TuckerState::default()
+        },
+    };
+    let mut rounded: Vec<Mat<T>> = state.factors.iter().map(convert).collect::<Result<_>>()?;
     let norm = x.values().iter().map(|x| x.to_f64() * x.to_f64()).sum::<f64>().sqrt();
-    let mut result = Tucker { factors: Vec::new(), core: Vec::new(), fit: 0.0, iterations: Vec::new() };
-    for number in 1..=options.iterations {
+    let mut iterations = Vec::new();
+    while state.fits.len() < options.iterations && !converged(&state.fits, options.tolerance) {
         let start = Instant::now();
         let mut ttm = Duration::ZERO;
         for mode in 0..order {
@@ -160,24 +195,23 @@ fn run<T: Scalar>(
             let y = cpu.ttm_chain(&trees[mode], &views)?;
             ttm += chain.elapsed();
             let rows = trees[mode].pattern().idx(0);
-            factors[mode] = leading_vectors(&y, rows, x.dims()[mode], ranks[mode], options.seed)?;
-            rounded[mode] = convert(&factors[mode])?;
+            state.factors[mode] = leading_vectors(&y, rows, x.dims()[mode], ranks[mode], options.seed)?;
+            rounded[mode] = convert(&state.factors[mode])?;
             if mode + 1 == order {
-                result.core = core(&y, rows, &factors[mode], trees[mode].pattern().mode_order(), ranks);
+                state.core = core(&y, rows, &state.factors[mode], trees[mode].pattern().mode_order(), ranks);
             }
         }
-        let energy = result.core.iter().map(|g| g * g).sum::<f64>();
+        let energy = state.core.iter().map(|g| g * g).sum::<f64>();
         let fit = if norm > 0.0 { 1.0 - (norm * norm - energy).max(0.0).sqrt() / norm } else { 1.0 };
-        let iteration = TuckerIteration { number, fit, time: start.elapsed(), ttm };
-        let gain = fit - result.iterations.last().map_or(f64::NEG_INFINITY, |before| before.fit);
-        result.fit = fit;
-        result.iterations.push(iteration);
-        if observe(&iteration).is_break() || gain < options.tolerance {
+        state.fits.push(fit);
+        let iteration = TuckerIteration { number: state.fits.len(), fit, time: start.elapsed(), ttm };
+        iterations.push(iteration);
+        if observe(&state, &iteration).is_break() {
             break;
         }
     }
-    result.factors = factors;
-    Ok(result)
+    let TuckerState { factors, core, fits } = state;
+    Ok(Tucker { factors, core, fit: fits.last().copied().unwrap_or(0.0), fits, iterations })
 }
 
 /// The factor of `mode` to begin with.
@@ -186,6 +220,7 @@ fn begin<T: Scalar>(x: &CooTensor<T>, options: &TuckerOptions, mode: usize) -> R
     let random = |cols| uniform_dense::<f64>(dim, cols, options.seed ^ ((mode as u64 + 1) << 48));
     match &options.init {
         TuckerInit::Given(factors) => Ok(factors[mode].clone()),
+        TuckerInit::Resume(state) => Ok(state.factors[mode].clone()),
         TuckerInit::Random => orthonormal(random(rank)?),
         TuckerInit::Svd => {
             let fibers = FiberCoo::new(x.clone(), mode)?;

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::coo_tensor::CooTensor;
@@ -38,26 +39,28 @@ impl<T: Scalar> Bcsf<T> {
             }
         }
         let csf = Csf::from_coo(coo, mode_order)?;
-        let pattern = csf.pattern().split_fibers(longest_fiber);
+        let split = csf.pattern().split_fibers(longest_fiber);
+        let pattern = &split;
         let level = pattern.order() - 2;
-        let mut sub_slices = Vec::new();
-        for slice in 0..pattern.nodes(0) {
+        let of_slice = |slice: usize| {
             // The fibers below the slice: the slice itself for order 2.
             let mut fibers = slice..slice + 1;
             for l in 0..level {
                 fibers = pattern.ptr(l)[fibers.start]..pattern.ptr(l)[fibers.end];
             }
             let mut start = None;
-            for fiber in fibers {
+            fibers.filter(move |&fiber| {
                 let end = pattern.ptr(level)[fiber + 1];
-                if start.is_none_or(|start| end - pattern.ptr(level)[start] > heaviest) {
-                    sub_slices.push(fiber);
-                    start = Some(fiber);
+                let opens = start.is_none_or(|start| end - start > heaviest);
+                if opens {
+                    start = Some(pattern.ptr(level)[fiber]);
                 }
-            }
-        }
+                opens
+            })
+        };
+        let mut sub_slices: Vec<usize> = (0..pattern.nodes(0)).into_par_iter().flat_map_iter(of_slice).collect();
         sub_slices.push(pattern.nodes(level));
-        let csf = Csf::new(Arc::new(pattern), csf.values().to_vec())?;
+        let csf = Csf::new(Arc::new(split), csf.values().to_vec())?;
         Ok(Self { csf, longest_fiber, heaviest, sub_slices })
     }
 

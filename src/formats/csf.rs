@@ -109,24 +109,41 @@ impl CsfPattern {
     pub(crate) fn split_fibers(&self, longest: usize) -> Self {
         let order = self.order();
         let (mut ptr, mut idx) = (self.ptr.clone(), self.idx.clone());
-        if order >= 2 {
-            let level = order - 2;
+        if let Some(level) = order.checked_sub(2)
+            && self.ptr[level].par_windows(2).with_min_len(TASK).any(|ends| ends[1] - ends[0] > longest)
+        {
+            // Pieces before each fiber, by tasks: each one counts its own, then starts where the ones before it end.
+            let fibers = self.nodes(level);
             let pieces = |fiber: usize| self.children(level, fiber).len().div_ceil(longest);
-            ptr[level].clear();
-            idx[level].clear();
-            for fiber in 0..self.nodes(level) {
-                ptr[level].extend(self.children(level, fiber).step_by(longest));
-                idx[level].extend(std::iter::repeat_n(self.idx[level][fiber], pieces(fiber)));
+            let task = |t: usize| t * TASK..fibers.min((t + 1) * TASK);
+            let tasks = fibers.div_ceil(TASK);
+            let counts: Vec<usize> = (0..tasks).into_par_iter().map(|t| task(t).map(pieces).sum()).collect();
+            let total = counts.iter().sum();
+            (ptr[level], idx[level]) = (vec![0; total + 1], vec![0; total]);
+            ptr[level][total] = self.nnz();
+            let mut before = vec![0; fibers + 1];
+            before[fibers] = total;
+            let (mut rest_ptr, mut rest_idx) = (&mut ptr[level][..total], &mut idx[level][..]);
+            let mut rest_before = &mut before[..fibers];
+            let mut start = 0;
+            let mut jobs = Vec::with_capacity(tasks);
+            for (t, &count) in counts.iter().enumerate() {
+                let own = (take_front(&mut rest_ptr, count), take_front(&mut rest_idx, count));
+                jobs.push((t, start, own, take_front(&mut rest_before, task(t).len())));
+                start += count;
             }
-            ptr[level].push(self.nnz());
-            if level > 0 {
-                let mut end = 0;
-                ptr[level - 1].clear();
-                ptr[level - 1].push(0);
-                for parent in 0..self.nodes(level - 1) {
-                    end += self.children(level - 1, parent).map(pieces).sum::<usize>();
-                    ptr[level - 1].push(end);
+            jobs.into_par_iter().for_each(|(t, start, (own_ptr, own_idx), before)| {
+                let mut next = 0;
+                for (fiber, before) in task(t).zip(before) {
+                    *before = start + next;
+                    for first in self.children(level, fiber).step_by(longest) {
+                        (own_ptr[next], own_idx[next]) = (first, self.idx[level][fiber]);
+                        next += 1;
+                    }
                 }
+            });
+            if level > 0 {
+                ptr[level - 1].par_iter_mut().with_min_len(TASK).for_each(|child| *child = before[*child]);
             }
         }
         Self { dims: self.dims.clone(), mode_order: self.mode_order.clone(), ptr, idx }

@@ -6,10 +6,14 @@
 //! was given to one fiber away from the others before it looks at the next, so that a fiber which has already lost its
 //! nonzeros elsewhere no longer attracts any. Ties go to the orientation whose fibers are longer on average.
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::coo_tensor::{CooTensor, MAX_ORDER};
 use super::csf::Csf;
+use super::places::{TASK, gather};
 use crate::error::{Error, Result};
 
 /// How MM-CSF parts the nonzeros.
@@ -41,27 +45,32 @@ pub fn mmcsf_partition<T: Scalar>(
     if candidates.is_empty() || candidates.len() > MAX_ORDER {
         return Err(Error::argument("candidates", format!("{} of them; 1 to {MAX_ORDER}", candidates.len())));
     }
-    let mut fibers = Vec::with_capacity(candidates.len());
-    for fixed in candidates {
-        fibers.push(Fibers::new(coo, fixed)?);
-    }
+    let fibers = candidates.iter().map(|fixed| Fibers::new(coo, fixed)).collect::<Result<Vec<_>>>()?;
+    Ok(choose(fibers, coo.nnz(), strategy).0)
+}
+
+/// The candidate of each of `nnz` entries, and the fibers as they are left.
+fn choose(mut fibers: Vec<Fibers>, nnz: usize, strategy: MmCsfStrategy) -> (Vec<u8>, Vec<Fibers>) {
     // Longer average fibers first: the first maximum in this order wins a tie.
-    let mut preference: Vec<usize> = (0..candidates.len()).collect();
+    let mut preference: Vec<usize> = (0..fibers.len()).collect();
     preference.sort_by_key(|&c| fibers[c].length.len());
     if strategy == MmCsfStrategy::Static {
-        return Ok((0..coo.nnz()).map(|p| longest(&fibers, &preference, p) as u8).collect());
+        let chosen = (0..nnz).into_par_iter().with_min_len(TASK).map(|p| longest(&fibers, &preference, p) as u8);
+        return (chosen.collect(), fibers);
     }
-    let mut chosen = Vec::with_capacity(coo.nnz());
-    for p in 0..coo.nnz() {
+    // Each choice depends on those before it: no two entries can be looked at together.
+    let mut chosen = Vec::with_capacity(nnz);
+    for p in 0..nnz {
         let best = longest(&fibers, &preference, p);
         for (c, fibers) in fibers.iter_mut().enumerate() {
             if c != best {
-                fibers.length[fibers.id[p] as usize] -= 1;
+                let fiber = fibers.id_of(p);
+                fibers.length[fiber] -= 1;
             }
         }
         chosen.push(best as u8);
     }
-    Ok(chosen)
+    (chosen, fibers)
 }
 
 /// The candidate in whose fiber entry `p` has most company; the first one in `preference` of several.
@@ -77,8 +86,10 @@ fn longest(fibers: &[Fibers], preference: &[usize], p: usize) -> usize {
 
 /// The fibers along which some modes are fixed.
 struct Fibers {
-    /// The fiber of each entry.
-    id: Vec<u32>,
+    /// The entries sorted by fiber, and inside a fiber by the other modes.
+    order: Vec<u32>,
+    /// The fiber of each entry. Atomic only so that threads may fill it in any order: every entry is in one fiber.
+    id: Vec<AtomicU32>,
     /// Nonzeros of each fiber.
     length: Vec<u32>,
 }
@@ -92,23 +103,25 @@ impl Fibers {
         let mut mode_order = fixed.to_vec();
         mode_order.extend((0..coo.order()).filter(|mode| !fixed.contains(mode)));
         let order = coo.sorted_permutation(&mode_order)?;
-        let mut id = vec![0; coo.nnz()];
-        let mut length: Vec<u32> = Vec::new();
-        let mut last = None;
-        for &p in &order {
-            let same = |q: usize| fixed.iter().all(|&mode| coo.coords(mode)[p] == coo.coords(mode)[q]);
-            if !last.is_some_and(same) {
-                length.push(0);
-            }
-            id[p] = (length.len() - 1) as u32;
-            *length.last_mut().expect("pushed for the first entry") += 1;
-            last = Some(p);
-        }
-        Ok(Self { id, length })
+        let opens = |&q: &usize| {
+            q == 0 || fixed.iter().any(|&mode| coo.coords(mode)[order[q - 1]] != coo.coords(mode)[order[q]])
+        };
+        let mut heads: Vec<usize> = (0..coo.nnz()).into_par_iter().with_min_len(TASK).filter(opens).collect();
+        heads.push(coo.nnz());
+        let id: Vec<AtomicU32> = (0..coo.nnz()).into_par_iter().with_min_len(TASK).map(|_| AtomicU32::new(0)).collect();
+        heads.par_windows(2).enumerate().with_min_len(TASK).for_each(|(fiber, ends)| {
+            order[ends[0]..ends[1]].iter().for_each(|&p| id[p].store(fiber as u32, Relaxed));
+        });
+        let length = heads.par_windows(2).with_min_len(TASK).map(|ends| (ends[1] - ends[0]) as u32).collect();
+        Ok(Self { order: order.into_par_iter().with_min_len(TASK).map(|p| p as u32).collect(), id, length })
+    }
+
+    fn id_of(&self, p: usize) -> usize {
+        self.id[p].load(Relaxed) as usize
     }
 
     fn of(&self, p: usize) -> u32 {
-        self.length[self.id[p] as usize]
+        self.length[self.id_of(p)]
     }
 }
 
@@ -128,18 +141,26 @@ impl<T: Scalar> MmCsf<T> {
                 modes
             })
             .collect();
-        let chosen = mmcsf_partition(coo, &mode_orders, strategy)?;
+        let fibers = mode_orders.iter().map(|fixed| Fibers::new(coo, fixed)).collect::<Result<Vec<_>>>()?;
+        let (chosen, fibers) = choose(fibers, coo.nnz(), strategy);
         let mut trees = Vec::new();
-        for (leaf, mut mode_order) in mode_orders.into_iter().enumerate() {
-            let own: Vec<usize> = (0..coo.nnz()).filter(|&p| usize::from(chosen[p]) == leaf).collect();
+        for (leaf, (mut mode_order, fibers)) in mode_orders.into_iter().zip(fibers).enumerate() {
+            // The entries of a part in the order of its tree, which is the order that told its fibers.
+            let own: Vec<usize> = fibers
+                .order
+                .into_par_iter()
+                .with_min_len(TASK)
+                .map(|p| p as usize)
+                .filter(|&p| usize::from(chosen[p]) == leaf)
+                .collect();
             // An empty tensor is one empty tree.
             if own.is_empty() && (coo.nnz() > 0 || leaf > 0) {
                 continue;
             }
             mode_order.push(leaf);
-            let coords = (0..order).map(|mode| own.iter().map(|&p| coo.coords(mode)[p]).collect()).collect();
-            let values = own.iter().map(|&p| coo.values()[p]).collect();
-            trees.push(Csf::from_coo(&CooTensor::new(coo.dims().to_vec(), coords, values)?, &mode_order)?);
+            let coords = (0..order).map(|mode| gather(coo.coords(mode), &own)).collect();
+            let part = CooTensor::from_checked(coo.dims().to_vec(), coords, gather(coo.values(), &own));
+            trees.push(Csf::from_coo(&part, &mode_order)?);
         }
         Ok(Self { strategy, trees })
     }

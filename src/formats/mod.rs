@@ -32,5 +32,6 @@ pub use linear::{Linear, LinearKeys};
 pub use mmcsf::{MmCsf, MmCsfStrategy, mmcsf_partition};
 pub(crate) use panel::{Block, CellView};
 pub use panel::{MAX_WIDTH, Panel};
+pub(crate) use places::gather;
 pub use semi_coo::{SemiCoo, SemiHiCoo};
 pub use tiled::{Offsets, Tiled, TiledSpec, TiledTask};

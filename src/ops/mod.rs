@@ -29,6 +29,7 @@ mod ttm_chain;
 mod ttv;
 
 pub use mttkrp::Mttkrp;
+pub(crate) use mttkrp::Turns;
 pub use operand::Sparse;
 pub use placed::Placed;
 pub use prepare::Prepared;

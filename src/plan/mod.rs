@@ -1,6 +1,6 @@
 //! Plans: how an operation will be done, decided from the pattern and the machine.
 //!
-//! Pure functions: no threads, no device, no values. A [`Plan`] is data and explains itself in one line (`Display`).
+//! Pure functions: no device, no values, and but for the statistics of a large pattern no threads. A [`Plan`] is data and explains itself in one line (`Display`).
 
 mod device;
 mod matrix;
@@ -9,11 +9,16 @@ mod occupancy;
 mod partition;
 mod share;
 mod stats;
+mod tensor;
+mod tiles;
+mod tree;
 
 pub use device::{DeviceShape, DeviceTasks, RowChunk, Team, device_mttkrp_format};
 pub use matrix::{Op, Path, Plan, PlanOptions};
-pub use mttkrp::{ModePlan, MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
+pub use mttkrp::{ModePlan, MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, MttkrpRequest};
 pub use occupancy::{MAX_THREADS_PER_ROW, threads_per_row};
 pub use partition::{Task, blocks, by_nonzeros};
 pub use share::{PROBE, cut_by_share, share_by_rates};
 pub use stats::Stats;
+pub use tensor::TensorStats;
+pub use tree::{GroupPlan, TreePlan};

@@ -1,23 +1,17 @@
 //! Which layout, and which tiles, for the MTTKRP of a tensor.
-//!
-//! What was measured (two Zen 5 cores, R = 32): the kernel alone takes 0.9 ns per nonzero and thread at f32 while all
-//! rows are in L1, 1.35 ns from L2 and about 2 ns from L3, and a row of the output that is left and entered again costs
-//! some 10 nonzeros' time when it does so every 2-4 nonzeros. So tiles should fit L2, but not at the price of runs shorter
-//! than about 8 nonzeros; beyond that, prefetching from L3 is the better half.
 
 use std::fmt;
 
+use super::tensor::TensorStats;
+use super::tiles::{MIN_FIBER, Tiles, ahead, always_share, distance};
+use super::tree::{TreePlan, direct_rows};
 use crate::error::{Error, Result};
-use crate::formats::{CooTensor, TiledSpec};
+use crate::formats::TiledSpec;
 use crate::machine::Machine;
-use sparsimd_kernels::Scalar;
 
-/// The shortest mean run that a tile may leave.
-const MIN_RUN: usize = 8;
-/// Mean nonzeros of a fiber from which sharing its factor row pays.
-const MIN_FIBER: f64 = 1.6;
-/// Nonzeros that fiber lengths are estimated from.
-const SAMPLE: usize = 100_000;
+/// A tree of partial products must move this part of the rows that separate modes do, or less, to be chosen: estimates of
+/// rows are not times.
+const TREE_GAIN: f64 = 0.8;
 
 /// How a tensor is stored for MTTKRP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,11 +35,13 @@ pub enum MttkrpFormat {
     Linear,
     /// One tiled copy per mode.
     Tiled,
+    /// Tiled partial products that several modes share.
+    Tree,
 }
 
 impl MttkrpFormat {
     /// Every format.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Coo,
         Self::CsfAll,
         Self::CsfOne,
@@ -55,6 +51,7 @@ impl MttkrpFormat {
         Self::HiCoo,
         Self::Linear,
         Self::Tiled,
+        Self::Tree,
     ];
 
     /// Its name on the command line.
@@ -69,6 +66,7 @@ impl MttkrpFormat {
             Self::HiCoo => "hicoo",
             Self::Linear => "alto",
             Self::Tiled => "tiled",
+            Self::Tree => "tree",
         }
     }
 
@@ -84,68 +82,33 @@ impl fmt::Display for MttkrpFormat {
     }
 }
 
-/// What a plan needs to know of a tensor's pattern.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TensorStats {
-    /// Length of each mode.
-    pub dims: Vec<usize>,
-    /// Number of nonzeros.
-    pub nnz: usize,
-    /// For each mode, the number of coordinates that occur (nonempty slices).
-    pub nonempty: Vec<usize>,
-    /// For each mode the others, in the order that shares most, and the mean number of nonzeros that share the mode's
-    /// coordinate and those of the first one, two, ... of them (the last is 1).
-    pub fibers: Vec<Vec<(usize, f64)>>,
+/// How the work of one mode is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MttkrpAlgorithm {
+    /// Nonzero by nonzero, each one adding to its row of the output.
+    Element,
+    /// Row by row: the nonzeros of a row of the output are neighbours, their sum stays in registers.
+    Row,
+    /// Slice by slice of a tree with the mode at its root.
+    Slice,
+    /// Fiber by fiber of a tree with the mode just above the leaves.
+    Fiber,
+    /// Nonzero by nonzero of a tree with the mode at its leaves.
+    Nonzero,
 }
 
-impl TensorStats {
-    /// The statistics of `coo`; fiber lengths are estimated from some of its slices.
-    pub fn of<T: Scalar>(coo: &CooTensor<T>) -> Self {
-        let order = coo.order();
-        let mut nonempty = Vec::with_capacity(order);
-        let mut fibers = Vec::with_capacity(order);
-        for mode in 0..order {
-            let mut count = vec![0u32; coo.dims()[mode]];
-            coo.coords(mode).iter().for_each(|&i| count[i as usize] = count[i as usize].saturating_add(1));
-            nonempty.push(count.iter().filter(|&&n| n > 0).count());
-            fibers.push(fiber_lengths(coo, mode));
+impl MttkrpAlgorithm {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Element => "element",
+            Self::Row => "row",
+            Self::Slice => "slice",
+            Self::Fiber => "fiber",
+            Self::Nonzero => "nonzero",
         }
-        Self { dims: coo.dims().to_vec(), nnz: coo.nnz(), nonempty, fibers }
     }
-}
-
-/// The other modes, those first that the nonzeros of a slice of `mode` share most, with the mean length of the fibers.
-fn fiber_lengths<T: Scalar>(coo: &CooTensor<T>, mode: usize) -> Vec<(usize, f64)> {
-    // Whole slices, scattered by a hash so that neighbours and heavy slices are met as often as they occur.
-    let keep = (coo.nnz() / SAMPLE).max(1) as u64;
-    let slices = coo.coords(mode);
-    let hash = |i: u32| u64::from(i).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    let mut sample: Vec<usize> = (0..coo.nnz()).filter(|&p| hash(slices[p]).is_multiple_of(keep)).collect();
-    if sample.is_empty() {
-        sample = (0..coo.nnz().min(SAMPLE)).collect();
-    }
-    sample.truncate(SAMPLE);
-    let mut rest: Vec<usize> = (0..coo.order()).filter(|&m| m != mode).collect();
-    let mut chosen = vec![mode];
-    let mut lengths = Vec::new();
-    while !rest.is_empty() {
-        let count = |candidate: usize| {
-            let key = |&p: &usize| chosen.iter().chain([&candidate]).map(|&m| coo.coords(m)[p]).collect::<Vec<_>>();
-            let mut keys: Vec<_> = sample.iter().map(key).collect();
-            keys.sort_unstable();
-            keys.dedup();
-            keys.len()
-        };
-        let (fewest, best) = match rest[..] {
-            // The last mode makes every nonzero its own fiber.
-            [last] => (sample.len(), last),
-            _ => rest.iter().map(|&m| (count(m), m)).min().expect("the list is not empty"),
-        };
-        lengths.push((best, sample.len() as f64 / fewest.max(1) as f64));
-        rest.retain(|&m| m != best);
-        chosen.push(best);
-    }
-    lengths
 }
 
 /// What the output of one mode is computed from.
@@ -168,6 +131,12 @@ pub struct MttkrpPlan {
     pub tasks: usize,
     /// One plan per mode.
     pub modes: Vec<ModePlan>,
+    /// The groups of modes that share partial products, for [`MttkrpFormat::Tree`].
+    pub tree: Option<TreePlan>,
+    /// How the work is cut, where the format leaves a choice: coordinates ([`MttkrpAlgorithm::Element`], or
+    /// [`MttkrpAlgorithm::Row`] with a copy sorted for each mode) and one CSF per mode (the three algorithms on trees, by the
+    /// level that the mode is given). None for what is fastest; other formats have one algorithm for each mode.
+    pub algorithm: Option<MttkrpAlgorithm>,
     /// Bytes that private copies of the output may take: fewer tasks run side by side where more would be needed.
     pub window_bytes: usize,
     why: Vec<String>,
@@ -201,13 +170,25 @@ impl MttkrpPlan {
             return Err(Error::argument("threads", "0 threads; at least 1"));
         }
         let mut why = Vec::new();
+        let mut best = TreePlan::best(stats, machine, request);
         let format = match request.format {
             Some(format) => {
                 why.push(format!("format {format}: asked for"));
                 format
             }
-            None => Self::format_for(stats, request, &mut why)?,
+            None => {
+                let direct = direct_rows(stats);
+                let tree = best.as_ref().map(|(_, cost)| (cost.rows / direct, cost.bytes));
+                Self::format_for(stats, request, tree, &mut why)?
+            }
         };
+        let tree = if format == MttkrpFormat::Tree { best.take().map(|(tree, _)| tree) } else { None };
+        for group in tree.iter().flat_map(|tree| &tree.groups) {
+            why.push(format!(
+                "modes {:?}: from the products of modes {:?}, tiles of {:?}, prefetch {} ahead",
+                group.modes, group.contracted, group.tiles.extent, group.ahead
+            ));
+        }
         let modes = (0..stats.dims.len())
             .map(|mode| match format {
                 MttkrpFormat::Tiled if stats.dims.len() > 1 => tiles(stats, machine, request, mode, &mut why),
@@ -217,10 +198,26 @@ impl MttkrpPlan {
         // A quarter of the machine's memory would be more than anybody expects; private windows that take longer to
         // add up than the nonzeros take to compute are worse than fewer tasks.
         let window_bytes = request.memory.unwrap_or(usize::MAX).min(stats.nnz.saturating_mul(request.rank) * 32);
-        Ok(Self { format, rank: request.rank, tasks: request.threads, modes, window_bytes, why })
+        let (rank, tasks) = (request.rank, request.threads);
+        Ok(Self { format, rank, tasks, modes, tree, algorithm: None, window_bytes, why })
     }
 
-    fn format_for(stats: &TensorStats, request: MttkrpRequest, why: &mut Vec<String>) -> Result<MttkrpFormat> {
+    /// The format for the tensor; `tree` is the share of rows that the best tree moves, and its bytes.
+    fn format_for(
+        stats: &TensorStats,
+        request: MttkrpRequest,
+        tree: Option<(f64, usize)>,
+        why: &mut Vec<String>,
+    ) -> Result<MttkrpFormat> {
+        let limit = request.memory.unwrap_or(usize::MAX);
+        if let Some((share, bytes)) = tree {
+            let (percent, mib) = (100.0 * share, bytes.div_ceil(1 << 20));
+            if share <= TREE_GAIN && bytes <= limit {
+                why.push(format!("format tree: a sweep moves {percent:.0} % of the rows; about {mib} MiB"));
+                return Ok(MttkrpFormat::Tree);
+            }
+            why.push(format!("not tree: a sweep would move {percent:.0} % of the rows and take about {mib} MiB"));
+        }
         let order = stats.dims.len();
         let value = request.value_bytes;
         let entry_tiled = value + 2 * (order - 1) + 2;
@@ -232,7 +229,6 @@ impl MttkrpPlan {
             (MttkrpFormat::Linear, value + 8 + 8 * wide, "one copy for all modes"),
             (MttkrpFormat::Coo, value + 4 * order, "the coordinates alone"),
         ];
-        let limit = request.memory.unwrap_or(usize::MAX);
         for (format, per_nonzero, what) in candidates {
             let bytes = stats.nnz.saturating_mul(per_nonzero);
             let mib = bytes.div_ceil(1 << 20);
@@ -251,27 +247,6 @@ impl MttkrpPlan {
     }
 }
 
-/// Bytes of the rows of `mode`'s factor.
-fn factor_bytes(stats: &TensorStats, request: MttkrpRequest, mode: usize, rows: usize) -> usize {
-    rows.min(stats.nonempty[mode].max(1)).saturating_mul(request.rank * request.value_bytes)
-}
-
-/// Prefetch distance for reading the whole factors of all modes but one.
-fn ahead(stats: &TensorStats, machine: &Machine, request: MttkrpRequest, mode: usize) -> usize {
-    let inputs = (0..stats.dims.len()).filter(|&m| m != mode);
-    let bytes: usize = inputs.map(|m| factor_bytes(stats, request, m, stats.dims[m])).sum();
-    distance(bytes, machine)
-}
-
-/// Prefetch distance for factor rows of so many bytes: none from L2, where the processor's own window suffices.
-fn distance(bytes: usize, machine: &Machine) -> usize {
-    match bytes {
-        n if n <= machine.l2_bytes() * 9 / 10 => 0,
-        n if n <= machine.l3_bytes() / 4 => 8,
-        _ => 16,
-    }
-}
-
 /// Tiles for the output of `mode`.
 fn tiles(
     stats: &TensorStats,
@@ -282,40 +257,22 @@ fn tiles(
 ) -> ModePlan {
     let chain = &stats.fibers[mode];
     // The last mode is always free.
-    let shared = chain[..chain.len() - 1].iter().take_while(|&&(_, length)| length >= MIN_FIBER).count();
+    let mut shared = chain[..chain.len() - 1].iter().take_while(|&&(_, length)| length >= MIN_FIBER).count();
+    if always_share(stats, request) {
+        shared = shared.max(1);
+    }
     let inputs: Vec<usize> = chain.iter().map(|&(m, _)| m).collect();
-    // Halve the longest tile side until the rows fit L2, or runs would become short.
-    let mut extent: Vec<usize> = inputs.iter().map(|&m| stats.dims[m].max(1)).collect();
-    let run = |extent: &[usize]| {
-        let tiles: usize = inputs.iter().zip(extent).map(|(&m, &e)| stats.dims[m].div_ceil(e)).product();
-        stats.nnz / (stats.nonempty[mode].max(1) * tiles).max(1)
-    };
-    let side = |n: usize, extent: &[usize]| factor_bytes(stats, request, inputs[n], extent[n]);
-    let rows = |extent: &[usize]| (0..inputs.len()).map(|n| side(n, extent)).sum::<usize>();
-    while rows(&extent) > machine.l2_bytes() * 8 / 10 {
-        let longest = (0..inputs.len()).max_by_key(|&n| side(n, &extent)).expect("order 2 or more has inputs");
-        let mut halved = extent.clone();
-        halved[longest] = extent[longest].div_ceil(2);
-        if run(&halved) < MIN_RUN || halved[longest] == extent[longest] {
-            break;
-        }
-        extent = halved;
-    }
-    // Offsets of 2 bytes, where that costs few more tiles.
-    let mut capped = extent.clone();
-    capped.iter_mut().for_each(|e| *e = (*e).min(1 << 16));
-    if run(&capped) >= MIN_RUN / 2 {
-        extent = capped;
-    }
-    let ahead = distance(rows(&extent), machine);
+    let tiles = Tiles::new(stats, machine, request, &inputs, stats.nonempty[mode]);
+    let ahead = distance(tiles.bytes, machine);
     why.push(format!(
-        "mode {mode}: tiles of {extent:?} in modes {inputs:?} ({} KiB of factor rows), runs of {} nonzeros, {}, prefetch {ahead} ahead",
-        rows(&extent) >> 10,
-        run(&extent),
+        "mode {mode}: tiles of {:?} in modes {inputs:?} ({} KiB of factor rows), runs of {} nonzeros, {}, prefetch {ahead} ahead",
+        tiles.extent,
+        tiles.bytes >> 10,
+        tiles.run,
         match shared {
             0 => "no shared fibers".to_owned(),
             n => format!("fibers of {:.1} nonzeros share {n} modes", chain[n - 1].1),
         },
     ));
-    ModePlan { tiles: Some(TiledSpec { mode, inputs, shared, extent, tasks: request.threads }), ahead }
+    ModePlan { tiles: Some(TiledSpec { mode, inputs, shared, extent: tiles.extent, tasks: request.threads }), ahead }
 }

@@ -98,6 +98,19 @@ impl Expected {
         &self.values
     }
 
+    /// The first `cols` columns. In the operations with dense factors a column of the result depends on the same column of
+    /// the factors alone, so one reference serves every number of columns up to its own.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when there are fewer.
+    pub fn first_columns(&self, cols: usize) -> Result<Self> {
+        if cols > self.cols {
+            return Err(Error::shape("first_columns", format!("{cols} of {}", self.cols)));
+        }
+        let narrow = |wide: &[f64]| wide.chunks(self.cols.max(1)).flat_map(|row| row[..cols].to_vec()).collect();
+        Ok(Self { rows: self.rows, cols, values: narrow(&self.values), bounds: narrow(&self.bounds) })
+    }
+
     /// The largest error of `got`, in units of the bound, and where it is.
     ///
     /// # Errors

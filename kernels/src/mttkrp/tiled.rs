@@ -130,6 +130,7 @@ unsafe fn dispatch<T: Scalar>(arch: Arch, view: TiledView<'_, T>, operands: Oper
         OffsetsView::Short { shared, free } => {
             let offsets = (shared.as_ptr(), free.as_ptr());
             match (view.shared, view.inputs.len() - view.shared) {
+                (0, 1) => Tiled::<T, u16, 0, 1>::run(arch, view, offsets, operands),
                 (0, 2) => Tiled::<T, u16, 0, 2>::run(arch, view, offsets, operands),
                 (1, 1) => Tiled::<T, u16, 1, 1>::run(arch, view, offsets, operands),
                 (0, 3) => Tiled::<T, u16, 0, 3>::run(arch, view, offsets, operands),

@@ -37,7 +37,8 @@ impl Gpu {
         options: &CpOptions<T>,
         mut observe: impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send,
     ) -> Result<CpState<T>> {
-        let target = Target { dims: tensor.dims(), norm_squared: tensor.norm_squared() };
+        let order: Vec<usize> = (0..tensor.dims().len()).collect();
+        let target = Target { dims: tensor.dims(), order: &order, norm_squared: tensor.norm_squared() };
         let mut resident: Option<Resident<T>> = None;
         let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
             let on_device = match &mut resident {

@@ -2,8 +2,8 @@
 //!
 //! X ~ sum_r lambda_r a_r o b_r o c_r ..., the columns of every factor of length 1.
 //! ```text
-//! repeat: for every mode n
-//!             M = MTTKRP of X in mode n
+//! repeat: for every mode n                        in the order of the tensor's sweep
+//!             M = MTTKRP of X in mode n           from partial products shared between modes, where the plan says so
 //!             V = elementwise product of A_m^T A_m for m != n, + ridge I
 //!             A_n = M V^+                         or, non-negative, one pass of HALS over A_n's columns
 //!             lambda = lengths of A_n's columns;  A_n = A_n / lambda
@@ -24,11 +24,12 @@ use std::time::{Duration, Instant};
 use sparsimd_kernels::Scalar;
 
 use self::dense::{Small, gram, hals, inner_product, normalise, pseudo_inverse, times};
+use super::converged;
 use crate::cpu::Cpu;
-use crate::dense::{Mat, MatRef};
+use crate::dense::Mat;
 use crate::error::{Error, Result};
 use crate::generate::uniform_dense;
-use crate::ops::Mttkrp;
+use crate::ops::{Mttkrp, Turns};
 
 /// Columns that a decomposition may have: their Gram matrices stay in L2.
 pub const MAX_CP_RANK: usize = 128;
@@ -114,11 +115,10 @@ impl Cpu {
         options: &CpOptions<T>,
         mut observe: impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send,
     ) -> Result<CpState<T>> {
-        let target = Target { dims: tensor.dims(), norm_squared: tensor.norm_squared() };
-        let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
-            let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
-            self.mttkrp(tensor, &views, mode, out.as_mut())
-        };
+        let order = tensor.sweep_order();
+        let target = Target { dims: tensor.dims(), order: &order, norm_squared: tensor.norm_squared() };
+        let mut turns = Turns::new(self, tensor);
+        let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| turns.product(factors, mode, out);
         decompose(self, target, options, &mut mttkrp, &mut observe)
     }
 }
@@ -127,11 +127,13 @@ impl Cpu {
 #[derive(Clone, Copy)]
 struct Target<'a> {
     dims: &'a [usize],
+    /// The order in which the modes have their turns.
+    order: &'a [usize],
     norm_squared: f64,
 }
 
-/// The MTTKRP of a tensor in one mode, by whatever executor holds it: `mttkrp(factors, mode, out)`. Between two calls only the
-/// factor of the earlier one's mode has changed.
+/// The MTTKRP of a tensor in one mode, by whatever executor holds it: `mttkrp(factors, mode, out)`, in the target's order of
+/// the modes, over and over. Between two calls only the factor of the earlier one's mode has changed.
 type ModeProduct<'a, T> = dyn FnMut(&[Mat<T>], usize, &mut Mat<T>) -> Result<()> + Send + 'a;
 
 /// What is called after every iteration, and may end the run.
@@ -225,11 +227,11 @@ fn run<T: Scalar>(
     let mut grams: Vec<Small> = state.factors.iter().map(|f| gram(cpu, f)).collect();
     let mut products: Vec<Mat<T>> = dims.iter().map(|&dim| Mat::zeros(dim, rank)).collect::<Result<_>>()?;
     let norm = tensor.norm_squared.sqrt();
-    while state.fits.len() < options.iterations {
+    while state.fits.len() < options.iterations && !converged(&state.fits, options.tolerance) {
         let start = Instant::now();
         let mut in_mttkrp = Duration::ZERO;
         let mut fit = 1.0;
-        for mode in 0..dims.len() {
+        for (turn, &mode) in tensor.order.iter().enumerate() {
             let before = Instant::now();
             mttkrp(&state.factors, mode, &mut products[mode])?;
             in_mttkrp += before.elapsed();
@@ -246,7 +248,7 @@ fn run<T: Scalar>(
             }
             state.lambda = normalise(&mut state.factors[mode]);
             grams[mode] = gram(cpu, &state.factors[mode]);
-            if mode + 1 == dims.len() {
+            if turn + 1 == tensor.order.len() {
                 let inner = inner_product(&products[mode], &state.factors[mode], &state.lambda);
                 v.scale_by(&grams[mode]);
                 let residual = tensor.norm_squared - 2.0 * inner + v.quadratic(&state.lambda);
@@ -255,10 +257,9 @@ fn run<T: Scalar>(
                 }
             }
         }
-        let gain = fit - state.fits.last().copied().unwrap_or(f64::NEG_INFINITY);
         state.fits.push(fit);
         let iteration = CpIteration { number: state.fits.len(), fit, time: start.elapsed(), mttkrp: in_mttkrp };
-        if observe(&state, &iteration).is_break() || gain < options.tolerance {
+        if observe(&state, &iteration).is_break() {
             break;
         }
     }

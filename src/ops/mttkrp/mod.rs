@@ -14,20 +14,25 @@
 //! | coordinates, HiCOO, linearised | element-centric (coordinates: row-centric for the mode they are sorted by) | same | same |
 //! | CSF, B-CSF, MM-CSF | slice algorithm | slice or fiber algorithm | nonzero algorithm |
 //! | tiled | rows in registers, one copy per mode | same | same |
+//! | tree | from partial products that a sweep shares between modes ([`Cpu::mttkrp_sweep`]) | same | same |
 //!
 //! No locks and no atomics: tasks that own their rows write them, others add to private windows that are summed in a fixed
 //! order. So the result has the same bits for the same plan, whatever the threads do.
 
 mod operands;
+mod part;
 mod stored;
+mod sweep;
+mod tree;
 mod windows;
 
 use sparsimd_kernels::Scalar;
-use sparsimd_kernels::mttkrp::Operands;
 
 use self::operands::{Buffers, Factor, check_shapes, kernel_stride, with_output};
+use self::part::{Call, Part, Pointers};
 use self::stored::Stored;
-use self::windows::Tasks;
+pub(crate) use self::sweep::Turns;
+use self::tree::Tree;
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
 use crate::error::{Error, Result};
@@ -41,9 +46,17 @@ pub struct Mttkrp<T> {
     dims: Vec<usize>,
     nnz: usize,
     norm_squared: f64,
-    stored: Stored<T>,
-    tasks: Vec<Tasks>,
+    body: Body<T>,
     buffers: Buffers<T>,
+}
+
+/// What the outputs are computed from.
+#[derive(Debug)]
+enum Body<T> {
+    /// Every mode from the nonzeros.
+    Modes(Box<Part<T>>),
+    /// Modes in groups, by way of partial products.
+    Tree(Tree<T>),
 }
 
 impl<T: Scalar> Mttkrp<T> {
@@ -69,7 +82,10 @@ impl<T: Scalar> Mttkrp<T> {
 
     /// Bytes of all coordinates and pointers.
     pub fn index_bytes(&self) -> usize {
-        self.stored.index_bytes()
+        match &self.body {
+            Body::Modes(part) => part.stored.index_bytes(),
+            Body::Tree(tree) => tree.index_bytes(),
+        }
     }
 
     /// The algorithm that computes `mode`: `"element"`, `"row"`, `"slice"`, `"fiber"`, `"nonzero"` or, for several trees
@@ -79,7 +95,11 @@ impl<T: Scalar> Mttkrp<T> {
     /// When there is no such mode, as slice indexing does.
     pub fn algorithm(&self, mode: usize) -> &'static str {
         assert!(mode < self.dims.len(), "mode {mode} of a tensor of order {}", self.dims.len());
-        self.stored.algorithm(mode)
+        match &self.body {
+            Body::Modes(part) => part.stored.algorithm(mode),
+            // Both steps sum rows of the output in registers.
+            Body::Tree(_) => "row",
+        }
     }
 
     /// Rows of private windows that the tasks of `mode` add up; 0 when every task owns its rows.
@@ -87,7 +107,18 @@ impl<T: Scalar> Mttkrp<T> {
     /// # Panics
     /// When there is no such mode, as slice indexing does.
     pub fn private_rows(&self, mode: usize) -> usize {
-        self.tasks[mode].private_rows()
+        match &self.body {
+            Body::Modes(part) => part.private_rows(mode),
+            Body::Tree(tree) => tree.group(mode).private_rows(mode),
+        }
+    }
+
+    /// The modes in the order in which [`Cpu::mttkrp_sweep`] computes them.
+    pub fn sweep_order(&self) -> Vec<usize> {
+        match &self.body {
+            Body::Modes(_) => (0..self.dims.len()).collect(),
+            Body::Tree(tree) => tree.groups().iter().flat_map(|group| group.modes().iter().copied()).collect(),
+        }
     }
 }
 
@@ -122,28 +153,19 @@ impl Cpu {
             return Err(Error::argument("plan", detail));
         }
         self.install(|| {
-            let stored = Stored::new(coo, plan)?;
-            let row_bytes = kernel_stride::<T>(plan.rank) * size_of::<T>();
-            let tasks = (0..coo.order())
-                .map(|mode| {
-                    let mut count = plan.tasks.max(1);
-                    loop {
-                        let tasks = Tasks::new(stored.tasks(mode, count), coo.dims()[mode]);
-                        // Windows beyond the budget: fewer tasks. One task per tree cannot be had with fewer.
-                        if count == 1 || tasks.private_rows().saturating_mul(row_bytes) <= plan.window_bytes {
-                            return tasks;
-                        }
-                        count = count.div_ceil(2);
-                    }
-                })
-                .collect();
+            let body = match &plan.tree {
+                Some(tree) => Body::Tree(Tree::new(coo, tree, plan)?),
+                None => {
+                    let ahead = plan.modes.iter().map(|mode| mode.ahead).collect();
+                    Body::Modes(Box::new(Part::new(Stored::new(coo, plan)?, coo.dims(), ahead, plan)))
+                }
+            };
             Ok(Mttkrp {
                 plan: plan.clone(),
                 dims: coo.dims().to_vec(),
                 nnz: coo.nnz(),
                 norm_squared: coo.values().iter().map(|x| x.to_f64() * x.to_f64()).sum(),
-                stored,
-                tasks,
+                body,
                 buffers: Buffers::default(),
             })
         })
@@ -157,33 +179,35 @@ impl Cpu {
     /// # Errors
     /// [`Error::Shape`] when an operand does not fit the tensor or R differs; [`Error::Argument`] for a mode out of range
     /// and rank 0.
-    pub fn mttkrp<T: Scalar>(
+    pub fn mttkrp<'a, T: Scalar>(
         &self,
         tensor: &Mttkrp<T>,
-        factors: &[MatRef<'_, T>],
+        factors: &[MatRef<'a, T>],
         mode: usize,
         out: MatMut<'_, T>,
     ) -> Result<()> {
         check_shapes(&tensor.dims, mode, factors, &out)?;
-        let stride = kernel_stride::<T>(out.cols());
         let buffers = &tensor.buffers;
+        let call = Call { arch: self.arch(), stride: kernel_stride::<T>(out.cols()), buffers };
         self.install(|| {
-            let padded: Vec<Option<Factor<'_, T>>> =
-                factors.iter().enumerate().map(|(m, &f)| (m != mode).then(|| Factor::new(f, buffers))).collect();
-            let factor_rows =
-                Pointers(padded.iter().map(|f| f.as_ref().map_or(std::ptr::null(), Factor::as_ptr)).collect());
-            with_output(out, buffers, |rows| {
-                let shared = &factor_rows;
-                tensor.tasks[mode].run(rows, stride, buffers, |task, row0| {
-                    let operands =
-                        Operands { factors: shared.get(), stride, out: row0, ahead: tensor.plan.modes[mode].ahead };
-                    // SAFETY: the stride is whole cache lines, so whole registers; the formats hold coordinates below the
-                    // dims, which `check_shapes` compared with the operands' rows; `run` gives the task rows of its own
-                    // window, which contains every row that its part names.
-                    unsafe { tensor.stored.compute(self.arch(), task, mode, operands) };
-                });
+            with_output(out, buffers, |rows| match &tensor.body {
+                Body::Modes(part) => {
+                    let pad = |(m, &f): (usize, &MatRef<'a, T>)| (m != mode).then(|| Factor::new(f, buffers));
+                    let padded: Vec<Option<Factor<'a, T>>> = factors.iter().enumerate().map(pad).collect();
+                    let row0 = |f: &Option<Factor<'_, T>>| f.as_ref().map_or(std::ptr::null(), Factor::as_ptr);
+                    let pointers = Pointers(padded.iter().map(row0).collect());
+                    // SAFETY: the stride is whole cache lines; `check_shapes` compared the operands' rows with the modes'
+                    // lengths.
+                    unsafe { part.run(call, mode, &pointers, rows) };
+                    padded.into_iter().flatten().for_each(|factor| factor.release(buffers));
+                }
+                Body::Tree(tree) => {
+                    let group = tree.group(mode);
+                    let y = group.products(call, factors);
+                    group.output(call, mode, &y, factors, rows);
+                    buffers.give(y);
+                }
             });
-            padded.into_iter().flatten().for_each(|factor| factor.release(buffers));
         });
         Ok(())
     }
@@ -209,16 +233,5 @@ impl Cpu {
         let stats = self.install(|| crate::plan::TensorStats::of(coo));
         let plan = MttkrpPlan::choose(&stats, &crate::machine::Machine::detect(), request)?;
         self.prepare_mttkrp(coo, &plan)
-    }
-}
-
-/// Rows 0 of the factors, read by many threads.
-struct Pointers<T>(Vec<*const T>);
-// SAFETY: the factors are only read, and outlive the call that shares them.
-unsafe impl<T: Sync> Sync for Pointers<T> {}
-
-impl<T> Pointers<T> {
-    fn get(&self) -> &[*const T] {
-        &self.0
     }
 }

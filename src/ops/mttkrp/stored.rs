@@ -9,12 +9,12 @@ use sparsimd_kernels::mttkrp::{
 use sparsimd_kernels::{Arch, Scalar};
 
 use super::windows::{Task, equal_parts, window};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::formats::{
     Bcsf, CooTensor, Csf, CsfKind, CsfPattern, CsfSet, DEFAULT_BLOCK_BITS, HiCoo, Linear, LinearKeys, MAX_ORDER, MmCsf,
     MmCsfStrategy, Offsets, Tiled, TiledTask, rooted_mode_order,
 };
-use crate::plan::{MttkrpFormat, MttkrpPlan};
+use crate::plan::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan};
 
 /// Nonzeros whose coordinates are decoded at a time: their coordinates of 4 modes fill 4 KiB of L1.
 const BATCH: usize = 256;
@@ -28,9 +28,15 @@ const SNAP: f64 = 0.05;
 /// A tensor in the format of a plan.
 #[derive(Debug)]
 pub(super) enum Stored<T> {
-    /// Sorted by modes 0, 1, ...
-    Coo(CooTensor<T>),
+    /// One copy for all modes, sorted by modes 0, 1, ..., or one for each mode, sorted by that mode first.
+    Coo {
+        copies: Vec<CooTensor<T>>,
+        /// Whether the nonzeros of a row that are neighbours are summed in registers.
+        by_rows: bool,
+    },
     CsfSet(CsfSet<T>),
+    /// One per mode, which is at the level of the algorithm that was asked for.
+    Trees(Vec<Csf<T>>),
     /// One per mode, root first.
     Bcsf(Vec<Bcsf<T>>),
     MmCsf(MmCsf<T>),
@@ -47,12 +53,24 @@ impl<T: Scalar> Stored<T> {
         let format = if order == 1 { MttkrpFormat::Coo } else { plan.format };
         Ok(match format {
             MttkrpFormat::Coo => {
-                coo.check_unique()?;
-                let mut sorted = coo.clone();
-                sorted.sort(&(0..order).collect::<Vec<_>>())?;
-                Self::Coo(sorted)
+                let sorted = |first: usize| {
+                    let mut copy = coo.clone();
+                    let rest = (0..order).filter(|&mode| mode != first);
+                    copy.sort(&std::iter::once(first).chain(rest).collect::<Vec<_>>())?;
+                    copy.check_sorted_unique()?;
+                    Ok(copy)
+                };
+                let copies = if plan.algorithm == Some(MttkrpAlgorithm::Row) { order } else { 1 };
+                let by_rows = plan.algorithm != Some(MttkrpAlgorithm::Element);
+                Self::Coo { copies: (0..copies).map(sorted).collect::<Result<_>>()?, by_rows }
             }
-            MttkrpFormat::CsfAll => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::All)?),
+            MttkrpFormat::CsfAll => match plan.algorithm {
+                Some(algorithm @ (MttkrpAlgorithm::Fiber | MttkrpAlgorithm::Nonzero)) => {
+                    let tree = |mode| Csf::from_coo(coo, &mode_order_for(coo.dims(), mode, algorithm));
+                    Self::Trees((0..order).map(tree).collect::<Result<_>>()?)
+                }
+                _ => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::All)?),
+            },
             MttkrpFormat::CsfOne => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::One)?),
             MttkrpFormat::CsfTwo => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::Two)?),
             MttkrpFormat::Bcsf => {
@@ -67,13 +85,20 @@ impl<T: Scalar> Stored<T> {
                 let specs = plan.modes.iter().filter_map(|mode| mode.tiles.as_ref());
                 Self::Tiled(specs.map(|spec| Tiled::from_coo(coo, spec)).collect::<Result<_>>()?)
             }
+            MttkrpFormat::Tree => return Err(Error::argument("plan", "the format is tree, but there is no tree")),
         })
+    }
+
+    /// A list whose nonzeros ascend by mode 0, the only one that is computed from it.
+    pub(super) fn by_rows(coo: CooTensor<T>) -> Self {
+        Self::Coo { copies: vec![coo], by_rows: true }
     }
 
     pub(super) fn index_bytes(&self) -> usize {
         match self {
-            Self::Coo(coo) => coo.index_bytes(),
+            Self::Coo { copies, .. } => copies.iter().map(CooTensor::index_bytes).sum(),
             Self::CsfSet(set) => set.index_bytes(),
+            Self::Trees(all) => all.iter().map(|tree| tree.pattern().index_bytes()).sum(),
             Self::Bcsf(all) => all.iter().map(Bcsf::index_bytes).sum(),
             Self::MmCsf(mm) => mm.index_bytes(),
             Self::HiCoo(hicoo) => hicoo.index_bytes(),
@@ -90,9 +115,10 @@ impl<T: Scalar> Stored<T> {
             _ => "slice",
         };
         match self {
-            Self::Coo(_) if mode == 0 => "row",
-            Self::Coo(_) | Self::HiCoo(_) | Self::Linear(_) => "element",
+            Self::Coo { copies, by_rows } if *by_rows && (mode == 0 || copies.len() > 1) => "row",
+            Self::Coo { .. } | Self::HiCoo(_) | Self::Linear(_) => "element",
             Self::CsfSet(set) => of_tree(set.tree(mode)),
+            Self::Trees(all) => of_tree(&all[mode]),
             Self::Bcsf(_) => "slice",
             Self::MmCsf(mm) => match mm.trees() {
                 [tree] => of_tree(tree),
@@ -107,6 +133,7 @@ impl<T: Scalar> Stored<T> {
     fn tree(&self, mode: usize, copy: usize) -> Option<&Csf<T>> {
         match self {
             Self::CsfSet(set) => Some(set.tree(mode)),
+            Self::Trees(all) => Some(&all[mode]),
             Self::Bcsf(all) => Some(all[mode].csf()),
             Self::MmCsf(mm) => Some(&mm.trees()[copy]),
             _ => None,
@@ -120,7 +147,15 @@ impl<T: Scalar> Stored<T> {
             parts.map(|part| Task { copy: 0, rows: window(&rows[part.clone()]), part }).collect::<Vec<_>>()
         };
         match self {
-            Self::Coo(coo) => flat(coo.nnz(), coo.coords(mode)),
+            Self::Coo { copies, .. } => {
+                let coo = list_of(copies, mode);
+                let rows = coo.coords(mode);
+                let mut parts = equal_parts(coo.nnz(), count, |p| p);
+                if mode == 0 || copies.len() > 1 {
+                    snap_to_rows(&mut parts, rows);
+                }
+                parts.into_iter().map(|part| Task { copy: 0, rows: window(&rows[part.clone()]), part }).collect()
+            }
             Self::Linear(linear) => flat(linear.nnz(), &linear.expand(mode)),
             Self::HiCoo(hicoo) => {
                 let ptr = hicoo.pattern().ptr();
@@ -129,6 +164,7 @@ impl<T: Scalar> Stored<T> {
                 parts.map(|part| Task { copy: 0, rows: window(&rows[ptr[part.start]..ptr[part.end]]), part }).collect()
             }
             Self::CsfSet(set) => tree_tasks(0, set.tree(mode).pattern(), mode, count),
+            Self::Trees(all) => tree_tasks(0, all[mode].pattern(), mode, count),
             Self::Bcsf(all) => sub_slice_tasks(&all[mode], count),
             Self::MmCsf(mm) => {
                 let share = |tree: &Csf<T>| (count * tree.nnz()).div_ceil(mm.nnz().max(1)).max(1);
@@ -159,7 +195,8 @@ impl<T: Scalar> Stored<T> {
                 // SAFETY: the caller's promise.
                 unsafe { compute_tiled(arch, tiled, part, operands) };
             }
-            Self::Coo(coo) if coo.order() == 1 => {
+            Self::Coo { copies, .. } if copies[0].order() == 1 => {
+                let coo = &copies[0];
                 for p in task.part.clone() {
                     let row = operands.out.wrapping_add(coo.coords(0)[p] as usize * operands.stride);
                     for column in 0..operands.stride {
@@ -168,13 +205,15 @@ impl<T: Scalar> Stored<T> {
                     }
                 }
             }
-            Self::Coo(coo) => {
+            Self::Coo { copies, by_rows } => {
+                let coo = list_of(copies, mode);
                 let mut coords: [&[u32]; MAX_ORDER] = [&[]; MAX_ORDER];
                 for (m, slice) in coords.iter_mut().enumerate().take(coo.order()) {
                     *slice = &coo.coords(m)[task.part.clone()];
                 }
                 let values = &coo.values()[task.part.clone()];
-                let view = EntriesView { coords: &coords[..coo.order()], values, mode, by_rows: mode == 0 };
+                let by_rows = *by_rows && (mode == 0 || copies.len() > 1);
+                let view = EntriesView { coords: &coords[..coo.order()], values, mode, by_rows };
                 // SAFETY: the caller's promise.
                 unsafe { mttkrp_entries(arch, view, operands) };
             }
@@ -207,7 +246,43 @@ impl<T: Scalar> Stored<T> {
                 // SAFETY: the caller's promise.
                 unsafe { compute_decoded(arch, hicoo.order(), hicoo.values(), part, mode, operands, decode) };
             }
-            Self::CsfSet(_) | Self::Bcsf(_) | Self::MmCsf(_) => unreachable!("trees were computed above"),
+            Self::CsfSet(_) | Self::Trees(_) | Self::Bcsf(_) | Self::MmCsf(_) => {
+                unreachable!("trees were computed above")
+            }
+        }
+    }
+}
+
+/// The list that serves `mode`: the only one, or its own.
+fn list_of<T>(copies: &[CooTensor<T>], mode: usize) -> &CooTensor<T> {
+    if copies.len() > 1 { &copies[mode] } else { &copies[0] }
+}
+
+/// The order of the modes that makes `algorithm` the one for `mode`: at the root, just above the leaves, or at the leaves;
+/// the others from the shortest to the longest.
+fn mode_order_for(dims: &[usize], mode: usize, algorithm: MttkrpAlgorithm) -> Vec<usize> {
+    let mut order = rooted_mode_order(dims, mode);
+    order.remove(0);
+    let level = match algorithm {
+        MttkrpAlgorithm::Fiber => dims.len().saturating_sub(2),
+        MttkrpAlgorithm::Nonzero => dims.len() - 1,
+        _ => 0,
+    };
+    order.insert(level, mode);
+    order
+}
+
+/// Cuts inside a row of ascending `rows` move to its nearer end where that is close, so that tasks own their rows.
+fn snap_to_rows(parts: &mut [Range<usize>], rows: &[u32]) {
+    let slack = (rows.len() as f64 / parts.len().max(1) as f64 * SNAP) as usize;
+    for p in 1..parts.len() {
+        let cut = parts[p].start;
+        let row = rows[cut];
+        let (below, above) = (rows.partition_point(|&i| i < row), rows.partition_point(|&i| i <= row));
+        let near = if cut - below <= above - cut { below } else { above };
+        if near.abs_diff(cut) <= slack && near > parts[p - 1].start && near < parts[p].end {
+            parts[p - 1].end = near;
+            parts[p].start = near;
         }
     }
 }

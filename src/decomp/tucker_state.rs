@@ -1,0 +1,44 @@
+//! The state of Tucker's decomposition in a file: order, number of fits, dims, ranks; fits, the core and the factors.
+
+use std::path::Path;
+
+use super::tucker::TuckerState;
+use super::words::{Reader, Writer};
+use crate::dense::Mat;
+use crate::error::{Error, Result};
+
+const MAGIC: &[u8; 8] = b"ssimdtk1";
+
+impl TuckerState {
+    /// Writes the state to `path`, whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Argument`] when the core is not as long as the factors' columns say.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        if self.core.len() != self.factors.iter().map(Mat::cols).product::<usize>() {
+            return Err(Error::argument("state", "the core does not fit the factors"));
+        }
+        let mut words = Writer::new(MAGIC);
+        words.numbers([self.factors.len(), self.fits.len()]);
+        words.numbers(self.factors.iter().map(Mat::rows));
+        words.numbers(self.factors.iter().map(Mat::cols));
+        words.floats(&self.fits);
+        words.floats(&self.core);
+        words.matrices(&self.factors);
+        words.save(path)
+    }
+
+    /// The state that [`TuckerState::save`] wrote.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Parse`] when the file is not such a state, or damaged.
+    pub fn load(path: &Path) -> Result<Self> {
+        let mut words = Reader::open(path, MAGIC, "Tucker's decomposition")?;
+        let (order, fits) = (words.order()?, words.number()?);
+        let (dims, ranks) = (words.numbers(order)?, words.numbers(order)?);
+        let fits = words.floats(fits)?;
+        let core = words.floats(ranks.iter().try_fold(1usize, |n, &rank| n.checked_mul(rank)).unwrap_or(usize::MAX))?;
+        let factors = dims.into_iter().zip(ranks).map(|(dim, rank)| words.matrix(dim, rank)).collect::<Result<_>>()?;
+        Ok(Self { factors, core, fits })
+    }
+}

@@ -1,0 +1,108 @@
+//! A decomposition's state in a file: a magic number that names its kind, words of 8 bytes, little-endian, and an xxh3
+//! checksum of all before it. Numbers are double precision, which holds single precision exactly.
+
+use std::path::{Path, PathBuf};
+
+use sparsimd_kernels::Scalar;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::dense::Mat;
+use crate::error::{Error, Result};
+use crate::formats::MAX_ORDER;
+use crate::io::write_atomically;
+
+/// The words of a state on their way into a file.
+pub(super) struct Writer(Vec<u8>);
+
+impl Writer {
+    pub(super) fn new(magic: &[u8; 8]) -> Self {
+        Self(magic.to_vec())
+    }
+
+    pub(super) fn numbers(&mut self, numbers: impl IntoIterator<Item = usize>) {
+        numbers.into_iter().for_each(|n| self.0.extend((n as u64).to_le_bytes()));
+    }
+
+    pub(super) fn floats(&mut self, floats: &[f64]) {
+        floats.iter().for_each(|x| self.0.extend(x.to_le_bytes()));
+    }
+
+    /// The matrices row by row.
+    pub(super) fn matrices<T: Scalar>(&mut self, matrices: &[Mat<T>]) {
+        for matrix in matrices {
+            for i in 0..matrix.rows() {
+                matrix.row(i).iter().for_each(|x| self.0.extend(x.to_f64().to_le_bytes()));
+            }
+        }
+    }
+
+    /// Writes them, whole or not at all.
+    pub(super) fn save(mut self, path: &Path) -> Result<()> {
+        self.0.extend(xxh3_64(&self.0).to_le_bytes());
+        write_atomically(path, |out| out.write_all(&self.0))
+    }
+}
+
+/// The words of a file.
+pub(super) struct Reader {
+    path: PathBuf,
+    words: std::vec::IntoIter<u64>,
+}
+
+impl Reader {
+    /// The words of the file that [`Writer::save`] wrote; `what` names the kind that `magic` stands for.
+    pub(super) fn open(path: &Path, magic: &[u8; 8], what: &str) -> Result<Self> {
+        let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.into(), source })?;
+        let fail = |detail: String| Error::Parse { path: path.into(), line: 0, detail };
+        let Some((body, sum)) = bytes.split_last_chunk::<8>() else {
+            return Err(fail("too short for a checkpoint".to_owned()));
+        };
+        if !body.starts_with(magic) {
+            return Err(fail(format!("not a checkpoint of {what}")));
+        }
+        if xxh3_64(body) != u64::from_le_bytes(*sum) {
+            return Err(fail("the checksum does not match: the file is damaged".to_owned()));
+        }
+        let (words, _) = body[magic.len()..].as_chunks::<8>();
+        let words: Vec<u64> = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
+        Ok(Self { path: path.into(), words: words.into_iter() })
+    }
+
+    fn fail(&self, detail: &str) -> Error {
+        Error::Parse { path: self.path.clone(), line: 0, detail: detail.to_owned() }
+    }
+
+    fn next(&mut self) -> Result<u64> {
+        self.words.next().ok_or_else(|| self.fail("the file ends early"))
+    }
+
+    pub(super) fn number(&mut self) -> Result<usize> {
+        self.next().map(|n| n as usize)
+    }
+
+    /// A tensor's order.
+    pub(super) fn order(&mut self) -> Result<usize> {
+        match self.number()? {
+            order if order <= MAX_ORDER => Ok(order),
+            _ => Err(self.fail("the order is beyond what tensors may have")),
+        }
+    }
+
+    pub(super) fn numbers(&mut self, n: usize) -> Result<Vec<usize>> {
+        (0..n).map(|_| self.number()).collect()
+    }
+
+    pub(super) fn floats(&mut self, n: usize) -> Result<Vec<f64>> {
+        // Refused before anything of a claimed length is reserved.
+        if n > self.words.len() {
+            return Err(self.fail("the file ends early"));
+        }
+        (0..n).map(|_| self.next().map(f64::from_bits)).collect()
+    }
+
+    pub(super) fn matrix<T: Scalar>(&mut self, rows: usize, cols: usize) -> Result<Mat<T>> {
+        let len = rows.checked_mul(cols).ok_or_else(|| self.fail("a factor beyond the address space"))?;
+        let data = self.floats(len)?;
+        Mat::from_fn(rows, cols, |i, j| T::from_f64(data[i * cols + j]))
+    }
+}

@@ -1,9 +1,12 @@
 //! TEW and TS against dense loops, on equal and different patterns.
 
+mod common;
+
 use std::collections::BTreeMap;
 
 use sparsimd::formats::HiCoo;
 use sparsimd::generate::{TensorSpec, skewed};
+use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
 use sparsimd::ops::Arithmetic;
 use sparsimd::{Arch, CooTensor, Cpu, Error, Scalar};
 
@@ -66,6 +69,34 @@ fn equal_patterns_keep_their_order_in_every_format() {
     }
     let other = HiCoo::new(&x, 4).unwrap();
     assert!(matches!(cpu.tew_hicoo(Arithmetic::Add, &hx, &other), Err(Error::Shape { .. })));
+}
+
+#[test]
+fn every_operation_format_and_type_on_real_tensors() {
+    fn check<T: Scalar>(cpu: &Cpu, name: &str, x: &CooTensor<T>) {
+        let z = x.with_values(x.values().iter().map(|&v| v * v + T::from_f64(0.75)).collect::<Vec<_>>()).unwrap();
+        let (hx, hz) = cpu.install(|| (HiCoo::new(x, 7).unwrap(), HiCoo::new(&z, 7).unwrap()));
+        let s = T::from_f64(-1.75);
+        for op in OPS {
+            let y = cpu.tew(op, x, &z).unwrap();
+            assert_eq!(y.all_coords(), x.all_coords(), "{name}");
+            let same = |y: &[T], x: &[T], z: &[T]| (0..y.len()).all(|p| y[p] == apply(op, x[p], z[p]));
+            assert!(same(y.values(), x.values(), z.values()), "{name} {op:?} {}", T::NAME);
+            let y = cpu.tew_hicoo(op, &hx, &hz).unwrap();
+            assert!(same(y.values(), hx.values(), hz.values()), "{name} {op:?} {} HiCOO", T::NAME);
+            let scalar = |y: &[T], x: &[T]| y.iter().zip(x).all(|(&y, &x)| y == apply(op, x, s));
+            assert!(scalar(cpu.ts(op, x, s).unwrap().values(), x.values()), "{name} {op:?} {}", T::NAME);
+            assert!(scalar(cpu.ts_hicoo(op, &hx, s).unwrap().values(), hx.values()), "{name} {op:?} {}", T::NAME);
+        }
+    }
+    let Some(dir) = common::data_dir() else { return };
+    let cpu = Cpu::builder().threads(2).pin(false).build().unwrap();
+    for path in common::tensor_files(&dir) {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let x: CooTensor<f64> = read_tensor(&path, false, Duplicates::Sum, ReadOptions::default()).unwrap();
+        check(&cpu, &name, &x);
+        check(&cpu, &name, &x.cast::<f32>());
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@ use sparsimd::formats::{Csf, FiberCoo, Fibers, HiCoo, SemiCoo};
 use sparsimd::generate::TensorSpec;
 use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
 use sparsimd::ops::TtmAlgorithm;
-use sparsimd::{Arch, CooTensor, Cpu, Error, Mat, Scalar, reference};
+use sparsimd::reference::Expected;
+use sparsimd::{Arch, CooTensor, Cpu, Error, Mat, MatRef, Scalar, reference};
 
 const RANKS: [usize; 9] = [1, 5, 8, 16, 31, 32, 33, 64, 150];
 const ALGORITHMS: [TtmAlgorithm; 3] = [TtmAlgorithm::Auto, TtmAlgorithm::Fiber, TtmAlgorithm::Element];
@@ -34,31 +35,49 @@ fn tensors<T: Scalar>() -> Vec<CooTensor<T>> {
     all
 }
 
-fn check_ttm<T: Scalar>(cpu: &Cpu, t: &CooTensor<T>, mode: usize, rank: usize) {
-    let u = matrix::<T>(t.dims()[mode], rank);
+/// TTM in `mode` on every format, by every algorithm, at every one of `ranks`.
+fn check_ttm<T: Scalar>(cpu: &Cpu, name: &str, t: &CooTensor<T>, mode: usize, ranks: &[usize]) {
+    let widest = *ranks.iter().max().unwrap();
+    let wide = matrix::<T>(t.dims()[mode], widest);
+    let reference = |places: &[Vec<u32>]| cpu.install(|| reference::ttm(t, mode, wide.as_ref(), places)).unwrap();
+    let check = |expected: &Expected, y: MatRef<'_, T>, what: &str| {
+        let error = cpu.install(|| expected.first_columns(y.cols()).unwrap().deviation(y)).unwrap().error;
+        let (rank, arch) = (y.cols(), cpu.arch().name());
+        assert!(error <= 1.0, "{name} mode {mode} rank {rank} {} {arch} {what}: {error}", T::NAME);
+    };
     let fibers = FiberCoo::new(t.clone(), mode).unwrap();
-    let expected = reference::ttm(t, mode, u.as_ref(), fibers.coords()).unwrap();
-    let place = format!("{:?} mode {mode} rank {rank} {} {}", t.dims(), T::NAME, cpu.arch().name());
-    for algorithm in ALGORITHMS {
-        let y = cpu.ttm(&fibers, u.as_ref(), algorithm).unwrap();
-        assert_eq!((y.dims()[mode], y.dense_modes()), (rank, &[mode][..]));
-        let error = expected.deviation(y.values()).unwrap().error;
-        assert!(error <= 1.0, "{place} {algorithm:?}: {error}");
+    let expected = reference(fibers.coords());
+    for &rank in ranks {
+        let u = matrix::<T>(t.dims()[mode], rank);
+        for algorithm in ALGORITHMS {
+            let y = cpu.ttm(&fibers, u.as_ref(), algorithm).unwrap();
+            assert_eq!((y.dims()[mode], y.dense_modes()), (rank, &[mode][..]));
+            check(&expected, y.values(), &format!("{algorithm:?}"));
+        }
     }
     if t.order() > 1 {
         let mut mode_order: Vec<usize> = (0..t.order()).rev().filter(|&m| m != mode).collect();
         mode_order.push(mode);
         let csf = Csf::from_coo(t, &mode_order).unwrap();
         let from_csf = FiberCoo::from_csf(&csf).unwrap();
-        let expected = reference::ttm(t, mode, u.as_ref(), from_csf.coords()).unwrap();
-        let mut y = Mat::zeros(from_csf.num_fibers(), rank).unwrap();
-        cpu.ttm_into(Fibers::of_csf(&csf).unwrap(), u.as_ref(), TtmAlgorithm::Auto, y.as_mut()).unwrap();
-        assert!(expected.deviation(y.as_ref()).unwrap().error <= 1.0, "{place} CSF");
+        let expected = reference(from_csf.coords());
+        for &rank in ranks {
+            let mut y = Mat::zeros(from_csf.num_fibers(), rank).unwrap();
+            let u = matrix::<T>(t.dims()[mode], rank);
+            cpu.ttm_into(Fibers::of_csf(&csf).unwrap(), u.as_ref(), TtmAlgorithm::Auto, y.as_mut()).unwrap();
+            check(&expected, y.as_ref(), "CSF");
+        }
     }
     let h = HiCoo::with_free_modes(t, 4, &[mode]).unwrap();
-    let y = cpu.ttm_hicoo(&h, u.as_ref(), TtmAlgorithm::Auto).unwrap().to_semi_coo();
-    let expected = reference::ttm(t, mode, u.as_ref(), y.all_coords()).unwrap();
-    assert!(expected.deviation(y.values()).unwrap().error <= 1.0, "{place} gHiCOO");
+    let places = h.fiber_pattern().unwrap();
+    let places: Vec<Vec<u32>> = (0..places.modes().len()).map(|level| places.expand(level)).collect();
+    let expected = reference(&places);
+    for &rank in ranks {
+        let u = matrix::<T>(t.dims()[mode], rank);
+        let y = cpu.ttm_hicoo(&h, u.as_ref(), TtmAlgorithm::Auto).unwrap().to_semi_coo();
+        assert_eq!(y.all_coords(), places);
+        check(&expected, y.values(), "gHiCOO");
+    }
 }
 
 #[test]
@@ -66,11 +85,10 @@ fn ttm_on_every_format_mode_rank_type_and_instruction_set() {
     for arch in Arch::available() {
         let cpu = cpu(arch);
         for (single, double) in tensors::<f32>().iter().zip(&tensors::<f64>()) {
+            let name = format!("{:?}", single.dims());
             for mode in 0..single.order() {
-                for rank in RANKS {
-                    check_ttm(&cpu, single, mode, rank);
-                    check_ttm(&cpu, double, mode, rank);
-                }
+                check_ttm(&cpu, &name, single, mode, &RANKS);
+                check_ttm(&cpu, &name, double, mode, &RANKS);
             }
         }
     }
@@ -107,28 +125,37 @@ fn the_same_bits_on_every_thread_count() {
     assert!(run(1) == run(4));
 }
 
+/// TTV in `mode` on every format.
+fn check_ttv<T: Scalar>(cpu: &Cpu, name: &str, t: &CooTensor<T>, mode: usize) {
+    let v: Vec<T> = (0..t.dims()[mode]).map(|i| T::from_f64((i % 17) as f64 / 4.0 - 2.0)).collect();
+    let check = |values: &[T], places: &[Vec<u32>], what: &str| {
+        let expected = cpu.install(|| reference::ttv(t, mode, &v, places)).unwrap();
+        let error = expected.deviation(MatRef::new(values, values.len(), 1, 1).unwrap()).unwrap().error;
+        assert!(error <= 1.0, "{name} mode {mode} {} {what}: {error}", T::NAME);
+    };
+    let y = cpu.ttv(&FiberCoo::new(t.clone(), mode).unwrap(), &v).unwrap();
+    assert_eq!(y.order() + 1, t.order());
+    check(y.values(), y.all_coords(), "COO");
+    let y = cpu.ttv_hicoo(&HiCoo::with_free_modes(t, 3, &[mode]).unwrap(), &v).unwrap().to_coo();
+    check(y.values(), y.all_coords(), "gHiCOO");
+    let mut mode_order: Vec<usize> = (0..t.order()).filter(|&m| m != mode).collect();
+    mode_order.push(mode);
+    let csf = Csf::from_coo(t, &mode_order).unwrap();
+    let fibers = Fibers::of_csf(&csf).unwrap();
+    let mut y = vec![T::ZERO; fibers.len()];
+    cpu.ttv_into(fibers, &v, &mut y).unwrap();
+    check(&y, FiberCoo::from_csf(&csf).unwrap().coords(), "CSF");
+}
+
 #[test]
 fn ttv_on_every_format_and_mode() {
-    fn check<T: Scalar>(cpu: &Cpu) {
-        for t in tensors::<T>().iter().filter(|t| t.order() > 1) {
-            for mode in 0..t.order() {
-                let v: Vec<T> = (0..t.dims()[mode]).map(|i| T::from_f64((i % 17) as f64 / 4.0 - 2.0)).collect();
-                let fibers = FiberCoo::new(t.clone(), mode).unwrap();
-                let y = cpu.ttv(&fibers, &v).unwrap();
-                let expected = reference::ttv(t, mode, &v, y.all_coords()).unwrap();
-                let column = sparsimd::MatRef::new(y.values(), y.nnz(), 1, 1).unwrap();
-                assert!(expected.deviation(column).unwrap().error <= 1.0, "{:?} mode {mode}", t.dims());
-                assert_eq!(y.order() + 1, t.order());
-
-                let y = cpu.ttv_hicoo(&HiCoo::with_free_modes(t, 3, &[mode]).unwrap(), &v).unwrap().to_coo();
-                let expected = reference::ttv(t, mode, &v, y.all_coords()).unwrap();
-                let column = sparsimd::MatRef::new(y.values(), y.nnz(), 1, 1).unwrap();
-                assert!(expected.deviation(column).unwrap().error <= 1.0, "{:?} mode {mode} gHiCOO", t.dims());
-            }
+    let cpu = cpu(Arch::detect());
+    for (single, double) in tensors::<f32>().iter().zip(&tensors::<f64>()).filter(|(t, _)| t.order() > 1) {
+        for mode in 0..single.order() {
+            check_ttv(&cpu, &format!("{:?}", single.dims()), single, mode);
+            check_ttv(&cpu, &format!("{:?}", single.dims()), double, mode);
         }
     }
-    check::<f32>(&cpu(Arch::detect()));
-    check::<f64>(&cpu(Arch::detect()));
 }
 
 /// The tensor as a dense array, row-major.
@@ -226,19 +253,18 @@ fn bad_shapes_are_refused() {
 }
 
 #[test]
-fn real_tensors() {
+fn every_format_mode_rank_and_type_on_real_tensors() {
     let Some(dir) = common::data_dir() else { return };
     let cpu = cpu(Arch::detect());
     for path in common::tensor_files(&dir) {
-        let t: CooTensor<f32> = read_tensor(&path, false, Duplicates::Refuse, ReadOptions::default()).unwrap();
-        // The largest one in its shortest mode only: the reference is slow.
-        for mode in (0..t.order()).take(if t.nnz() > 500_000 { 1 } else { t.order() }) {
-            let u = matrix::<f32>(t.dims()[mode], 17);
-            let fibers = FiberCoo::new(t.clone(), mode).unwrap();
-            let y = cpu.ttm(&fibers, u.as_ref(), TtmAlgorithm::Auto).unwrap();
-            let expected = reference::ttm(&t, mode, u.as_ref(), fibers.coords()).unwrap();
-            let error = expected.deviation(y.values()).unwrap().error;
-            assert!(error <= 1.0, "{} mode {mode}: {error}", path.display());
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let double: CooTensor<f64> = read_tensor(&path, false, Duplicates::Sum, ReadOptions::default()).unwrap();
+        let single = double.cast::<f32>();
+        for mode in 0..double.order() {
+            check_ttm(&cpu, &name, &single, mode, &[1, 5, 8, 16, 32, 33, 64]);
+            check_ttm(&cpu, &name, &double, mode, &[1, 5, 8, 16, 32, 33, 64]);
+            check_ttv(&cpu, &name, &single, mode);
+            check_ttv(&cpu, &name, &double, mode);
         }
     }
 }

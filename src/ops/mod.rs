@@ -2,7 +2,7 @@
 //!
 //! # Tensor operations and formats
 //!
-//! | | COO | CSF | HiCOO family | B-CSF, MM-CSF, linearised, tiled | sCOO |
+//! | | COO | CSF | HiCOO family | B-CSF, MM-CSF, linearised, tiled, tree | sCOO |
 //! | --- | --- | --- | --- | --- | --- |
 //! | TEW, equal patterns | `tew` | `tew_values` | `tew_hicoo` | `tew_values` | `tew_values` |
 //! | TEW, different patterns | `tew` | | | | |
@@ -11,6 +11,10 @@
 //! | TTM | `ttm`, `ttm_into` | `ttm_into` (leaf mode) | `ttm_hicoo` (free mode) | | `ttm_semi` (any mode) |
 //! | TTM chain | | `ttm_chain` (all but the root mode) | | | |
 //! | MTTKRP | `mttkrp` | `mttkrp` | `mttkrp` | `mttkrp` | |
+//!
+//! MTTKRP chooses the way through the format by mode, see [`Cpu::mttkrp`](crate::Cpu::mttkrp); lists of coordinates and one
+//! CSF per mode leave a choice ([`MttkrpAlgorithm`](crate::plan::MttkrpAlgorithm)). Tree is the format of partial products
+//! that the modes of a sweep share ([`Cpu::mttkrp_sweep`](crate::Cpu::mttkrp_sweep)).
 //!
 //! COO goes through [`FiberCoo`](crate::formats::FiberCoo), its entries by the fibers of the mode, and so does every
 //! other format by way of `to_coo`.

@@ -191,7 +191,9 @@ fn on_device<T: DeviceScalar>(
 /// An error unless every mode is computed by the algorithm asked for.
 fn check_algorithm(args: &Args, modes: &[usize], of_mode: impl Fn(usize) -> &'static str) -> Result<()> {
     match algorithm_of(args.common.alg) {
-        Some(wanted) if modes.iter().any(|&mode| of_mode(mode) != wanted.name()) => Err(args.common.unsupported("mttkrp")),
+        Some(wanted) if modes.iter().any(|&mode| of_mode(mode) != wanted.name()) => {
+            Err(args.common.unsupported("mttkrp"))
+        }
         _ => Ok(()),
     }
 }

@@ -9,15 +9,24 @@ use super::mttkrp::MttkrpRequest;
 use super::tensor::TensorStats;
 use crate::machine::Machine;
 
-/// The shortest mean run that a tile may leave.
-const MIN_RUN: usize = 8;
+/// The shortest mean run that a tile may leave; and where three or more rows of more than two cache lines are read for each
+/// nonzero, which at 8 leaves tiles of twice L2 (measured at order 4, f64, R = 32: 5 to 10 % gained in three modes of four).
+const MIN_RUN: (usize, usize) = (8, 4);
 /// Mean nonzeros of a fiber from which sharing its factor row pays.
 pub(super) const MIN_FIBER: f64 = 1.6;
 /// Whether a row is shared whatever the length of fibers: from order 4 on, with rows of two cache lines at most. With three
 /// input rows for each nonzero, what a loop over chunks of equal length saves on the few longer fibers of power-law tensors
 /// exceeds what it costs on fibers of one (measured at order 4: 7 % gained at f32, R = 32; 5 % lost at f64, and at order 3).
 pub(super) fn always_share(stats: &TensorStats, request: MttkrpRequest) -> bool {
-    stats.dims.len() >= 4 && request.rank * request.value_bytes <= 128
+    stats.dims.len() >= 4 && row_bytes(request) <= TWO_LINES
+}
+
+/// Bytes of two cache lines.
+const TWO_LINES: usize = 128;
+
+/// Bytes of a row of a factor.
+fn row_bytes(request: MttkrpRequest) -> usize {
+    request.rank.saturating_mul(request.value_bytes)
 }
 
 /// Tiles of some input modes.
@@ -39,6 +48,8 @@ impl Tiles {
         inputs: &[usize],
         rows: usize,
     ) -> Self {
+        let wide = inputs.len() >= 3 && row_bytes(request) > TWO_LINES;
+        let min_run = if wide { MIN_RUN.1 } else { MIN_RUN.0 };
         // Halve the longest tile side until the rows fit L2, or runs would become short.
         let mut extent: Vec<usize> = inputs.iter().map(|&m| stats.dims[m].max(1)).collect();
         let run = |extent: &[usize]| {
@@ -51,7 +62,7 @@ impl Tiles {
             let longest = (0..inputs.len()).max_by_key(|&n| side(n, &extent)).expect("order 2 or more has inputs");
             let mut halved = extent.clone();
             halved[longest] = extent[longest].div_ceil(2);
-            if run(&halved) < MIN_RUN || halved[longest] == extent[longest] {
+            if run(&halved) < min_run || halved[longest] == extent[longest] {
                 break;
             }
             extent = halved;
@@ -59,7 +70,7 @@ impl Tiles {
         // Offsets of 2 bytes, where that costs few more tiles.
         let mut capped = extent.clone();
         capped.iter_mut().for_each(|e| *e = (*e).min(1 << 16));
-        if run(&capped) >= MIN_RUN / 2 {
+        if run(&capped) >= min_run / 2 {
             extent = capped;
         }
         Self { bytes: bytes(&extent), run: run(&extent), extent }
@@ -68,7 +79,7 @@ impl Tiles {
 
 /// Bytes of the rows of `mode`'s factor.
 fn factor_bytes(stats: &TensorStats, request: MttkrpRequest, mode: usize, rows: usize) -> usize {
-    rows.min(stats.nonempty[mode].max(1)).saturating_mul(request.rank * request.value_bytes)
+    rows.min(stats.nonempty[mode].max(1)).saturating_mul(row_bytes(request))
 }
 
 /// Prefetch distance for reading the whole factors of all modes but one.

@@ -77,7 +77,8 @@ impl Hetero {
     ) -> Result<CpState<T>> {
         let dims = tensor.tensor().dims().to_vec();
         let norm_squared = tensor.tensor().values().iter().map(|x| x.to_f64() * x.to_f64()).sum();
-        let target = Target { dims: &dims, norm_squared };
+        let order: Vec<usize> = (0..dims.len()).collect();
+        let target = Target { dims: &dims, order: &order, norm_squared };
         let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
             let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
             self.mttkrp(tensor, &views, mode, out.as_mut())

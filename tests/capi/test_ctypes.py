@@ -120,7 +120,7 @@ def tensors(cpu, dtype, real, suffix):
          ct.byref(fit), ct.byref(iterations))
     model = np.einsum("r,ir,jr,kr->ijk", weights, *factors)
     np.testing.assert_allclose(fit.value, 1 - np.linalg.norm(full - model) / np.linalg.norm(full), atol=tolerance)
-    assert iterations.value == 12 and fit.value > 0.05
+    assert iterations.value == 12 and 0 < fit.value < 1, (iterations, fit)
     call("mttkrp_destroy", prepared)
     call("tensor_destroy", tensor)
 

@@ -47,7 +47,7 @@ fn main() -> Result<()> {
         for i in 0..TOKENS {
             softmax_of(&mut weights.values_mut()[pattern.row_ptr()[i]..pattern.row_ptr()[i + 1]], scale);
         }
-        average.set_values(weights.values())?;
+        average.set_values(&cpu, weights.values())?;
         cpu.spmm(1.0, &average, v.as_ref(), 0.0, stepwise.as_mut())
     })?;
 

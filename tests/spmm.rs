@@ -111,12 +111,12 @@ fn new_values_on_a_prepared_pattern() {
     for path in PATHS {
         let mut prepared = prepare(&cpu, Op::Spmm, &a, 20, path);
         let changed = Csr::new(a.pattern().clone(), generate::uniform_values(a.nnz(), 99)).unwrap();
-        prepared.set_values(changed.values()).unwrap();
+        prepared.set_values(&cpu, changed.values()).unwrap();
         let mut c = Mat::zeros(90, 20).unwrap();
         cpu.spmm(1.0, &prepared, b.as_ref(), 0.0, c.as_mut()).unwrap();
         let expected = reference::spmm(1.0, &changed, b.as_ref(), 0.0, c.as_ref()).unwrap();
         assert!(expected.deviation(c.as_ref()).unwrap().error <= 1.0, "{path:?}");
-        assert!(prepared.set_values(&changed.values()[1..]).is_err());
+        assert!(prepared.set_values(&cpu, &changed.values()[1..]).is_err());
     }
 }
 

@@ -9,7 +9,8 @@ use core::any::TypeId;
 
 use pulp::Simd;
 
-use crate::rows::{CHUNK, Gathered, Offsets};
+use crate::cell::{CHUNK, Offsets, Pair};
+use crate::rows::Gathered;
 use crate::{Scalar, tile};
 
 /// Dots of one group.
@@ -20,11 +21,11 @@ const GROUPS: usize = 4;
 
 /// Where the dots go. A trait and not a closure: a closure that is not inlined loses the target features.
 pub(crate) trait Sink<T: Scalar> {
-    /// Takes the dots of t = `at`, `at` + 1, ..., the first `lanes` lanes of `dots`.
+    /// Takes the dots of t = `at`, `at` + 1, ..., the lanes `lanes[0]..lanes[1]` of `dots`.
     ///
     /// # Safety
     /// There is room for them.
-    unsafe fn emit<S: Simd>(&self, simd: S, at: usize, lanes: usize, dots: T::Vector<S>);
+    unsafe fn emit<S: Simd>(&self, simd: S, at: usize, lanes: [usize; 2], dots: T::Vector<S>);
 }
 
 /// out_t for t in 0..n.
@@ -50,7 +51,7 @@ pub(crate) unsafe fn dots<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>
             for g in 0..lanes.div_ceil(GROUP) {
                 groups[g] = group::<S, T, NV, TAIL>(simd, mask, c, rows.group(t + g * GROUP, n, bytes));
             }
-            sink.emit(simd, t, lanes, join::<S, T>(simd, groups));
+            sink.emit(simd, t, [0, lanes], join::<S, T>(simd, groups));
             t += lanes;
         }
         let rest = n - t;
@@ -61,7 +62,7 @@ pub(crate) unsafe fn dots<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>
                     groups[g] = group::<S, T, NV, TAIL>(simd, mask, c, rows.group(t + g * GROUP, n, bytes));
                 }
             }
-            sink.emit(simd, t, rest, join::<S, T>(simd, groups));
+            sink.emit(simd, t, [0, rest], join::<S, T>(simd, groups));
         }
     }
 }
@@ -95,7 +96,7 @@ pub(crate) unsafe fn dots_packed<S: Simd, T: Scalar, const NV: usize>(
                 for g in 0..GROUPS {
                     sums[g] = group::<S, T, NV, false>(simd, mask, c, groups[g]);
                 }
-                sink.emit(simd, t, lanes, join::<S, T>(simd, sums));
+                sink.emit(simd, t, [0, lanes], join::<S, T>(simd, sums));
                 t += lanes;
             }
         }
@@ -110,22 +111,146 @@ pub(crate) unsafe fn dots_packed<S: Simd, T: Scalar, const NV: usize>(
                     if lanes > GROUP {
                         sums[g] = group::<S, T, NV, false>(simd, mask, c, rows);
                     } else {
-                        // A group is a register of dots, or several.
-                        for u in (0..GROUP.min(rest - g * GROUP)).step_by(lanes) {
-                            let mut part = [rows[u]; GROUP];
-                            part[..lanes].copy_from_slice(&rows[u..u + lanes]);
-                            let dots = group::<S, T, NV, false>(simd, mask, c, part);
-                            sink.emit(simd, t + g * GROUP + u, lanes.min(rest - g * GROUP - u), dots);
+                        small_group::<S, T, NV>(simd, c, rows, t + g * GROUP, rest - g * GROUP, sink);
+                    }
+                }
+            }
+            if lanes > GROUP {
+                sink.emit(simd, t, [0, rest], join::<S, T>(simd, sums));
+            }
+            t += rest;
+        }
+    }
+}
+
+/// The first `n` of the four dots with `rows`, where a group is a register of dots, or several.
+///
+/// # Safety
+/// The rows are valid for reads of the tile, and `sink` has room for the dots from `at` on.
+#[inline(always)]
+unsafe fn small_group<S: Simd, T: Scalar, const NV: usize>(
+    simd: S,
+    c: &[T::Vector<S>; NV],
+    rows: [*const T; GROUP],
+    at: usize,
+    n: usize,
+    sink: &impl Sink<T>,
+) {
+    let lanes = T::lanes::<S>();
+    let mask = T::first_lanes(simd, 0);
+    for u in (0..GROUP.min(n)).step_by(lanes) {
+        let mut part = [rows[u]; GROUP];
+        part[..lanes].copy_from_slice(&rows[u..u + lanes]);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let dots = group::<S, T, NV, false>(simd, mask, c, part);
+            sink.emit(simd, at + u, [0, lanes.min(n - u)], dots);
+        }
+    }
+}
+
+/// The dots of two rows with the columns of `pair`: first those that both have, then row r's own ones, into `sinks[r]`.
+///
+/// Half a register of dots is the one row's, the other half the other's; a row of B that both meet is loaded once.
+///
+/// # Safety
+/// `offsets` has the pair's offsets next, all of them (the padding too) rows of the panel, and the sinks have room for
+/// the pair's dots.
+#[inline(always)]
+pub(crate) unsafe fn dots_pair<S: Simd, T: Scalar, const NV: usize>(
+    simd: S,
+    c: &[[T::Vector<S>; NV]; 2],
+    pair: &Pair,
+    offsets: &mut Offsets,
+    panel: *const T,
+    sinks: [&impl Sink<T>; 2],
+) {
+    // SAFETY: the caller's promise is the callee's.
+    unsafe {
+        let both = pair.both as usize;
+        dots_pair_run::<S, T, NV, true>(simd, c, [0, both], offsets, panel, sinks);
+        dots_pair_run::<S, T, NV, false>(simd, c, [both, pair.nnz() as usize], offsets, panel, sinks);
+    }
+}
+
+/// One run of [`dots_pair`], the dots `run[0]..run[1]`: of the common columns (`BOTH`), or of each row's own.
+///
+/// # Safety
+/// As [`dots_pair`].
+#[inline(always)]
+unsafe fn dots_pair_run<S: Simd, T: Scalar, const NV: usize, const BOTH: bool>(
+    simd: S,
+    c: &[[T::Vector<S>; NV]; 2],
+    [start, end]: [usize; 2],
+    offsets: &mut Offsets,
+    panel: *const T,
+    sinks: [&impl Sink<T>; 2],
+) {
+    let lanes = T::lanes::<S>();
+    let stride = NV * lanes;
+    // Groups of one row in a register, and the dots of one row in it.
+    let groups = (lanes / (2 * GROUP)).max(1);
+    let half = groups * GROUP;
+    let mut word = 0;
+    let mut at = start;
+    // SAFETY: a word is taken for every eight offsets begun; dots below `end` have room: the caller's promise.
+    unsafe {
+        while at < end {
+            let rest = (end - at).min(half);
+            let mut sums = [T::splat(simd, T::ZERO); GROUPS];
+            for g in 0..groups {
+                if g * GROUP < rest {
+                    // Common columns come eight to a word, those of each row four and four in turn.
+                    let low = !BOTH || ((at - start) / GROUP + g) % 2 == 0;
+                    word = if low { offsets.take() } else { word >> 32 };
+                    let rows = if BOTH {
+                        [packed_rows(panel, stride, word); 2]
+                    } else {
+                        let rows = [packed_rows(panel, stride, word), packed_rows(panel, stride, word >> 32)];
+                        let every_other = |u: usize| [rows[0][u], rows[0][u + 2], rows[1][u], rows[1][u + 2]];
+                        [every_other(0), every_other(1)]
+                    };
+                    if lanes > GROUP {
+                        let [x, y] = group_pair::<S, T, NV>(simd, c, rows);
+                        (sums[g], sums[groups + g]) = (x, y);
+                    } else {
+                        for r in 0..2 {
+                            small_group::<S, T, NV>(simd, &c[r], rows[r], at, rest, sinks[r]);
                         }
                     }
                 }
             }
             if lanes > GROUP {
-                sink.emit(simd, t, rest, join::<S, T>(simd, sums));
+                let dots = join::<S, T>(simd, sums);
+                sinks[0].emit(simd, at, [0, rest], dots);
+                sinks[1].emit(simd, at, [half, half + rest], dots);
             }
-            t += rest;
+            at += half;
         }
     }
+}
+
+/// [`group`] for two rows of C, without tails.
+///
+/// # Safety
+/// The rows are valid for reads of the tile.
+#[inline(always)]
+unsafe fn group_pair<S: Simd, T: Scalar, const NV: usize>(
+    simd: S,
+    c: &[[T::Vector<S>; NV]; 2],
+    rows: [[*const T; GROUP]; 2],
+) -> [T::Vector<S>; 2] {
+    let mut sums = [[T::splat(simd, T::ZERO); GROUP]; 2];
+    for u in 0..GROUP {
+        for j in 0..NV {
+            for r in 0..2 {
+                // SAFETY: the caller's promise. Where both rows are the same, the compiler loads once.
+                let b = unsafe { T::load(simd, rows[r][u].add(j * T::lanes::<S>())) };
+                sums[r][u] = if j == 0 { T::vmul(simd, c[r][j], b) } else { T::vmul_add(simd, c[r][j], b, sums[r][u]) };
+            }
+        }
+    }
+    [sum_group::<S, T>(simd, &sums[0]), sum_group::<S, T>(simd, &sums[1])]
 }
 
 /// The rows named by the low four offsets of `word`.
@@ -163,10 +288,18 @@ unsafe fn group<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
             }
         }
     }
+    sum_group::<S, T>(simd, &sums)
+}
+
+/// The sums across the lanes of four registers, as far as one register holds them apart.
+#[inline(always)]
+fn sum_group<S: Simd, T: Scalar>(simd: S, sums: &[T::Vector<S>; GROUP]) -> T::Vector<S> {
     #[cfg(target_arch = "x86_64")]
-    if let Some(sum) = x86::sum_group::<S, T>(simd, &sums) {
+    if let Some(sum) = x86::sum_group::<S, T>(simd, sums) {
         return sum;
     }
+    // Fewer lanes than a group: as many dots as there are lanes.
+    let dots = GROUP.min(T::lanes::<S>());
     let mut out = sums[0];
     let lanes = (&raw mut out).cast::<T>();
     for u in 0..dots {

@@ -13,13 +13,14 @@
 use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_compiled;
+use crate::cell::Cell;
 use crate::dot::dots;
 use crate::edge::Edge;
 use crate::exp;
 use crate::rows::{Gathered, axpy_gathered};
 use crate::sddmm::{Output, max_vectors};
-use crate::spmm::Visit;
 use crate::tile::{self, Tile, tiles, with_width};
+use crate::walk::{Part, ROWS, Walk};
 use crate::{Arch, Scalar, prefetch_row};
 
 /// Nonzeros of a row whose weights are held at a time: their rows of B (and D, where it is B) stay in L1 in between.
@@ -58,6 +59,8 @@ pub struct FusedRows<T, F> {
     pub partial: *mut [[T; 2]; 2],
     /// How many nonzeros ahead rows of B and D are prefetched; 0 for not at all.
     pub ahead: usize,
+    /// Columns of a panel that a block of rows shares, and all columns.
+    pub panel: [usize; 2],
 }
 
 /// Runs the task.
@@ -82,17 +85,25 @@ impl<T: Scalar, F: Edge<T>> WithSimd for Rows<T, F> {
         let task = &self.0;
         // SAFETY: the promise of `fused_rows`.
         unsafe {
-            for i in task.rows[0]..task.rows[1] {
-                let whole = [*task.row_ptr.add(i), *task.row_ptr.add(i + 1)];
-                let part = [whole[0].max(task.nonzeros[0]), whole[1].min(task.nonzeros[1])];
-                let first = i == task.rows[0];
-                let to_head = first && !task.head.is_null();
+            let mut states = [[T::NEG_INFINITY, T::ZERO]; ROWS];
+            for part in Walk::new(task.row_ptr, task.columns, task.values, task.rows, task.nonzeros, task.panel) {
+                let i = part.row;
+                let to_head = i == task.rows[0] && !task.head.is_null();
                 let e = if to_head { task.head } else { task.e.0.add(i * task.e.1) };
-                let state = fused_row::<S, T, F>(simd, task, i, part, e);
-                if !F::SOFTMAX {
+                let begin = (*task.row_ptr.add(i)).max(task.nonzeros[0]);
+                if part.first {
+                    states[part.slot] = [T::NEG_INFINITY, T::ZERO];
+                    if begin >= (*task.row_ptr.add(i + 1)).min(task.nonzeros[1]) {
+                        std::slice::from_raw_parts_mut(e, task.width).fill(T::ZERO);
+                    }
+                }
+                let fresh = part.start == begin;
+                let state = fused_part::<S, T, F>(simd, task, &part, e, fresh, states[part.slot]);
+                states[part.slot] = state;
+                if !F::SOFTMAX || !part.last {
                     continue;
                 }
-                if whole == part {
+                if *task.row_ptr.add(i) >= task.nonzeros[0] && *task.row_ptr.add(i + 1) <= task.nonzeros[1] {
                     let factor = if state[1] == T::ZERO { T::ZERO } else { T::ONE / state[1] };
                     scale_row::<S, T>(simd, e, task.width, factor);
                 } else {
@@ -123,29 +134,27 @@ impl<T: Scalar, F> FusedRows<T, F> {
     }
 }
 
-/// One row, and its (m, l).
+/// One part of a row, and its (m, l) so far. The row of E is not read when the part is the first with nonzeros, `fresh`.
 ///
 /// # Safety
-/// As [`fused_rows`]; `part` is inside row `i`, and `e` is valid for writes of a row of E.
+/// As [`fused_rows`]; `part` is one of the task's, and `e` is valid for writes of a row of E.
 #[inline(always)]
-unsafe fn fused_row<S: Simd, T: Scalar, F: Edge<T>>(
+unsafe fn fused_part<S: Simd, T: Scalar, F: Edge<T>>(
     simd: S,
     task: &FusedRows<T, F>,
-    i: usize,
-    part: [usize; 2],
+    part: &Part,
     e: *mut T,
+    fresh: bool,
+    mut state: [T; 2],
 ) -> [T; 2] {
     let lanes = T::lanes::<S>();
+    let i = part.row;
     let mut weights = [T::ZERO; CHUNK];
-    let mut state = [T::NEG_INFINITY, T::ZERO];
     // SAFETY: the promise of `fused_rows`; chunks are inside `part`, and a chunk's weights fit the buffer.
     unsafe {
-        if part[0] >= part[1] {
-            std::slice::from_raw_parts_mut(e, task.width).fill(T::ZERO);
-        }
-        let mut start = part[0];
-        while start < part[1] {
-            let len = CHUNK.min(part[1] - start);
+        let mut start = part.start;
+        while start < part.end {
+            let len = CHUNK.min(part.end - start);
             let w = weights.as_mut_ptr();
             for tile in tiles(task.n, lanes, max_vectors::<S>()) {
                 let (c, rows) = (task.c.0.add(i * task.c.1 + tile.start), task.rows_of(task.b, start, tile));
@@ -157,7 +166,7 @@ unsafe fn fused_row<S: Simd, T: Scalar, F: Edge<T>>(
             if F::SOFTMAX {
                 (state, rescale) = softmax_step::<S, T>(simd, state, w, len);
             }
-            let mode = Accumulate { fresh: start == part[0], rescale };
+            let mode = Accumulate { fresh: fresh && start == part.start, rescale };
             for tile in tiles(task.width, lanes, 8) {
                 let mut rows = task.rows_of(task.d, start, tile);
                 if task.d == task.b {
@@ -304,8 +313,8 @@ pub struct EdgeCell<'a, T, F> {
     /// The edge function.
     pub edge: F,
     /// The rows.
-    pub visits: &'a [Visit],
-    /// The dots, in the order of the visits; they become the weights.
+    pub cell: Cell<'a>,
+    /// The dots, in the order of the cell; they become the weights.
     pub weights: *mut T,
     /// The values in the same order; null (then zeros) when the edge function does not use them.
     pub values: *const T,
@@ -320,7 +329,7 @@ pub struct EdgeCell<'a, T, F> {
 /// Runs the task.
 ///
 /// # Safety
-/// `weights` and `values`, unless null, hold `nnz` elements, the sum of the visits'; for a softmax `states` and
+/// `weights` and `values`, unless null, hold `nnz` elements, those of the cell; for a softmax `states` and
 /// `rescale` have every visited row.
 pub unsafe fn edge_cell<T: Scalar, F: Edge<T>>(arch: Arch, task: EdgeCell<'_, T, F>) {
     // SAFETY: the caller's promise.
@@ -342,14 +351,33 @@ impl<T: Scalar, F: Edge<T>> WithSimd for EdgeTask<'_, T, F> {
             apply::<S, T, F>(simd, task.edge, task.weights, task.values, task.nnz);
             if F::SOFTMAX {
                 let mut w = task.weights;
-                for visit in task.visits {
-                    let row = visit.row as usize;
-                    let (state, rescale) = softmax_step::<S, T>(simd, *task.states.add(row), w, visit.nnz as usize);
-                    *task.states.add(row) = state;
-                    *task.rescale.add(row) = rescale;
-                    w = w.add(visit.nnz as usize);
+                for pair in task.cell.pairs {
+                    for row in pair.rows {
+                        w = task.softmax::<S>(simd, row, w, pair.nnz());
+                    }
+                }
+                for visit in task.cell.visits {
+                    w = task.softmax::<S>(simd, visit.row, w, visit.nnz);
                 }
             }
+        }
+    }
+}
+
+impl<T: Scalar, F> EdgeCell<'_, T, F> {
+    /// Takes the `nnz` logits of `row` at `w` into its state; the end of them.
+    ///
+    /// # Safety
+    /// `w` holds them, and the row has a state.
+    #[inline(always)]
+    unsafe fn softmax<S: Simd>(&self, simd: S, row: u32, w: *mut T, nnz: u32) -> *mut T {
+        let (row, nnz) = (row as usize, nnz as usize);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (state, rescale) = softmax_step::<S, T>(simd, *self.states.add(row), w, nnz);
+            *self.states.add(row) = state;
+            *self.rescale.add(row) = rescale;
+            w.add(nnz)
         }
     }
 }

@@ -8,6 +8,7 @@
 
 mod arch;
 mod bandwidth;
+mod cell;
 mod dot;
 pub mod edge;
 mod elementwise;
@@ -15,6 +16,7 @@ mod exp;
 mod fusedmm;
 mod gram;
 pub mod mttkrp;
+mod pairing;
 mod peak;
 mod prefetch;
 mod rows;
@@ -25,18 +27,21 @@ mod stream;
 mod tile;
 mod ttm;
 mod ttm_chain;
+mod walk;
 
 pub use arch::Arch;
 pub use bandwidth::{chase_pass, clock_pass, gather_pass, read_pass, triad_pass};
+pub use cell::{Cell, Pair, Visit};
 pub use elementwise::{Arithmetic, Second, elementwise};
 pub use exp::exp;
 pub use fusedmm::{EdgeCell, FusedRows, edge_cell, fused_rows, normalise_rows};
 pub use gram::{add_gram, times_small};
+pub use pairing::{ColumnSet, pair_rows};
 pub use peak::{add_burst, fma_burst};
 pub use prefetch::{prefetch_l1, prefetch_row};
 pub use scalar::Scalar;
 pub use sddmm::{SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
-pub use spmm::{Cell, SpmmPanel, SpmmRows, Visit, scale_rows, spmm_panel, spmm_rows};
+pub use spmm::{SpmmPanel, SpmmRows, scale_rows, spmm_panel, spmm_rows};
 pub use stream::{store_streaming, stream_fence};
 pub use ttm::{TtmFibers, ttm_fibers, ttv_fibers};
 pub use ttm_chain::{ChainLevel, TtmChain, chain_scratch, ttm_chain};

@@ -1,12 +1,13 @@
 //! Where the dense rows of a sparse row's nonzeros are, and the sum over them: y += sum_t w_t B_(j_t).
 //!
-//! Two sources of rows: [`Gathered`], B itself addressed by column indices (the direct path), and [`Packed`], a panel of B
+//! Two sources of rows: [`Gathered`], B itself addressed by column indices (the direct path), and a packed panel of B, which is
 //! copied into L1 and addressed by 8-bit offsets, eight of which come in one load. The difference matters: a multiply-add
 //! whose row address comes out of a load of its own runs at 70 % of peak from L1, one whose address is shifted out of a
 //! register at 78 %.
 
 use pulp::Simd;
 
+use crate::cell::{CHUNK, Offsets, Pair};
 use crate::{Scalar, prefetch_row, tile};
 
 /// Rows of B at `base + columns[t] * stride`; the row `ahead` nonzeros later is prefetched.
@@ -50,58 +51,6 @@ impl<T> Gathered<T> {
         }
         rows
     }
-}
-
-/// Offsets in one word.
-pub(crate) const CHUNK: usize = 8;
-
-/// The offsets of a cell, eight to a word, read two words ahead.
-///
-/// A load of offsets in program order just before the loads that need them waits its turn behind all older loads, and the
-/// rows behind it: 5.5 cycles per row of eight vectors where 4.4 is what sequential rows take. Two words ahead: 4.8.
-pub(crate) struct Offsets {
-    next: *const u8,
-    words: [u64; 2],
-}
-
-impl Offsets {
-    /// The stream that begins at `offsets`.
-    ///
-    /// # Safety
-    /// Two words more than are taken are valid for reads, here and as long as words are taken.
-    #[inline(always)]
-    pub unsafe fn new(offsets: *const u8) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let words = [word_at(offsets), word_at(offsets.add(CHUNK))];
-            Self { next: offsets.add(2 * CHUNK), words }
-        }
-    }
-
-    /// The next eight offsets, the first in the low byte.
-    ///
-    /// # Safety
-    /// As [`Offsets::new`].
-    #[inline(always)]
-    pub unsafe fn take(&mut self) -> u64 {
-        let word = self.words[0];
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.words = [self.words[1], word_at(self.next)];
-            self.next = self.next.add(CHUNK);
-        }
-        word
-    }
-}
-
-/// Eight offsets at `p`.
-///
-/// # Safety
-/// They are valid for reads.
-#[inline(always)]
-unsafe fn word_at(p: *const u8) -> u64 {
-    // SAFETY: the caller's promise.
-    u64::from_le(unsafe { p.cast::<u64>().read_unaligned() })
 }
 
 /// y + sum over t in 0..n of weights_t * row(t), rows given by `rows`.
@@ -268,5 +217,163 @@ unsafe fn step<S: Simd, T: Scalar, const NV: usize>(simd: S, acc: &mut [T::Vecto
     for j in 0..NV {
         // SAFETY: the caller's promise.
         acc[j] = T::vmul_add(simd, w, unsafe { T::load(simd, b.add(j * T::lanes::<S>())) }, acc[j]);
+    }
+}
+
+/// Both rows' sums: y_r + sum of weights * packed rows over the common columns of the pair and row r's own.
+///
+/// A row of B in the common columns is loaded once and used twice: there the loads are no longer the bottleneck.
+///
+/// # Safety
+/// `weights` holds the nonzeros of the pair, `offsets` has its offsets next, and the panel every row that they name.
+#[inline(always)]
+pub(crate) unsafe fn axpy_pair<S: Simd, T: Scalar, const NV: usize>(
+    simd: S,
+    y: [[T::Vector<S>; NV]; 2],
+    pair: &Pair,
+    weights: *const T,
+    offsets: &mut Offsets,
+    panel: *const T,
+) -> [[T::Vector<S>; NV]; 2] {
+    // SAFETY: the caller's promise is the callee's. Sets as in `axpy_gathered`, for two rows at once.
+    unsafe {
+        match NV {
+            1 => axpy_pair_sets::<S, T, 4, NV>(simd, y, pair, weights, offsets, panel),
+            2 => axpy_pair_sets::<S, T, 2, NV>(simd, y, pair, weights, offsets, panel),
+            _ => axpy_pair_sets::<S, T, 1, NV>(simd, y, pair, weights, offsets, panel),
+        }
+    }
+}
+
+/// As [`axpy_pair`], with `SETS` sets of accumulators.
+///
+/// # Safety
+/// As [`axpy_pair`].
+#[inline(always)]
+unsafe fn axpy_pair_sets<S: Simd, T: Scalar, const SETS: usize, const NV: usize>(
+    simd: S,
+    y: [[T::Vector<S>; NV]; 2],
+    pair: &Pair,
+    weights: *const T,
+    offsets: &mut Offsets,
+    panel: *const T,
+) -> [[T::Vector<S>; NV]; 2] {
+    const HALF: usize = CHUNK / 2;
+    let zero = [T::splat(simd, T::ZERO); NV];
+    let (mut first, mut second) = ([zero; SETS], [zero; SETS]);
+    (first[0], second[0]) = (y[0], y[1]);
+    // SAFETY: each row has `both + each` weights; as many words are taken as hold the offsets; rows are in the panel.
+    unsafe {
+        let (mut w, mut v) = (weights, weights.add(pair.nnz() as usize));
+        let mut pairs = Steps::<S, T, NV> { simd, panel, word: 0 };
+        let mut n = pair.both as usize;
+        while n >= CHUNK {
+            pairs.word = offsets.take();
+            pairs.shared::<SETS, CHUNK>(&mut first, &mut second, &mut w, &mut v);
+            n -= CHUNK;
+        }
+        if n > 0 {
+            pairs.word = offsets.take();
+            // Pairs of one length follow each other, so that these branches are foreseen.
+            if n & 4 != 0 {
+                pairs.shared::<SETS, 4>(&mut first, &mut second, &mut w, &mut v);
+            }
+            if n & 2 != 0 {
+                pairs.shared::<SETS, 2>(&mut first, &mut second, &mut w, &mut v);
+            }
+            if n & 1 != 0 {
+                pairs.shared::<SETS, 1>(&mut first, &mut second, &mut w, &mut v);
+            }
+        }
+        n = pair.each as usize;
+        while n >= HALF {
+            pairs.word = offsets.take();
+            pairs.alternate::<SETS, HALF>(&mut first, &mut second, &mut w, &mut v);
+            n -= HALF;
+        }
+        if n > 0 {
+            pairs.word = offsets.take();
+            if n & 2 != 0 {
+                pairs.alternate::<SETS, 2>(&mut first, &mut second, &mut w, &mut v);
+            }
+            if n & 1 != 0 {
+                pairs.alternate::<SETS, 1>(&mut first, &mut second, &mut w, &mut v);
+            }
+        }
+    }
+    [add_sets::<S, T, SETS, NV>(simd, first), add_sets::<S, T, SETS, NV>(simd, second)]
+}
+
+/// Steps of [`axpy_pair_sets`] through one word of offsets.
+struct Steps<S, T, const NV: usize> {
+    simd: S,
+    panel: *const T,
+    /// The offsets to come, the next in the low byte.
+    word: u64,
+}
+
+impl<S: Simd, T: Scalar, const NV: usize> Steps<S, T, NV> {
+    /// The packed row at the next offset.
+    ///
+    /// # Safety
+    /// There is a next offset, and it names a row of the panel.
+    #[inline(always)]
+    unsafe fn next(&mut self) -> *const T {
+        // SAFETY: the caller's promise.
+        let row = unsafe { self.panel.add((self.word & 255) as usize * (NV * T::lanes::<S>())) };
+        self.word >>= 8;
+        row
+    }
+
+    /// K columns that both rows have: one row of B for both.
+    ///
+    /// # Safety
+    /// The word has K more offsets, of rows in the panel, and `w` and `v` K more weights each.
+    #[inline(always)]
+    unsafe fn shared<const SETS: usize, const K: usize>(
+        &mut self,
+        first: &mut [[T::Vector<S>; NV]; SETS],
+        second: &mut [[T::Vector<S>; NV]; SETS],
+        w: &mut *const T,
+        v: &mut *const T,
+    ) {
+        let simd = self.simd;
+        // SAFETY: the caller's promise.
+        unsafe {
+            for t in 0..K {
+                let (x, y) = (T::splat(simd, *w.add(t)), T::splat(simd, *v.add(t)));
+                let row = self.next();
+                for j in 0..NV {
+                    let b = T::load(simd, row.add(j * T::lanes::<S>()));
+                    first[t % SETS][j] = T::vmul_add(simd, x, b, first[t % SETS][j]);
+                    second[t % SETS][j] = T::vmul_add(simd, y, b, second[t % SETS][j]);
+                }
+            }
+            (*w, *v) = (w.add(K), v.add(K));
+        }
+    }
+
+    /// K columns of each row, in turn.
+    ///
+    /// # Safety
+    /// The word has 2 K more offsets, of rows in the panel, and `w` and `v` K more weights each.
+    #[inline(always)]
+    unsafe fn alternate<const SETS: usize, const K: usize>(
+        &mut self,
+        first: &mut [[T::Vector<S>; NV]; SETS],
+        second: &mut [[T::Vector<S>; NV]; SETS],
+        w: &mut *const T,
+        v: &mut *const T,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            for t in 0..K {
+                let row = self.next();
+                step::<S, T, NV>(self.simd, &mut first[t % SETS], *w.add(t), row);
+                let row = self.next();
+                step::<S, T, NV>(self.simd, &mut second[t % SETS], *v.add(t), row);
+            }
+            (*w, *v) = (w.add(K), v.add(K));
+        }
     }
 }

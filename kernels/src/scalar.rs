@@ -98,6 +98,9 @@ pub trait Scalar:
     /// The mask of the first `n` lanes (all of them when `n` is larger).
     fn first_lanes<S: Simd>(simd: S, n: usize) -> Self::Mask<S>;
 
+    /// The mask of the lanes from `start` to before `end`.
+    fn lanes_between<S: Simd>(simd: S, start: usize, end: usize) -> Self::Mask<S>;
+
     /// The register of the lanes at `p`, which need not be aligned.
     ///
     /// # Safety
@@ -232,6 +235,10 @@ macro_rules! scalar {
             #[inline(always)]
             fn first_lanes<S: Simd>(simd: S, n: usize) -> Self::Mask<S> {
                 simd.$between(0, n.min(S::$lanes) as $uint).mask()
+            }
+            #[inline(always)]
+            fn lanes_between<S: Simd>(simd: S, start: usize, end: usize) -> Self::Mask<S> {
+                simd.$between(start.min(S::$lanes) as $uint, end.min(S::$lanes) as $uint).mask()
             }
             #[inline(always)]
             unsafe fn load_masked<S: Simd>(simd: S, mask: Self::Mask<S>, p: *const Self) -> Self::Vector<S> {

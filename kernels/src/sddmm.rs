@@ -13,10 +13,11 @@
 use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_compiled;
-use crate::dot::{Sink, dots, dots_packed};
-use crate::rows::{Gathered, Offsets};
-use crate::spmm::Cell;
+use crate::cell::{Cell, Offsets};
+use crate::dot::{Sink, dots, dots_packed, dots_pair};
+use crate::rows::Gathered;
 use crate::tile::{self, Tile, tiles, with_width};
+use crate::walk::{Part, Walk};
 use crate::{Arch, Scalar, prefetch_row};
 
 /// Dots for rows of a CSR pattern.
@@ -46,6 +47,8 @@ pub struct SddmmRows<T> {
     pub out: *mut T,
     /// How many nonzeros ahead rows of B are prefetched; 0 for not at all.
     pub ahead: usize,
+    /// Columns of a panel that a block of rows shares, and all columns.
+    pub panel: [usize; 2],
 }
 
 /// Runs the task.
@@ -117,11 +120,11 @@ impl<T: Scalar> Output<T> {
 
 impl<T: Scalar> Sink<T> for Output<T> {
     #[inline(always)]
-    unsafe fn emit<S: Simd>(&self, simd: S, at: usize, lanes: usize, mut dots: T::Vector<S>) {
-        // SAFETY: the caller's promise; the mask has the first `lanes` lanes.
+    unsafe fn emit<S: Simd>(&self, simd: S, at: usize, lanes: [usize; 2], mut dots: T::Vector<S>) {
+        // SAFETY: the caller's promise; where lanes before the first are left out, the mask keeps them from memory.
         unsafe {
-            let out = self.out.add(at);
-            if lanes == T::lanes::<S>() {
+            let out = self.out.wrapping_add(at).wrapping_sub(lanes[0]);
+            if lanes == [0, T::lanes::<S>()] {
                 if self.add {
                     dots = T::vadd(simd, dots, T::load(simd, out));
                 }
@@ -130,12 +133,13 @@ impl<T: Scalar> Sink<T> for Output<T> {
                 }
                 T::store(simd, out, dots);
             } else {
-                let mask = T::first_lanes(simd, lanes);
+                let mask = T::lanes_between(simd, lanes[0], lanes[1]);
                 if self.add {
                     dots = T::vadd(simd, dots, T::load_masked(simd, mask, out));
                 }
                 if !self.values.is_null() {
-                    dots = T::vmul(simd, dots, T::load_masked(simd, mask, self.values.add(at)));
+                    let values = self.values.wrapping_add(at).wrapping_sub(lanes[0]);
+                    dots = T::vmul(simd, dots, T::load_masked(simd, mask, values));
                 }
                 T::store_masked(simd, mask, out, dots);
             }
@@ -153,10 +157,10 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
     let output = Output::new::<S>(task.out, task.values, tile, task.n);
     // SAFETY: the promise of `sddmm_rows`.
     unsafe {
-        for i in task.rows[0]..task.rows[1] {
-            let start = (*task.row_ptr.add(i)).max(task.nonzeros[0]);
-            let end = (*task.row_ptr.add(i + 1)).min(task.nonzeros[1]);
-            if start >= end {
+        for Part { row: i, start, end, .. } in
+            Walk::new(task.row_ptr, task.columns, task.out, task.rows, task.nonzeros, task.panel)
+        {
+            if start == end {
                 continue;
             }
             let rows = Gathered {
@@ -179,7 +183,8 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
 pub struct SddmmPanel<'a, T> {
     /// Where the nonzeros are.
     pub cell: Cell<'a>,
-    /// Position in `out` (and `values`) of each visit's first dot, the others following; null for the cell's own order.
+    /// Position in `out` (and `values`) of each visit's first dot, the others following; null for the cell's own order,
+    /// which a cell with pairs must have.
     pub starts: *const usize,
     /// Factors of the dots, by position in `out`; null for none.
     pub values: *const T,
@@ -246,6 +251,20 @@ unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
         let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
         let b = task.b.add(tile.start);
         tile::pack::<S, T, NV, TAIL>(simd, mask, b, task.ldb, task.width, None, task.scratch);
+        let row = |i: u32| task.c.wrapping_add(i as usize * task.ldc + tile.start);
+        for (k, pair) in task.cell.pairs.iter().enumerate() {
+            for i in task.cell.pairs.get(k + 1).unwrap_or(pair).rows {
+                prefetch_row(row(i), NV * T::lanes::<S>() * size_of::<T>());
+            }
+            let mut c = [[T::splat(simd, T::ZERO); NV]; 2];
+            for r in 0..2 {
+                c[r] = tile::load::<S, T, NV, TAIL>(simd, mask, row(pair.rows[r]));
+            }
+            let nnz = pair.nnz() as usize;
+            let outputs = [output.at(own), output.at(own + nnz)];
+            dots_pair::<S, T, NV>(simd, &c, pair, &mut offsets, task.scratch, outputs.each_ref());
+            own += 2 * nnz;
+        }
         for (v, visit) in task.cell.visits.iter().enumerate() {
             let nnz = visit.nnz as usize;
             let start = if task.starts.is_null() {
@@ -256,9 +275,8 @@ unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
                 prefetch_row(task.out.add(*task.starts.add(later)), nnz * size_of::<T>() + 63);
                 *task.starts.add(v)
             };
-            let c = task.c.add(visit.row as usize * task.ldc + tile.start);
             // The packed rows end in zeros, so that only the row of C needs the mask.
-            let c = tile::load::<S, T, NV, TAIL>(simd, mask, c);
+            let c = tile::load::<S, T, NV, TAIL>(simd, mask, row(visit.row));
             dots_packed::<S, T, NV>(simd, &c, nnz, &mut offsets, task.scratch, &output.at(start));
             own += nnz;
         }

@@ -17,9 +17,11 @@
 use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_compiled;
-use crate::rows::{Gathered, Offsets, axpy_gathered, axpy_packed};
+use crate::cell::{Cell, Offsets};
+use crate::rows::{Gathered, axpy_gathered, axpy_packed, axpy_pair};
 use crate::tile::{self, Tile, tiles, with_width};
-use crate::{Arch, Scalar};
+use crate::walk::{Part, Walk};
+use crate::{Arch, Scalar, prefetch_row};
 
 /// Rows of a CSR matrix times B, straight from CSR.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +54,8 @@ pub struct SpmmRows<T> {
     pub head: *mut T,
     /// How many nonzeros ahead rows of B are prefetched; 0 for not at all.
     pub ahead: usize,
+    /// Columns of a panel that a block of rows shares, and all columns.
+    pub panel: [usize; 2],
 }
 
 /// Runs the task.
@@ -83,22 +87,31 @@ impl<T: Scalar> WithSimd for Rows<T> {
 }
 
 impl<T: Scalar> SpmmRows<T> {
-    /// The part of row `i` to take, and where its result goes, with which beta.
+    /// Its parts of rows, in order.
     ///
     /// # Safety
-    /// `i` is one of the task's rows.
+    /// As [`spmm_rows`].
     #[inline(always)]
-    unsafe fn row(&self, i: usize) -> ([usize; 2], *mut T, T) {
+    unsafe fn walk(&self) -> Walk<T> {
         // SAFETY: the caller's promise.
-        unsafe {
-            let start = (*self.row_ptr.add(i)).max(self.nonzeros[0]);
-            let end = (*self.row_ptr.add(i + 1)).min(self.nonzeros[1]);
-            if i == self.rows[0] && !self.head.is_null() {
-                ([start, end], self.head, T::ZERO)
+        unsafe { Walk::new(self.row_ptr, self.columns, self.values, self.rows, self.nonzeros, self.panel) }
+    }
+
+    /// Where the result of a part goes, and with which beta: the parts of a row add up.
+    #[inline(always)]
+    fn target(&self, part: &Part) -> (*mut T, T) {
+        let to_head = part.row == self.rows[0] && !self.head.is_null();
+        let c = if to_head { self.head } else { self.c.wrapping_add(part.row * self.ldc) };
+        (
+            c,
+            if !part.first {
+                T::ONE
+            } else if to_head {
+                T::ZERO
             } else {
-                ([start, end], self.c.add(i * self.ldc), self.beta)
-            }
-        }
+                self.beta
+            },
+        )
     }
 }
 
@@ -112,8 +125,12 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
     let alpha = T::splat(simd, task.alpha);
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
-        for i in task.rows[0]..task.rows[1] {
-            let ([start, end], c, beta) = task.row(i);
+        for part in task.walk() {
+            let Part { start, end, .. } = part;
+            if start == end && !part.first {
+                continue;
+            }
+            let (c, beta) = task.target(&part);
             let rows = Gathered {
                 columns: task.columns.add(start),
                 base: task.b.add(tile.start),
@@ -122,15 +139,11 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
                 ahead: task.ahead,
             };
             let zero = [T::splat(simd, T::ZERO); NV];
-            let sum = axpy_gathered::<S, T, NV, TAIL>(
-                simd,
-                mask,
-                zero,
-                end.saturating_sub(start),
-                task.values.add(start),
-                &rows,
-            );
+            let sum = axpy_gathered::<S, T, NV, TAIL>(simd, mask, zero, end - start, task.values.add(start), &rows);
             let c = c.add(tile.start);
+            if task.panel[0] < task.panel[1] {
+                prefetch_row(c.wrapping_add(4 * task.ldc), NV * T::lanes::<S>() * size_of::<T>());
+            }
             let mut out = zero;
             if beta != T::ZERO {
                 let old = tile::load::<S, T, NV, TAIL>(simd, mask, c);
@@ -155,8 +168,9 @@ unsafe fn spmv<T: Scalar>(task: &SpmmRows<T>) {
     const SUMS: usize = 8;
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
-        for i in task.rows[0]..task.rows[1] {
-            let ([start, end], c, beta) = task.row(i);
+        for part in task.walk() {
+            let Part { start, end, .. } = part;
+            let (c, beta) = task.target(&part);
             let mut sums = [T::ZERO; SUMS];
             let mut p = start;
             while p + SUMS <= end {
@@ -219,24 +233,6 @@ impl<T: Scalar> WithSimd for Scale<T> {
             }
         }
     }
-}
-
-/// The nonzeros of a row inside a panel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Visit {
-    /// Row, counted from the row block's first.
-    pub row: u32,
-    /// Number of nonzeros.
-    pub nnz: u32,
-}
-
-/// The nonzeros of one row block in one panel, in the order in which they are visited.
-#[derive(Clone, Copy, Debug)]
-pub struct Cell<'a> {
-    /// The rows.
-    pub visits: &'a [Visit],
-    /// Column in the panel of each nonzero; each visit's are padded to whole words of 8, and two words follow the last.
-    pub offsets: &'a [u8],
 }
 
 /// One row block times one panel of B, packed: C_i += sum_j w_j B_j.
@@ -316,19 +312,57 @@ unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
             Some(task.alpha),
             task.scratch,
         );
+        for (k, pair) in task.cell.pairs.iter().enumerate() {
+            // The next pair's rows of C, which are in L2: 2 % faster.
+            for row in task.cell.pairs.get(k + 1).unwrap_or(pair).rows {
+                prefetch_row(task.at(tile, row), NV * T::lanes::<S>() * size_of::<T>());
+            }
+            let [i, j] = pair.rows;
+            let sums = [task.load::<S, NV, TAIL>(simd, mask, tile, i), task.load::<S, NV, TAIL>(simd, mask, tile, j)];
+            let [x, y] = axpy_pair::<S, T, NV>(simd, sums, pair, weights, &mut offsets, task.scratch);
+            tile::store::<S, T, NV, TAIL>(simd, mask, task.at(tile, i), x);
+            tile::store::<S, T, NV, TAIL>(simd, mask, task.at(tile, j), y);
+            weights = weights.add(2 * pair.nnz() as usize);
+        }
         for visit in task.cell.visits {
             let nnz = visit.nnz as usize;
-            let c = task.c.add(visit.row as usize * task.ldc + tile.start);
-            let mut sum = tile::load::<S, T, NV, TAIL>(simd, mask, c);
-            if !task.rescale.is_null() {
-                let factor = T::splat(simd, *task.rescale.add(visit.row as usize));
-                for x in &mut sum {
+            let sum = task.load::<S, NV, TAIL>(simd, mask, tile, visit.row);
+            let sum = axpy_packed::<S, T, NV>(simd, sum, nnz, weights, &mut offsets, task.scratch);
+            tile::store::<S, T, NV, TAIL>(simd, mask, task.at(tile, visit.row), sum);
+            weights = weights.add(nnz);
+        }
+    }
+}
+
+impl<T: Scalar> SpmmPanel<'_, T> {
+    /// The tile of row `row` of the block of C.
+    #[inline(always)]
+    fn at(&self, tile: Tile, row: u32) -> *mut T {
+        self.c.wrapping_add(row as usize * self.ldc + tile.start)
+    }
+
+    /// The tile of row `row` of the block of C, rescaled.
+    ///
+    /// # Safety
+    /// As [`spmm_panel`]; the cell has the row.
+    #[inline(always)]
+    unsafe fn load<S: Simd, const NV: usize, const TAIL: bool>(
+        &self,
+        simd: S,
+        mask: T::Mask<S>,
+        tile: Tile,
+        row: u32,
+    ) -> [T::Vector<S>; NV] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut c = tile::load::<S, T, NV, TAIL>(simd, mask, self.at(tile, row));
+            if !self.rescale.is_null() {
+                let factor = T::splat(simd, *self.rescale.add(row as usize));
+                for x in &mut c {
                     *x = T::vmul(simd, factor, *x);
                 }
             }
-            let sum = axpy_packed::<S, T, NV>(simd, sum, nnz, weights, &mut offsets, task.scratch);
-            tile::store::<S, T, NV, TAIL>(simd, mask, c, sum);
-            weights = weights.add(nnz);
+            c
         }
     }
 }

@@ -8,6 +8,7 @@ use super::handle::{self, Handle, Place};
 use super::status::{Failure, Outcome, Status, guard};
 use super::value::{Either, Element, Family};
 use super::view::{put, slice};
+use crate::cpu::Cpu;
 use crate::formats::{Csr, Pattern};
 use crate::ops::{Prepared, Sparse};
 use crate::plan;
@@ -67,10 +68,11 @@ impl Family for Matrices {
     type Of<T: Scalar> = Matrix<T>;
 }
 
-/// A plan, and what [`sparsimd_plan_text`] lends.
+/// A plan, what [`sparsimd_plan_text`] lends, and the executor that prepared it: it prepares new values as well.
 pub(super) struct Planned<T> {
     pub prepared: Prepared<T>,
     text: CString,
+    cpu: Cpu,
 }
 
 pub(super) struct Plans;
@@ -206,16 +208,16 @@ pub unsafe extern "C" fn sparsimd_plan_create(
             _ => return Err(Failure::argument("path", &format!("{path} is not a sparsimd_path"))),
         };
         place.put(match csr {
-            Either::F32(matrix) => Either::F32(planned(cpu.prepare(op, matrix.sparse(), n, path, reuse)?)),
-            Either::F64(matrix) => Either::F64(planned(cpu.prepare(op, matrix.sparse(), n, path, reuse)?)),
+            Either::F32(matrix) => Either::F32(planned(cpu, cpu.prepare(op, matrix.sparse(), n, path, reuse)?)),
+            Either::F64(matrix) => Either::F64(planned(cpu, cpu.prepare(op, matrix.sparse(), n, path, reuse)?)),
         });
         Ok(())
     })
 }
 
-fn planned<T: Scalar>(prepared: Prepared<T>) -> Planned<T> {
+fn planned<T: Scalar>(cpu: &Cpu, prepared: Prepared<T>) -> Planned<T> {
     let text = CString::new(prepared.plan().to_string()).unwrap_or_default();
-    Planned { prepared, text }
+    Planned { prepared, text, cpu: cpu.clone() }
 }
 
 /// Frees the plan. Null is allowed.
@@ -256,5 +258,5 @@ pub unsafe extern "C" fn sparsimd_plan_set_values_f64(plan: *mut PlanHandle, val
 unsafe fn set_values<T: Element>(plan: *mut PlanHandle, values: *const T, nnz: usize) -> Outcome {
     // SAFETY: by the rules of the interface.
     let (plan, values) = unsafe { (handle::get_mut(plan)?.of_mut::<T>()?, slice("values", values, nnz)?) };
-    Ok(plan.prepared.set_values(values)?)
+    Ok(plan.prepared.set_values(&plan.cpu, values)?)
 }

@@ -1,6 +1,7 @@
 //! Storage formats: owned, checked at construction, pattern apart from values.
 
 mod bcsf;
+mod block;
 mod coo;
 mod coo_tensor;
 mod csf;
@@ -19,6 +20,7 @@ mod semi_coo;
 mod tiled;
 
 pub use bcsf::Bcsf;
+pub(crate) use block::{Block, CellView};
 pub use coo::Coo;
 pub use coo_tensor::{CooTensor, MAX_ORDER};
 pub(crate) use coo_tensor::{check_mode, check_tensor_dims};
@@ -30,7 +32,6 @@ pub use fiber_coo::{FiberCoo, Fibers};
 pub use hicoo::{BlockPattern, DEFAULT_BLOCK_BITS, HiCoo};
 pub use linear::{Linear, LinearKeys};
 pub use mmcsf::{MmCsf, MmCsfStrategy, mmcsf_partition};
-pub(crate) use panel::{Block, CellView};
 pub use panel::{MAX_WIDTH, Panel};
 pub(crate) use places::gather;
 pub use semi_coo::{SemiCoo, SemiHiCoo};

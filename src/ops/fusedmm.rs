@@ -7,12 +7,13 @@ use sparsimd_kernels::{
 };
 
 use super::operand::{Sparse, check, check_columns};
+use super::prepare::Direct;
 use super::run::{Heads, Shared};
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
 use crate::error::Result;
 use crate::formats::{Block, CellView, Panel, Pattern};
-use crate::plan::{Op, Task, by_nonzeros};
+use crate::plan::{Op, Plan, Task};
 
 /// The dense operands of one call.
 #[derive(Clone, Copy)]
@@ -68,11 +69,13 @@ impl Cpu {
         if let Sparse::Prepared(prepared) = a {
             prepared.check_op(OP, &[Op::FusedMm])?;
             if let Some(panel) = prepared.panel() {
-                self.fused_by_panels(panel, values, edge, dense, e);
+                self.fused_by_panels(panel, prepared.plan(), values, edge, dense, e);
                 return Ok(());
             }
         }
-        self.fused_directly(pattern, values, edge, dense, e)
+        let direct = self.direct(Op::FusedMm, a, pattern, c.cols())?;
+        self.fused_directly(pattern, values, &direct, edge, dense, e);
+        Ok(())
     }
 
     /// The direct path; shapes have been checked.
@@ -80,14 +83,14 @@ impl Cpu {
         &self,
         pattern: &Pattern,
         values: Option<&[T]>,
+        direct: &Direct<'_>,
         edge: F,
         Dense { c, b, d }: Dense<'_, T>,
         mut e: MatMut<'_, T>,
-    ) -> Result<()> {
+    ) {
         let (n, width) = (c.cols(), e.cols());
-        let plan = self.direct_plan::<T>(Op::FusedMm, pattern, n)?;
-        let tasks = by_nonzeros(pattern.row_ptr(), plan.tasks, plan.pieces_per_row(pattern.rows()));
-        let mut heads = Heads::new(&tasks, width);
+        let tasks = &direct.tasks;
+        let mut heads = Heads::new(tasks, width);
         let head = heads.shared();
         let mut partial = vec![[[T::ZERO; 2]; 2]; tasks.len()];
         let states = Shared(partial.as_mut_ptr());
@@ -113,30 +116,31 @@ impl Cpu {
                         width,
                         head: head(k, &tasks[k]),
                         partial: states.get().wrapping_add(k),
-                        ahead: plan.ahead,
+                        ahead: direct.ahead,
+                        panel: [direct.width, pattern.cols()],
                     },
                 );
             }
         });
         if F::SOFTMAX {
-            merge_softmax(&tasks, &heads, &partial, e);
+            merge_softmax(tasks, &heads, &partial, e);
         } else {
-            heads.add_to(&tasks, e);
+            heads.add_to(tasks, e);
         }
-        Ok(())
     }
 
     /// The panel path; shapes have been checked, `values` are in panel order.
     fn fused_by_panels<T: Scalar, F: Edge<T>>(
         &self,
         panel: &Panel,
+        plan: &Plan,
         values: Option<&[T]>,
         edge: F,
         dense: Dense<'_, T>,
         e: MatMut<'_, T>,
     ) {
-        let width = e.cols();
-        let work = panel.blocks().len() * (dense.c.cols() + width) * panel.width() * 64;
+        let (width, vectors) = (e.cols(), plan.tile_vectors);
+        let work = panel.nnz().saturating_mul(dense.c.cols() + width);
         let (lde, out) = (e.stride(), Shared(e.into_data().as_mut_ptr()));
         self.for_each(panel.blocks().len(), work, |k| {
             let block = &panel.blocks()[k];
@@ -153,7 +157,7 @@ impl Cpu {
             unsafe { scale_rows(self.arch(), T::ZERO, rows, width, e, lde) };
             for cell in block.cells(panel) {
                 let values = values.map(|values| &values[cell.first..]);
-                self.fused_cell(block, cell, values, edge, dense, Output { e, lde, width }, &mut room);
+                self.fused_cell(block, cell, values, edge, dense, Output { e, lde, width, vectors }, &mut room);
             }
             if F::SOFTMAX {
                 // SAFETY: one state per row of the block.
@@ -190,7 +194,7 @@ impl Cpu {
         };
         let edges = EdgeCell {
             edge,
-            visits: cell.cell.visits,
+            cell: cell.cell,
             weights,
             values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
             nnz: cell.nnz,
@@ -208,7 +212,7 @@ impl Cpu {
             c: out.e,
             ldc: out.lde,
             rescale: if F::SOFTMAX { room.rescale.as_ptr() } else { std::ptr::null() },
-            vectors: 8,
+            vectors: out.vectors,
             scratch: room.packed.as_mut_ptr(),
         };
         // SAFETY: a panel's cells index its own rows and columns, which are those of the operands; the weights hold the
@@ -227,6 +231,8 @@ struct Output<T> {
     e: *mut T,
     lde: usize,
     width: usize,
+    /// Vectors of a tile.
+    vectors: usize,
 }
 
 /// What a task of the panel path works in.

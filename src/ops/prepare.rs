@@ -1,5 +1,6 @@
 //! Preparing a sparse operand for many runs of one operation (the inspector of inspector-executor).
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::dense::{Aligned, zeroed};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern};
 use crate::machine::addresses;
-use crate::plan::{Op, Path, Plan, PlanOptions, Stats, blocks};
+use crate::plan::{Op, Path, Plan, PlanOptions, Stats, Task, blocks};
 
 /// A sparse operand prepared for one operation and one number of dense columns.
 ///
@@ -25,6 +26,8 @@ pub struct Prepared<T> {
     /// For A^T: its pattern, and the position in CSR order of A of each of its values.
     transposed: Option<(Arc<Pattern>, Vec<usize>)>,
     panel: Option<Panel>,
+    /// Of the direct path; none where there is a panel.
+    tasks: Vec<Task>,
     /// One per nonzero, in the order in which they are used: by panel where SpMM and FusedMM have panels, else in CSR
     /// order of what is worked on.
     values: Option<Aligned<T>>,
@@ -58,13 +61,34 @@ impl Cpu {
         let plan = Plan::choose(op, &Stats::of(worked), self.machine(), n, size_of::<T>(), &options)?;
         let panel = (plan.path == Path::Panel).then(|| {
             let bounds = blocks(worked.row_ptr(), plan.block_rows, plan.blocks_multiple);
-            self.install(|| Panel::new(worked, plan.panel_width, &bounds))
+            let pairing = plan.pairs.then(|| self.arch());
+            self.install(|| Panel::new(worked, plan.panel_width, &bounds, pairing))
         });
-        let mut prepared = Prepared { plan, pattern, transposed, panel, values: None };
+        let tasks = if panel.is_none() { plan.cut(worked) } else { Vec::new() };
+        let mut prepared = Prepared { plan, pattern, transposed, panel, tasks, values: None };
         if let Some(values) = values {
             self.install(|| prepared.arrange(values));
         }
         Ok(prepared)
+    }
+
+    /// How `pattern` with dense operands of `n` columns goes through the direct path, from what `a` has prepared or anew.
+    pub(super) fn direct<'a, T: Scalar>(
+        &self,
+        op: Op,
+        a: Sparse<'a, T>,
+        pattern: &Pattern,
+        n: usize,
+    ) -> Result<Direct<'a>> {
+        if let Sparse::Prepared(Prepared { plan, tasks, panel: None, .. }) = a
+            && plan.n == n
+        {
+            return Ok(Direct { ahead: plan.ahead, width: plan.direct_width, tasks: Cow::Borrowed(tasks) });
+        }
+        // Facts about the pattern would cost a pass over it, and the direct path needs none but its size.
+        let (stats, options) = (Stats::size_of(pattern), self.plan_options(Path::Direct, 1));
+        let plan = Plan::choose(op, &stats, self.machine(), n, size_of::<T>(), &options)?;
+        Ok(Direct { ahead: plan.ahead, width: plan.direct_width, tasks: Cow::Owned(plan.cut(pattern)) })
     }
 
     /// What a plan needs to know of this executor.
@@ -77,6 +101,16 @@ impl Cpu {
             registers: self.arch().registers(),
         }
     }
+}
+
+/// The direct path's part of a plan.
+pub(super) struct Direct<'a> {
+    /// Nonzeros ahead at which rows are prefetched.
+    pub ahead: usize,
+    /// Columns that a block of rows passes over together.
+    pub width: usize,
+    /// Pieces of work.
+    pub tasks: Cow<'a, [Task]>,
 }
 
 impl<T: Scalar> Prepared<T> {
@@ -107,18 +141,18 @@ impl<T: Scalar> Prepared<T> {
         pattern.chain(panel).chain(values).collect()
     }
 
-    /// Takes new values, in CSR order of the pattern that was prepared.
+    /// Takes new values, in CSR order of the pattern that was prepared; `cpu` puts them in the order of the plan.
     ///
     /// # Errors
     /// [`Error::Shape`] when their number is not the number of nonzeros.
-    pub fn set_values(&mut self, values: &[T]) -> Result<()> {
+    pub fn set_values(&mut self, cpu: &Cpu, values: &[T]) -> Result<()> {
         if values.len() != self.pattern.nnz() {
             return Err(Error::shape(
                 "set_values",
                 format!("{} values for a pattern of {} nonzeros", values.len(), self.pattern.nnz()),
             ));
         }
-        self.arrange(values);
+        cpu.install(|| self.arrange(values));
         Ok(())
     }
 

@@ -3,12 +3,13 @@
 use sparsimd_kernels::{Scalar, SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
 
 use super::operand::{Sparse, check, check_columns};
+use super::prepare::Direct;
 use super::run::{Shared, scratch};
 use crate::cpu::Cpu;
 use crate::dense::MatRef;
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern};
-use crate::plan::{Op, by_nonzeros};
+use crate::plan::Op;
 
 impl Cpu {
     /// out_p = (C B^T)_ij for each nonzero p = (i, j) of the pattern, in CSR order; C dense M x N, B dense K x N.
@@ -77,7 +78,11 @@ impl Cpu {
             }
             _ => None,
         };
-        let Some(panel) = panel else { return self.sampled_directly(pattern, values, c, b, out) };
+        let Some(panel) = panel else {
+            let direct = self.direct(Op::Sddmm, a, pattern, c.cols())?;
+            self.sampled_directly(pattern, values, &direct, c, b, out);
+            return Ok(());
+        };
         let Some(order) = panel.unsorted() else {
             self.sampled_by_panels(panel, values, c, b, out);
             return Ok(());
@@ -97,13 +102,13 @@ impl Cpu {
         &self,
         pattern: &Pattern,
         values: Option<&[T]>,
+        direct: &Direct<'_>,
         c: MatRef<'_, T>,
         b: MatRef<'_, T>,
         out: &mut [T],
-    ) -> Result<()> {
+    ) {
         let n = c.cols();
-        let plan = self.direct_plan::<T>(Op::Sddmm, pattern, n)?;
-        let tasks = by_nonzeros(pattern.row_ptr(), plan.tasks, plan.pieces_per_row(pattern.rows()));
+        let tasks = &direct.tasks;
         let out = Shared(out.as_mut_ptr());
         self.for_each(tasks.len(), pattern.nnz().saturating_mul(n), |k| {
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; a nonzero is one task's.
@@ -122,12 +127,12 @@ impl Cpu {
                         ldb: b.stride(),
                         n,
                         out: out.get(),
-                        ahead: plan.ahead,
+                        ahead: direct.ahead,
+                        panel: [direct.width, pattern.cols()],
                     },
                 );
             }
         });
-        Ok(())
     }
 
     /// The panel path; shapes have been checked, `values` and `out` are in row-sorted order.

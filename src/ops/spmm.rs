@@ -3,12 +3,13 @@
 use sparsimd_kernels::{Scalar, SpmmPanel, SpmmRows, scale_rows, spmm_panel, spmm_rows};
 
 use super::operand::{Sparse, check, check_columns};
+use super::prepare::Direct;
 use super::run::{Heads, Shared, scratch};
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
 use crate::error::Result;
 use crate::formats::{Panel, Pattern};
-use crate::plan::{Op, Path, Plan, Stats, by_nonzeros};
+use crate::plan::{Op, Plan};
 
 impl Cpu {
     /// C = alpha A B + beta C, A sparse M x K, B dense K x N, C dense M x N.
@@ -44,10 +45,13 @@ impl Cpu {
         if let Sparse::Prepared(prepared) = a {
             prepared.check_op("spmm", &[Op::Spmm])?;
             if let Some(panel) = prepared.panel() {
-                return self.spmm_by_panels(alpha, panel, values, prepared.plan(), b, beta, c);
+                self.spmm_by_panels(alpha, panel, values, prepared.plan(), b, beta, c);
+                return Ok(());
             }
         }
-        self.spmm_directly(alpha, a.pattern(), values, b, beta, c)
+        let direct = self.direct(Op::Spmm, a, a.pattern(), c.cols())?;
+        self.spmm_directly(alpha, a.pattern(), values, &direct, b, beta, c);
+        Ok(())
     }
 
     /// C = alpha A^T B + beta C, A sparse M x K, B dense M x N, C dense K x N: the gradient of SpMM by its B.
@@ -71,31 +75,38 @@ impl Cpu {
         let Sparse::Prepared(prepared) = a else {
             let (pattern, order) = a.pattern().transpose();
             let values: Vec<T> = order.iter().map(|&p| values[p]).collect();
-            return self.spmm_directly(alpha, &pattern, &values, b, beta, c);
+            let direct = self.direct(Op::Spmm, a, &pattern, c.cols())?;
+            self.spmm_directly(alpha, &pattern, &values, &direct, b, beta, c);
+            return Ok(());
         };
         prepared.check_op("spmm_t", &[Op::SpmmTransposed])?;
         match prepared.panel() {
             Some(panel) => self.spmm_by_panels(alpha, panel, values, prepared.plan(), b, beta, c),
-            None => self.spmm_directly(alpha, prepared.worked(), values, b, beta, c),
+            None => {
+                let direct = self.direct(Op::Spmm, a, prepared.worked(), c.cols())?;
+                self.spmm_directly(alpha, prepared.worked(), values, &direct, b, beta, c);
+            }
         }
+        Ok(())
     }
 
     /// The direct path; shapes have been checked.
+    #[expect(clippy::too_many_arguments, reason = "the operation's own, and how to run it")]
     fn spmm_directly<T: Scalar>(
         &self,
         alpha: T,
         pattern: &Pattern,
         values: &[T],
+        direct: &Direct<'_>,
         b: MatRef<'_, T>,
         beta: T,
         mut c: MatMut<'_, T>,
-    ) -> Result<()> {
+    ) {
         let n = c.cols();
-        let plan = self.direct_plan::<T>(Op::Spmm, pattern, n)?;
         // alpha = 0 does not look at A and B, as in BLAS.
         let skip = alpha == T::ZERO;
-        let tasks = by_nonzeros(pattern.row_ptr(), plan.tasks, plan.pieces_per_row(pattern.rows()));
-        let mut heads = Heads::new(&tasks, n);
+        let tasks = &direct.tasks;
+        let mut heads = Heads::new(tasks, n);
         let head = heads.shared();
         let (ldc, out) = (c.stride(), Shared(c.reborrow().into_data().as_mut_ptr()));
         self.for_each(tasks.len(), pattern.nnz().saturating_mul(n), |k| {
@@ -125,15 +136,15 @@ impl Cpu {
                         c: out.get(),
                         ldc,
                         head: head(k, task),
-                        ahead: plan.ahead,
+                        ahead: direct.ahead,
+                        panel: [direct.width, pattern.cols()],
                     },
                 );
             }
         });
         if !skip {
-            heads.add_to(&tasks, c);
+            heads.add_to(tasks, c);
         }
-        Ok(())
     }
 
     /// The panel path; shapes have been checked, `values` are in panel order.
@@ -147,7 +158,7 @@ impl Cpu {
         b: MatRef<'_, T>,
         beta: T,
         c: MatMut<'_, T>,
-    ) -> Result<()> {
+    ) {
         let n = c.cols();
         let (ldc, out) = (c.stride(), Shared(c.into_data().as_mut_ptr()));
         let tile = plan.tile_vectors * self.arch().vector_bytes() / size_of::<T>();
@@ -183,15 +194,6 @@ impl Cpu {
                 }
             }
         });
-        Ok(())
-    }
-
-    /// The direct plan for one call.
-    pub(super) fn direct_plan<T: Scalar>(&self, op: Op, pattern: &Pattern, n: usize) -> Result<Plan> {
-        // Facts about the pattern would cost a pass over it, and the direct path needs none but its size.
-        let stats = Stats::size_of(pattern);
-        let options = self.plan_options(Path::Direct, 1);
-        Plan::choose(op, &stats, self.machine(), n, size_of::<T>(), &options)
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::{Stats, threads_per_row};
+use super::{Stats, Task, by_nonzeros, threads_per_row};
 use crate::error::{Error, Result};
-use crate::formats::MAX_WIDTH;
+use crate::formats::{MAX_WIDTH, Pattern};
 use crate::machine::Machine;
 
 /// An operation on a sparse matrix A.
@@ -53,6 +53,13 @@ const PANEL_PAYS_AFTER: usize = 20;
 /// Tasks per thread of the direct path: enough that a late thread can be helped, few enough that starting them is free.
 const TASKS_PER_THREAD: usize = 16;
 
+/// Density from which the direct path takes blocks of rows panel by panel: a block's rows then meet a row of B 4 times.
+const DENSE: f64 = 1.0 / 32.0;
+
+/// Nonzeros of a row in a panel of the direct path. Fewer are spent on loading and storing C, more outgrow the caches: 19, 38,
+/// 77 reach 37, 39, 33 % of peak at 70 % zeros, 13, 26, 51 reach 28, 31, 31 % at 90 %.
+const DIRECT_VISIT: f64 = 32.0;
+
 /// Share of L1 that the packed panel takes: the rest is for the row of C, the offsets and the values that stream by.
 /// Measured: 40 of 48 KiB is best; the whole loses 8 %, two thirds 2 %.
 const L1_SHARE: (usize, usize) = (5, 6);
@@ -84,12 +91,16 @@ pub struct Plan {
     pub tasks: usize,
     /// Nonzeros ahead at which the direct path prefetches rows of B; 0 for not at all.
     pub ahead: usize,
+    /// Columns that a block of rows passes over together in the direct path; more than there are for all.
+    pub direct_width: usize,
     /// Columns of a panel.
     pub panel_width: usize,
     /// Rows of a block, at most.
     pub block_rows: usize,
     /// Vectors of a tile in the panel path.
     pub tile_vectors: usize,
+    /// Whether rows with common columns are taken two at a time in the panel path.
+    pub pairs: bool,
     /// Row blocks come in multiples of this: the threads.
     pub blocks_multiple: usize,
     reason: String,
@@ -132,6 +143,9 @@ impl Plan {
         let panel_width = width_of(vectors);
         let per_visit = stats.per_visit(panel_width);
 
+        // Two rows' accumulators, their two weights and the row of B.
+        let pairs = op != Op::Sddmm && 2 * vectors + 3 <= options.registers;
+
         // A block of C (or of the dots) and what streams past it share L2; rows of C count once per tile.
         // SDDMM's dots go to their places in CSR order, a few at a time: a block's must stay in L2 until their lines are
         // full (4096 x 4096, 70 %, N = 128: 120 GFLOP/s with 256 rows, 105 with 1024).
@@ -161,6 +175,12 @@ impl Plan {
             }
             Path::Auto => (Path::Panel, format!("{per_visit:.1} nonzeros of a row in a panel")),
         };
+        let row_bytes = match op {
+            // B and D.
+            Op::FusedMm => 2 * n * scalar_bytes,
+            _ => (n * scalar_bytes).min(8 * options.vector_bytes),
+        };
+        let (direct_width, ahead) = direct_order(stats, machine.l2_bytes() / 2, row_bytes);
         let work_items = threads * TASKS_PER_THREAD;
         let nt = threads_per_row(stats.rows, work_items);
         Ok(Self {
@@ -169,21 +189,39 @@ impl Plan {
             path,
             threads_per_row: nt,
             tasks: if threads == 1 { 1 } else { work_items },
-            ahead: PREFETCH_AHEAD,
+            ahead,
+            direct_width,
             panel_width,
             block_rows,
             tile_vectors: vectors,
+            pairs,
             blocks_multiple: threads,
             reason,
         })
     }
 }
 
+/// The direct path's columns of a panel, and how many nonzeros ahead it prefetches, where a row of what it gathers takes
+/// `row_bytes` and `near` bytes are near.
+fn direct_order(stats: &Stats, near: usize, row_bytes: usize) -> (usize, usize) {
+    if stats.cols.saturating_mul(row_bytes) <= near {
+        // Asking for what is near already costs more than it gains: 4096 rows of 128 bytes, 28 % of peak with, 31 % without.
+        return (usize::MAX, 0);
+    }
+    if stats.density() < DENSE {
+        return (usize::MAX, PREFETCH_AHEAD);
+    }
+    let width = ((DIRECT_VISIT / stats.density()) as usize).min(near / row_bytes).max(1);
+    (width, if width < stats.cols { 0 } else { PREFETCH_AHEAD })
+}
+
 impl Plan {
-    /// Pieces into which one of `rows` rows may be cut: NT where rows are fewer than the tasks, else as many as balance
-    /// needs, since one long row would hold up all.
-    pub(crate) fn pieces_per_row(&self, rows: usize) -> usize {
-        if rows < self.tasks { self.threads_per_row.max(self.tasks / rows.max(1)) } else { self.tasks }
+    /// The direct path's tasks on `pattern`. A row may be cut into NT pieces where rows are fewer than the tasks, else into
+    /// as many as balance needs, since one long row would hold up all.
+    pub(crate) fn cut(&self, pattern: &Pattern) -> Vec<Task> {
+        let rows = pattern.rows();
+        let pieces = if rows < self.tasks { self.threads_per_row.max(self.tasks / rows.max(1)) } else { self.tasks };
+        by_nonzeros(pattern.row_ptr(), self.tasks, pieces)
     }
 }
 
@@ -192,14 +230,22 @@ impl fmt::Display for Plan {
         match self.path {
             Path::Panel => write!(
                 f,
-                "panel: {} columns x {} rows, {} vectors of the row at a time ({})",
-                self.panel_width, self.block_rows, self.tile_vectors, self.reason
+                "panel: {} columns x {} rows, {} vectors of {} at a time ({})",
+                self.panel_width,
+                self.block_rows,
+                self.tile_vectors,
+                if self.pairs { "two rows" } else { "the row" },
+                self.reason
             ),
-            _ => write!(
-                f,
-                "direct: {} tasks, at most {} per row, prefetch {} ahead ({})",
-                self.tasks, self.threads_per_row, self.ahead, self.reason
-            ),
+            _ => {
+                write!(f, "direct: {} tasks, at most {} per row, ", self.tasks, self.threads_per_row)?;
+                match (self.direct_width, self.ahead) {
+                    (usize::MAX, 0) => write!(f, "no prefetch")?,
+                    (width, 0) => write!(f, "{width} columns at a time")?,
+                    (_, ahead) => write!(f, "prefetch {ahead} ahead")?,
+                }
+                write!(f, " ({})", self.reason)
+            }
         }
     }
 }

@@ -1,0 +1,72 @@
+//! Which rows of a cell have columns in common.
+//!
+//! Rows are paired greedily: the last one with that of the [`CANDIDATES`] before it that shares most of its columns, and so
+//! on with those that are left. A set of columns is a bit mask, an overlap a population count.
+
+use pulp::{Simd, WithSimd};
+
+use crate::Arch;
+
+/// Columns of a panel as bits: column 64 k + b is bit b of word k.
+pub type ColumnSet = [u64; 4];
+
+/// Rows that a row is compared with. In uniformly random rows with 24 of 80 columns the best of 64 has 10.5 in common, a
+/// given one 7; the best of all is hardly better.
+const CANDIDATES: usize = 64;
+
+/// Orders `rows` so that those at 2 k and 2 k + 1 are paired, one left over at the end, and says in `shared[k]` how many
+/// columns the pair has in common.
+///
+/// `sets[r]` are the columns of `rows[r]`; both are reordered together. As many overlaps are written as there are pairs.
+///
+/// # Panics
+/// When `sets` is not as long as `rows` or `shared` shorter than half of it.
+pub fn pair_rows(arch: Arch, sets: &mut [ColumnSet], rows: &mut [u32], shared: &mut [u32]) {
+    assert!(sets.len() == rows.len() && shared.len() >= rows.len() / 2, "one set per row, one overlap per pair");
+    arch.dispatch(PairRows { sets, rows, shared });
+}
+
+struct PairRows<'a> {
+    sets: &'a mut [ColumnSet],
+    rows: &'a mut [u32],
+    shared: &'a mut [u32],
+}
+
+impl WithSimd for PairRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for (k, shared) in self.shared.iter_mut().enumerate().take(self.rows.len() / 2) {
+            let (first, from) = (2 * k, 2 * k + 1);
+            let set = self.sets[first];
+            let mut best = (0, from);
+            let to = self.rows.len().min(from + CANDIDATES);
+            for (at, other) in (from..to).zip(&self.sets[from..to]) {
+                let overlap = (0..set.len()).map(|w| (set[w] & other[w]).count_ones()).sum::<u32>();
+                best = if overlap > best.0 { (overlap, at) } else { best };
+            }
+            self.sets.swap(from, best.1);
+            self.rows.swap(from, best.1);
+            *shared = best.0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_partner_is_found_on_every_instruction_set() {
+        for arch in Arch::available() {
+            let mut sets = [[0b1111, 0, 0, 1], [0b1000, 0, 0, 0], [0, 7, 0, 0], [0b0111, 0, 0, 1], [0, 3, 0, 0]];
+            let mut rows = [10, 11, 12, 13, 14];
+            let mut shared = [9; 3];
+            pair_rows(arch, &mut sets, &mut rows, &mut shared);
+            assert_eq!(rows, [10, 13, 12, 14, 11], "{}", arch.name());
+            assert_eq!(shared, [4, 2, 9]);
+            assert_eq!(sets[1], [0b0111, 0, 0, 1]);
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! One row block of the panel format: its cells, and how they are made.
+
+use std::ops::Range;
+
+use sparsimd_kernels::{Arch, Cell, ColumnSet, Pair, Scalar, Visit, pair_rows};
+
+use super::panel::{MAX_WIDTH, Panel};
+use crate::machine::addresses;
+
+/// Offsets of one word in the kernels.
+const CHUNK: usize = 8;
+
+/// Fewest common columns that make a pair. Rows taken together for less gain nothing.
+const LEAST_SHARED: u32 = 2;
+
+/// One row block.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Block {
+    /// Its rows.
+    pub rows: Range<usize>,
+    /// Position of its first nonzero in the panel order of the whole matrix (and, rows being whole, in CSR order).
+    pub first: usize,
+    /// Number of nonzeros.
+    pub nnz: usize,
+    cells: Vec<CellSpan>,
+    pairs: Vec<Pair>,
+    visits: Vec<Visit>,
+    starts: Vec<usize>,
+    offsets: Vec<u8>,
+}
+
+/// Where a cell's parts begin in the block's arrays.
+#[derive(Clone, Copy, Debug)]
+struct CellSpan {
+    panel: usize,
+    pairs: usize,
+    visits: usize,
+    offsets: usize,
+    nonzeros: usize,
+}
+
+/// One cell, as the kernels take it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CellView<'a> {
+    /// First column of the panel.
+    pub column: usize,
+    /// Columns of the panel.
+    pub width: usize,
+    /// Position of the cell's first nonzero in the panel order of the whole matrix.
+    pub first: usize,
+    /// Number of nonzeros.
+    pub nnz: usize,
+    /// Position of each row's first nonzero in row-sorted CSR order: two to a pair, then one to a visit.
+    pub starts: &'a [usize],
+    /// Pairs, visits and offsets.
+    pub cell: Cell<'a>,
+}
+
+/// A row's nonzeros in a panel, before the visits are ordered.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    panel: u32,
+    nnz: u32,
+    row: u32,
+    start: usize,
+}
+
+/// `items` by ascending key below `bound`, equal keys in their order.
+fn counting_sort(items: &[Found], bound: usize, key: impl Fn(&Found) -> usize) -> Vec<Found> {
+    let mut next = vec![0usize; bound + 1];
+    items.iter().for_each(|item| next[key(item) + 1] += 1);
+    for k in 0..bound {
+        next[k + 1] += next[k];
+    }
+    let mut sorted = vec![Found::default(); items.len()];
+    for item in items {
+        let slot = &mut next[key(item)];
+        sorted[*slot] = *item;
+        *slot += 1;
+    }
+    sorted
+}
+
+/// `n` offsets padded to whole words.
+fn padded(n: u32) -> usize {
+    (n as usize).next_multiple_of(CHUNK)
+}
+
+impl Block {
+    /// The block of `rows`, columns ascending in each row.
+    pub fn new(rows: Range<usize>, row_ptr: &[usize], columns: &[u32], width: usize, pairing: Option<Arch>) -> Self {
+        let found = find_visits(rows.clone(), row_ptr, columns, width as u32);
+        let (first, nnz) = (row_ptr[rows.start], row_ptr[rows.end] - row_ptr[rows.start]);
+        let mut block = Self { rows, first, nnz, ..Self::default() };
+        block.offsets.reserve_exact(found.iter().map(|v| padded(v.nnz)).sum::<usize>() + 2 * CHUNK);
+        block.starts.reserve_exact(found.len());
+        let mut nonzeros = 0;
+        let mut partners = Partners::default();
+        for cell in found.chunk_by(|a, b| a.panel == b.panel) {
+            let panel = cell[0].panel as usize;
+            let (pairs, visits, offsets) = (block.pairs.len(), block.visits.len(), block.offsets.len());
+            block.cells.push(CellSpan { panel, pairs, visits, offsets, nonzeros });
+            let base = (panel * width) as u32;
+            match pairing {
+                None => cell.iter().for_each(|visit| block.push_visit(visit, columns, base)),
+                Some(arch) => {
+                    partners.choose(arch, cell, columns, base);
+                    partners.pairs.iter().for_each(|pair| block.push_pair(pair, cell));
+                    partners.alone.iter().for_each(|&v| block.push_visit(&cell[v as usize], columns, base));
+                }
+            }
+            nonzeros += cell.iter().map(|visit| visit.nnz as usize).sum::<usize>();
+        }
+        // The kernels read two words ahead.
+        block.offsets.resize(block.offsets.len() + 2 * CHUNK, 0);
+        block
+    }
+
+    /// Appends a row by itself.
+    fn push_visit(&mut self, &Found { nnz, row, start, .. }: &Found, columns: &[u32], base: u32) {
+        self.visits.push(Visit { row, nnz });
+        self.starts.push(start);
+        self.offsets.extend(columns[start..start + nnz as usize].iter().map(|&j| (j - base) as u8));
+        self.pad();
+    }
+
+    /// Appends two rows.
+    fn push_pair(&mut self, chosen: &Chosen, cell: &[Found]) {
+        let [x, y] = chosen.visits.map(|v| cell[v as usize]);
+        self.pairs.push(Pair { rows: [x.row, y.row], both: chosen.both, each: x.nnz - chosen.both });
+        self.starts.extend([x.start, y.start]);
+        let [s, t] = &chosen.sets;
+        let common = lowest(&std::array::from_fn(|w| s[w] & t[w]), chosen.both);
+        self.offsets.extend(Columns::of(common));
+        self.pad();
+        let others = |set: &ColumnSet| Columns::of(std::array::from_fn(|w| set[w] & !common[w]));
+        for (x, y) in others(s).zip(others(t)) {
+            self.offsets.extend([x, y]);
+        }
+        self.pad();
+    }
+
+    /// Fills the last word of offsets.
+    fn pad(&mut self) {
+        self.offsets.resize(self.offsets.len().next_multiple_of(CHUNK), 0);
+    }
+
+    /// The cells with nonzeros, by ascending panel.
+    pub fn cells<'a>(&'a self, panel: &'a Panel) -> impl Iterator<Item = CellView<'a>> + 'a {
+        let end = CellSpan {
+            panel: 0,
+            pairs: self.pairs.len(),
+            visits: self.visits.len(),
+            offsets: self.offsets.len(),
+            nonzeros: self.nnz,
+        };
+        (0..self.cells.len()).map(move |c| {
+            let span = self.cells[c];
+            let end = self.cells.get(c + 1).copied().unwrap_or(end);
+            let column = span.panel * panel.width();
+            CellView {
+                column,
+                width: panel.width().min(panel.cols() - column),
+                first: self.first + span.nonzeros,
+                nnz: end.nonzeros - span.nonzeros,
+                starts: &self.starts[2 * span.pairs + span.visits..2 * end.pairs + end.visits],
+                cell: Cell {
+                    pairs: &self.pairs[span.pairs..end.pairs],
+                    visits: &self.visits[span.visits..end.visits],
+                    offsets: &self.offsets[span.offsets..],
+                },
+            }
+        })
+    }
+
+    /// Number of visits to a row, two for a pair.
+    pub fn visits(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Number of nonzeros that are taken together with one of another row.
+    pub fn shared(&self) -> usize {
+        self.pairs.iter().map(|pair| 2 * pair.both as usize).sum()
+    }
+
+    /// Where its arrays are.
+    pub fn memory(&self) -> [Range<usize>; 4] {
+        [addresses(&self.pairs), addresses(&self.visits), addresses(&self.starts), addresses(&self.offsets)]
+    }
+
+    /// Bytes of indices.
+    pub fn index_bytes(&self) -> usize {
+        self.offsets.len()
+            + size_of_val(&self.pairs[..])
+            + size_of_val(&self.visits[..])
+            + size_of_val(&self.starts[..])
+            + size_of_val(&self.cells[..])
+    }
+
+    /// The block's values in panel order; `value(p)` is the one at position p of row-sorted CSR order.
+    pub fn arrange<T: Scalar>(&self, panel: &Panel, mut out: &mut [T], value: impl Fn(usize) -> T) {
+        for view in self.cells(panel) {
+            let (mut starts, mut offsets) = (view.starts, view.cell.offsets);
+            for pair in view.cell.pairs {
+                let (both, others) = offsets.split_at(padded(pair.both));
+                for (r, &start) in starts[..2].iter().enumerate() {
+                    let (here, after) = out.split_at_mut(pair.nnz() as usize);
+                    let (common, own) = here.split_at_mut(pair.both as usize);
+                    // The row's nonzeros by ascending column are these two lists merged.
+                    let (mut i, mut k) = (0, 0);
+                    for p in start..start + common.len() + own.len() {
+                        // Not short-circuited: a branch on random columns would be missed every other time.
+                        let column = both[i.min(common.len() - 1)];
+                        if (k == own.len()) | (i < common.len()) & (column < others[2 * k + r]) {
+                            common[i] = value(p);
+                            i += 1;
+                        } else {
+                            own[k] = value(p);
+                            k += 1;
+                        }
+                    }
+                    out = after;
+                }
+                (starts, offsets) = (&starts[2..], &others[padded(2 * pair.each)..]);
+            }
+            for (visit, &start) in view.cell.visits.iter().zip(starts) {
+                let (here, after) = out.split_at_mut(visit.nnz as usize);
+                here.iter_mut().zip(start..).for_each(|(x, p)| *x = value(p));
+                out = after;
+            }
+        }
+    }
+}
+
+/// The visits of `rows`, by panel and then by number of nonzeros.
+fn find_visits(rows: Range<usize>, row_ptr: &[usize], columns: &[u32], width: u32) -> Vec<Found> {
+    let mut visits: Vec<Found> = Vec::new();
+    for i in rows.clone() {
+        let mut start = row_ptr[i];
+        while start < row_ptr[i + 1] {
+            let panel = columns[start] / width;
+            let limit = (u64::from(panel) + 1) * u64::from(width);
+            let row_rest = &columns[start..row_ptr[i + 1]];
+            // A panel is at most 256 columns wide: a short scan, not a search.
+            let nnz = row_rest.iter().take_while(|&&j| u64::from(j) < limit).count();
+            visits.push(Found { panel, nnz: nnz as u32, row: (i - rows.start) as u32, start });
+            start += nnz;
+        }
+    }
+    // Two stable counting sorts, the less significant key first.
+    let panels = visits.iter().map(|v| v.panel + 1).max().unwrap_or(0);
+    visits = counting_sort(&visits, MAX_WIDTH + 1, |v| v.nnz as usize);
+    counting_sort(&visits, panels as usize, |v| v.panel as usize)
+}
+
+/// Which visits of a cell go together.
+#[derive(Default)]
+struct Partners {
+    /// By number of common columns, then of nonzeros.
+    pairs: Vec<Chosen>,
+    /// The others, as positions in the cell, in its order.
+    alone: Vec<u32>,
+    sets: Vec<ColumnSet>,
+    order: Vec<u32>,
+    shared: Vec<u32>,
+}
+
+/// Two visits of a cell.
+struct Chosen {
+    both: u32,
+    nnz: u32,
+    visits: [u32; 2],
+    sets: [ColumnSet; 2],
+}
+
+impl Partners {
+    /// Pairs up the visits of `cell`, which are ordered by their number of nonzeros; only equal ones are paired, so that
+    /// a pair has one number of further nonzeros.
+    fn choose(&mut self, arch: Arch, cell: &[Found], columns: &[u32], base: u32) {
+        self.pairs.clear();
+        self.alone.clear();
+        self.order.clear();
+        self.order.extend(0..cell.len() as u32);
+        self.sets.clear();
+        self.sets.extend(cell.iter().map(|visit| {
+            let mut set = ColumnSet::default();
+            for &j in &columns[visit.start..][..visit.nnz as usize] {
+                let bit = (j - base) as u8;
+                set[usize::from(bit / 64)] |= 1 << (bit % 64);
+            }
+            set
+        }));
+        self.shared.resize(cell.len() / 2 + 1, 0);
+        let mut start = 0;
+        for equal in cell.chunk_by(|a, b| a.nnz == b.nnz) {
+            let (order, sets) =
+                (&mut self.order[start..start + equal.len()], &mut self.sets[start..start + equal.len()]);
+            pair_rows(arch, sets, order, &mut self.shared);
+            for ((visits, sets), &shared) in order.chunks(2).zip(sets.chunks(2)).zip(&self.shared) {
+                // An even number, so that there are half as many trip counts.
+                let both = shared / 2 * 2;
+                match (visits, sets) {
+                    (&[x, y], &[s, t]) if both >= LEAST_SHARED => {
+                        self.pairs.push(Chosen { both, nnz: equal[0].nnz, visits: [x, y], sets: [s, t] });
+                    }
+                    _ => self.alone.extend(visits),
+                }
+            }
+            start += equal.len();
+        }
+        self.pairs.sort_by_key(|pair| (pair.both, pair.nnz));
+    }
+}
+
+/// The `n` lowest columns of `set`, all or all but one.
+fn lowest(set: &ColumnSet, n: u32) -> ColumnSet {
+    let mut out = *set;
+    if set.iter().map(|word| word.count_ones()).sum::<u32>() > n
+        && let Some(word) = out.iter_mut().rev().find(|word| **word != 0)
+    {
+        *word &= !(1 << (63 - word.leading_zeros()));
+    }
+    out
+}
+
+/// The columns of a set, ascending.
+struct Columns {
+    set: ColumnSet,
+    word: usize,
+}
+
+impl Columns {
+    fn of(set: ColumnSet) -> Self {
+        Self { set, word: 0 }
+    }
+}
+
+impl Iterator for Columns {
+    type Item = u8;
+
+    fn next(&mut self) -> Option<u8> {
+        while *self.set.get(self.word)? == 0 {
+            self.word += 1;
+        }
+        let bits = &mut self.set[self.word];
+        let column = 64 * self.word as u32 + bits.trailing_zeros();
+        *bits &= *bits - 1;
+        Some(column as u8)
+    }
+}

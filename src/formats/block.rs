@@ -27,6 +27,8 @@ pub(crate) struct Block {
     visits: Vec<Visit>,
     starts: Vec<usize>,
     offsets: Vec<u8>,
+    /// For each nonzero of a pair, its rank by column among those of its visit: the order that new values come in.
+    ranks: Vec<u8>,
 }
 
 /// Where a cell's parts begin in the block's arrays.
@@ -36,6 +38,7 @@ struct CellSpan {
     pairs: usize,
     visits: usize,
     offsets: usize,
+    ranks: usize,
     nonzeros: usize,
 }
 
@@ -54,6 +57,8 @@ pub(crate) struct CellView<'a> {
     pub starts: &'a [usize],
     /// Pairs, visits and offsets.
     pub cell: Cell<'a>,
+    /// For each nonzero of a pair, its rank among those of its visit.
+    ranks: &'a [u8],
 }
 
 /// A row's nonzeros in a panel, before the visits are ordered.
@@ -98,8 +103,9 @@ impl Block {
         let mut partners = Partners::default();
         for cell in found.chunk_by(|a, b| a.panel == b.panel) {
             let panel = cell[0].panel as usize;
-            let (pairs, visits, offsets) = (block.pairs.len(), block.visits.len(), block.offsets.len());
-            block.cells.push(CellSpan { panel, pairs, visits, offsets, nonzeros });
+            let (pairs, visits) = (block.pairs.len(), block.visits.len());
+            let (offsets, ranks) = (block.offsets.len(), block.ranks.len());
+            block.cells.push(CellSpan { panel, pairs, visits, offsets, ranks, nonzeros });
             let base = (panel * width) as u32;
             match pairing {
                 None => cell.iter().for_each(|visit| block.push_visit(visit, columns, base)),
@@ -131,13 +137,23 @@ impl Block {
         self.starts.extend([x.start, y.start]);
         let [s, t] = &chosen.sets;
         let common = lowest(&std::array::from_fn(|w| s[w] & t[w]), chosen.both);
-        self.offsets.extend(Columns::of(common));
-        self.pad();
-        let others = |set: &ColumnSet| Columns::of(std::array::from_fn(|w| set[w] & !common[w]));
-        for (x, y) in others(s).zip(others(t)) {
-            self.offsets.extend([x, y]);
+        let both = chosen.both as usize;
+        let (first, own) = (self.offsets.len(), self.offsets.len() + padded(chosen.both));
+        self.offsets.resize(own + padded(2 * (x.nnz - chosen.both)), 0);
+        for (r, set) in chosen.sets.iter().enumerate() {
+            let begin = self.ranks.len();
+            self.ranks.resize(begin + x.nnz as usize, 0);
+            let ranks = &mut self.ranks[begin..];
+            let (mut i, mut k) = (0, 0);
+            for (rank, column) in Columns::of(*set).enumerate() {
+                // Chosen, not branched on: random columns would be mispredicted every other time.
+                let shared = common[usize::from(column / 64)] >> (column % 64) & 1 == 1;
+                ranks[if shared { i } else { both + k }] = rank as u8;
+                self.offsets[if shared { first + i } else { own + 2 * k + r }] = column;
+                i += usize::from(shared);
+                k += usize::from(!shared);
+            }
         }
-        self.pad();
     }
 
     /// Fills the last word of offsets.
@@ -152,6 +168,7 @@ impl Block {
             pairs: self.pairs.len(),
             visits: self.visits.len(),
             offsets: self.offsets.len(),
+            ranks: self.ranks.len(),
             nonzeros: self.nnz,
         };
         (0..self.cells.len()).map(move |c| {
@@ -169,6 +186,7 @@ impl Block {
                     visits: &self.visits[span.visits..end.visits],
                     offsets: &self.offsets[span.offsets..],
                 },
+                ranks: &self.ranks[span.ranks..end.ranks],
             }
         })
     }
@@ -184,13 +202,15 @@ impl Block {
     }
 
     /// Where its arrays are.
-    pub fn memory(&self) -> [Range<usize>; 4] {
-        [addresses(&self.pairs), addresses(&self.visits), addresses(&self.starts), addresses(&self.offsets)]
+    pub fn memory(&self) -> [Range<usize>; 5] {
+        let (starts, ranks) = (addresses(&self.starts), addresses(&self.ranks));
+        [addresses(&self.pairs), addresses(&self.visits), addresses(&self.offsets), starts, ranks]
     }
 
     /// Bytes of indices.
     pub fn index_bytes(&self) -> usize {
         self.offsets.len()
+            + self.ranks.len()
             + size_of_val(&self.pairs[..])
             + size_of_val(&self.visits[..])
             + size_of_val(&self.starts[..])
@@ -200,28 +220,15 @@ impl Block {
     /// The block's values in panel order; `value(p)` is the one at position p of row-sorted CSR order.
     pub fn arrange<T: Scalar>(&self, panel: &Panel, mut out: &mut [T], value: impl Fn(usize) -> T) {
         for view in self.cells(panel) {
-            let (mut starts, mut offsets) = (view.starts, view.cell.offsets);
+            let (mut starts, mut ranks) = (view.starts, view.ranks);
             for pair in view.cell.pairs {
-                let (both, others) = offsets.split_at(padded(pair.both));
-                for (r, &start) in starts[..2].iter().enumerate() {
+                for &start in &starts[..2] {
                     let (here, after) = out.split_at_mut(pair.nnz() as usize);
-                    let (common, own) = here.split_at_mut(pair.both as usize);
-                    // The row's nonzeros by ascending column are these two lists merged.
-                    let (mut i, mut k) = (0, 0);
-                    for p in start..start + common.len() + own.len() {
-                        // Not short-circuited: a branch on random columns would be missed every other time.
-                        let column = both[i.min(common.len() - 1)];
-                        if (k == own.len()) | (i < common.len()) & (column < others[2 * k + r]) {
-                            common[i] = value(p);
-                            i += 1;
-                        } else {
-                            own[k] = value(p);
-                            k += 1;
-                        }
-                    }
-                    out = after;
+                    let (own, others) = ranks.split_at(here.len());
+                    here.iter_mut().zip(own).for_each(|(x, &rank)| *x = value(start + usize::from(rank)));
+                    (out, ranks) = (after, others);
                 }
-                (starts, offsets) = (&starts[2..], &others[padded(2 * pair.each)..]);
+                starts = &starts[2..];
             }
             for (visit, &start) in view.cell.visits.iter().zip(starts) {
                 let (here, after) = out.split_at_mut(visit.nnz as usize);
@@ -283,12 +290,15 @@ impl Partners {
         self.order.extend(0..cell.len() as u32);
         self.sets.clear();
         self.sets.extend(cell.iter().map(|visit| {
-            let mut set = ColumnSet::default();
-            for &j in &columns[visit.start..][..visit.nnz as usize] {
-                let bit = (j - base) as u8;
-                set[usize::from(bit / 64)] |= 1 << (bit % 64);
-            }
-            set
+            let mut left = columns[visit.start..][..visit.nnz as usize].iter().map(|&j| j - base).peekable();
+            // Word by word, each in a register.
+            std::array::from_fn(|w| {
+                let mut word = 0u64;
+                while let Some(column) = left.next_if(|&column| column < 64 * (w as u32 + 1)) {
+                    word |= 1 << (column % 64);
+                }
+                word
+            })
         }));
         self.shared.resize(cell.len() / 2 + 1, 0);
         let mut start = 0;

@@ -99,6 +99,9 @@ impl Block {
         let mut block = Self { rows, first, nnz, ..Self::default() };
         block.offsets.reserve_exact(found.iter().map(|v| padded(v.nnz)).sum::<usize>() + 2 * CHUNK);
         block.starts.reserve_exact(found.len());
+        if pairing.is_some() {
+            block.ranks.reserve_exact(nnz);
+        }
         let mut nonzeros = 0;
         let mut partners = Partners::default();
         for cell in found.chunk_by(|a, b| a.panel == b.panel) {
@@ -138,20 +141,21 @@ impl Block {
         let [s, t] = &chosen.sets;
         let common = lowest(&std::array::from_fn(|w| s[w] & t[w]), chosen.both);
         let both = chosen.both as usize;
-        let (first, own) = (self.offsets.len(), self.offsets.len() + padded(chosen.both));
-        self.offsets.resize(own + padded(2 * (x.nnz - chosen.both)), 0);
+        let (first, own) = (self.offsets.len(), padded(chosen.both));
+        self.offsets.resize(first + own + padded(2 * (x.nnz - chosen.both)), 0);
+        let offsets = &mut self.offsets[first..];
         for (r, set) in chosen.sets.iter().enumerate() {
             let begin = self.ranks.len();
             self.ranks.resize(begin + x.nnz as usize, 0);
             let ranks = &mut self.ranks[begin..];
             let (mut i, mut k) = (0, 0);
             for (rank, column) in Columns::of(*set).enumerate() {
-                // Chosen, not branched on: random columns would be mispredicted every other time.
-                let shared = common[usize::from(column / 64)] >> (column % 64) & 1 == 1;
-                ranks[if shared { i } else { both + k }] = rank as u8;
-                self.offsets[if shared { first + i } else { own + 2 * k + r }] = column;
-                i += usize::from(shared);
-                k += usize::from(!shared);
+                // Computed, not branched on: random columns would be mispredicted every other time.
+                let alone = (!common[usize::from(column / 64)] >> (column % 64) & 1) as usize;
+                ranks[i + alone * (both + k - i)] = rank as u8;
+                offsets[i + alone * (own + 2 * k + r - i)] = column;
+                i += 1 - alone;
+                k += alone;
             }
         }
     }
@@ -290,15 +294,20 @@ impl Partners {
         self.order.extend(0..cell.len() as u32);
         self.sets.clear();
         self.sets.extend(cell.iter().map(|visit| {
-            let mut left = columns[visit.start..][..visit.nnz as usize].iter().map(|&j| j - base).peekable();
+            let columns = &columns[visit.start..][..visit.nnz as usize];
+            let mut set = ColumnSet::default();
+            let mut t = 0;
             // Word by word, each in a register.
-            std::array::from_fn(|w| {
-                let mut word = 0u64;
-                while let Some(column) = left.next_if(|&column| column < 64 * (w as u32 + 1)) {
-                    word |= 1 << (column % 64);
+            for (w, word) in set.iter_mut().enumerate() {
+                let end = 64 * (w as u32 + 1);
+                let mut bits = 0u64;
+                while t < columns.len() && columns[t] - base < end {
+                    bits |= 1 << ((columns[t] - base) % 64);
+                    t += 1;
                 }
-                word
-            })
+                *word = bits;
+            }
+            set
         }));
         self.shared.resize(cell.len() / 2 + 1, 0);
         let mut start = 0;

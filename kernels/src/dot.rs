@@ -201,7 +201,7 @@ unsafe fn dots_pair_run<S: Simd, T: Scalar, const NV: usize, const BOTH: bool>(
             for g in 0..groups {
                 if g * GROUP < rest {
                     // Common columns come eight to a word, those of each row four and four in turn.
-                    let low = !BOTH || ((at - start) / GROUP + g) % 2 == 0;
+                    let low = !BOTH || ((at - start) / GROUP + g).is_multiple_of(2);
                     word = if low { offsets.take() } else { word >> 32 };
                     let rows = if BOTH {
                         [packed_rows(panel, stride, word); 2]

@@ -107,6 +107,9 @@ fn random_matrices_and_text_output() {
     assert!(text.contains("100 x 80") && text.contains("GFLOP/s") && text.contains("not asked for"), "{text}");
     let report = json(&[&args[..], &["--json"]].concat());
     assert_eq!((&report["verified"], &report["max_err"]), (&Value::Null, &Value::Null));
+    assert_eq!((&report["numa"]["policy"], &report["unpinned_threads"]), (&"auto".into(), &0.into()));
+    let off = json(&[&args[..], &["--json", "--numa", "off"]].concat());
+    assert_eq!((&off["numa"]["placed"], &off["numa"]["reason"]), (&false.into(), &"off: as asked".into()));
     assert_eq!(report["nnz"], json(&[&args[..], &["--json", "--path", "panel"]].concat())["nnz"]);
 }
 
@@ -162,6 +165,10 @@ fn errors_are_one_line_and_status_2() {
         (vec!["sddmm", random[0], random[1], "-n", "0"], "0"),
         (vec!["fusedmm", random[0], random[1], "-n", "0"], "0"),
         (vec!["spmm", random[0], random[1], "-n", "4", "--threads", "0"], "threads"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--threads", "99999999"], "at most"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--numa", "nearby"], "first-touch"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--pin", "0,0"], "twice"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--out", "c.smtx"], "c.smtx"),
         (vec!["spmm", random[0], random[1], "-n", "4", "--repeat", "0"], "repeat"),
         (vec!["spmm", random[0], random[1], "-n", "-4"], "-4"),
         (vec!["spmm", random[0], random[1], "-n", "4", "--path", "fast"], "fast"),

@@ -44,6 +44,8 @@ fn info_of_a_described_machine() {
     assert_eq!(info["nodes"][1]["cpus"], "16-31");
     assert_eq!(info["nodes"][1]["memory_bytes"], 4u64 << 30);
     assert_eq!(info["allowed"], "0-31");
+    assert_eq!((&info["allowed_memory"], &info["nodes"][1]["memory_allowed"]), (&"0-1".into(), &true.into()));
+    assert!(info["memory_policy"].is_null(), "it has no processes");
 }
 
 /// `taskset -c 1`, by the same system call.
@@ -61,6 +63,8 @@ fn restrictions_show() {
     let output = unsafe { command.args(["info", "--json"]).pre_exec(bind) }.output().unwrap();
     let info: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&info["allowed"], &info["threads"]), (&last.to_string().into(), &1.into()));
+    let allowed: Vec<_> = info["nodes"].as_array().unwrap().iter().map(|node| &node["allowed_cpus"]).collect();
+    assert_eq!(allowed.into_iter().filter(|cpus| *cpus != "").collect::<Vec<_>>(), [&Value::from(last.to_string())]);
     assert_eq!(info["hardware_threads"], Machine::detect().threads().len(), "the rest stays visible");
 }
 
@@ -75,6 +79,29 @@ fn topology_shows_the_binding() {
     let output = sparsimd(&["topology", "--machine", "core:2", "--threads", "5"]);
     assert!(String::from_utf8(output.stdout).unwrap().contains("3 of 5 threads are not bound"));
     assert!(sparsimd(&["topology"]).status.success());
+}
+
+#[test]
+fn topology_shows_who_would_own_which_rows() {
+    let matrix = ["--matrix", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/pyfr_p6hex_m460.mtx")];
+    let text = |args: &[&str]| {
+        let output = sparsimd(&[&["topology"], &matrix[..], args].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let four = text(&["--machine", "numa:4 core:2", "--numa", "replicate"]);
+    let numbers = |line: &str| -> Vec<usize> { line.split_whitespace().filter_map(|word| word.parse().ok()).collect() };
+    let parts: Vec<_> = four.lines().filter(|line| line.contains("nonzeros") && line.starts_with("node")).collect();
+    let parts: Vec<_> = parts.into_iter().map(numbers).collect();
+    assert_eq!(parts.len(), 4, "{four}");
+    // Node, rows, nonzeros: the longest row of this matrix has 49.
+    assert_eq!(parts.iter().map(|part| part[1]).sum::<usize>(), 1029);
+    assert_eq!(parts.iter().map(|part| part[2]).sum::<usize>(), 7056);
+    assert!(parts.iter().all(|part| part[2].abs_diff(7056 / 4) <= 49), "{four}");
+    assert!(four.contains("copied to each node: as asked"), "{four}");
+    assert!(text(&["--machine", "core:4"]).contains("all threads are on one node"));
+    assert!(refusal(&["topology", "--matrix", "/nowhere.mtx"]).contains("/nowhere.mtx"));
+    assert!(refusal(&["topology", "--numa", "off"]).contains("--matrix"));
 }
 
 #[test]

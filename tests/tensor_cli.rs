@@ -68,6 +68,7 @@ fn a_generated_file_can_be_worked_with() {
     stdout(&sparsimd(&["generate", "kron", "--dims", "40x50x60", "--nnz", "2000", "--seed", "3", "--out", tns]));
     let report = json(&["ttm", "--tensor", tns, "--repeat", "1", "--verify", "--json"]);
     assert_eq!((report["nnz"].as_u64(), report["verified"].as_bool()), (Some(2000), Some(true)));
+    assert!(report["numa"]["reason"].is_string(), "{report}");
     let stats = json(&["stats", tns, "--json"]);
     assert_eq!(stats["nnz"], 2000);
     for mode in stats["modes"].as_array().unwrap() {
@@ -227,6 +228,7 @@ fn mistakes_are_one_line() {
         &["ts", "--alg", "fiber"],
         &["tew", "--format", "csf-one"],
         &["ttm", "--threads", "0"],
+        &["ttm", "--numa", "replicate"],
         &["ttm", "--repeat", "0"],
     ] {
         let args = if extra.contains(&"--repeat") { &spec[..2] } else { &spec[..] };

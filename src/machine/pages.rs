@@ -68,7 +68,7 @@ impl fmt::Display for MemoryPolicy {
 }
 
 /// The node (as the operating system numbers it) of each page that `data` touches, from the first to the last; `None`
-/// for a page that has no memory yet.
+/// for a page that has no memory yet, and on some kernels (Linux 6.1) for one that automatic NUMA balancing watches.
 ///
 /// # Errors
 /// [`Error::Unavailable`] when the operating system does not tell.

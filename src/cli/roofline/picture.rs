@@ -135,7 +135,8 @@ impl Roofline<'_> {
             chart.draw_series([dot]).map_err(text)?;
             let label = format!("{} {:.1}", point.label, point.gflops);
             let corner = labels.place((px, py), &label, TEXT, bounds);
-            self.write(area, &label, corner, &BLACK)?;
+            // In the colour of the dot: dots may be too close together for the place of a label to tell.
+            self.write(area, &label, corner, &color)?;
         }
         Ok(())
     }

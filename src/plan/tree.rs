@@ -161,12 +161,12 @@ mod tests {
     #[test]
     fn places_with_many_nonzeros_make_a_cheap_tree() {
         let machine = Machine::detect();
-        // Modes 0 and 2 have 48 places, modes 1 and 3 some thousands.
+        // Any pair of modes has at most 2400 places, but for modes 1 and 3, which have tens of thousands.
         let coo: CooTensor<f32> = skewed(&[6, 300, 8, 200], 60_000, 3).unwrap();
         let stats = TensorStats::of(&coo);
         let (tree, cost) = TreePlan::best(&stats, &machine, request()).unwrap();
-        let modes: Vec<_> = tree.groups.iter().map(|group| group.modes.clone()).collect();
-        assert_eq!(modes, [vec![0, 2], vec![1, 3]]);
+        let together = |group: &GroupPlan| group.modes.contains(&1) && group.modes.contains(&3);
+        assert!(tree.groups.len() == 2 && !tree.groups.iter().any(together), "{tree:?}");
         assert!(cost.rows < 0.8 * direct_rows(&stats), "{} of {}", cost.rows, direct_rows(&stats));
         for group in &tree.groups {
             let mut all = [group.modes.clone(), group.contracted.clone()].concat();

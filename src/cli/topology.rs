@@ -46,12 +46,14 @@ pub fn run(args: &Args) -> Result<Verdict> {
         return Err(Error::Argument { name: "threads", detail });
     }
     let binding = machine.pin(&args.pin, threads)?;
+    // What can be refused comes before the first line of output.
+    let partition = args.matrix.as_ref().map(|path| partition(args, path, &machine, &binding)).transpose()?;
     output::line(machine.tree(&binding).trim_end())?;
     if binding.len() < threads && args.pin != Pinning::None {
         output::line(&format!("{} of {threads} threads are not bound: no processor is left", threads - binding.len()))?;
     }
-    if let Some(path) = &args.matrix {
-        output::line(partition(args, path, &machine, &binding)?.trim_end())?;
+    if let Some(text) = partition {
+        output::line(text.trim_end())?;
     }
     if machine.source() != Source::Described {
         let cpu = Cpu::builder().machine(machine).pinning(args.pin.clone()).threads(threads).build()?;

@@ -161,7 +161,8 @@ impl Cpu {
     ) {
         let n = c.cols();
         let (ldc, out) = (c.stride(), Shared(c.into_data().as_mut_ptr()));
-        let tile = plan.tile_vectors * self.arch().vector_bytes() / size_of::<T>();
+        let columns_of = |vectors: usize| vectors * self.arch().vector_bytes() / size_of::<T>();
+        let (tile, pass) = (columns_of(plan.tile_vectors), columns_of(plan.pass_vectors));
         self.for_each(panel.blocks().len(), values.len().saturating_mul(n), |k| {
             let block = &panel.blocks()[k];
             let c = out.get().wrapping_add(block.rows.start * ldc);
@@ -171,8 +172,9 @@ impl Cpu {
                 return;
             }
             let mut packed = scratch::<T>(panel.width() * tile);
-            // The columns of a tile pass over all panels, so that the block of C stays in L2 however wide C is.
-            for column in (0..n).step_by(tile) {
+            // So many columns pass over all panels at a time that the block of C stays in L2 however wide C is; a cell's
+            // values are read from afar once per pass, not once per tile.
+            for column in (0..n).step_by(pass) {
                 for cell in block.cells(panel) {
                     let task = SpmmPanel {
                         cell: cell.cell,
@@ -180,7 +182,7 @@ impl Cpu {
                         b: b.data()[cell.column * b.stride()..].as_ptr().wrapping_add(column),
                         ldb: b.stride(),
                         width: cell.width,
-                        n: tile.min(n - column),
+                        n: pass.min(n - column),
                         alpha,
                         c: c.wrapping_add(column),
                         ldc,

@@ -68,6 +68,10 @@ const L1_SHARE: (usize, usize) = (5, 6);
 /// over 4 and 32.
 const PREFETCH_AHEAD: usize = 16;
 
+/// Bytes of a row of C that are computed in one pass: more leave too few rows to a block for the copies of panels. Values are
+/// read from afar once per pass: two tiles in one, f64, N = 128, 82 GFLOP/s; each in its own, 74.
+const MOST_ROW_BYTES: usize = 1024;
+
 /// Vectors per nonzero from which pairing rows pays: finding partners costs as much whatever N is. 8 vectors: 10 runs to
 /// prepare, 74 instead of 66 % of peak; 2 vectors: 20 runs, 57 instead of 54 %.
 const PAIRS_PAY: usize = 8;
@@ -103,6 +107,8 @@ pub struct Plan {
     pub block_rows: usize,
     /// Vectors of a tile in the panel path.
     pub tile_vectors: usize,
+    /// Vectors of the row that are computed, tile by tile, in one pass over the panels of a row block.
+    pub pass_vectors: usize,
     /// Whether rows with common columns are taken two at a time in the panel path.
     pub pairs: bool,
     /// Row blocks come in multiples of this: the threads.
@@ -156,12 +162,14 @@ impl Plan {
             Op::Sddmm => false,
         };
 
-        // A block of C (or of the dots) and what streams past it share L2; rows of C count once per tile.
+        // A block of C (or of the dots) and what streams past it share L2.
         // SDDMM's dots go to their places in CSR order, a few at a time: a block's must stay in L2 until their lines are
         // full (4096 x 4096, 70 %, N = 128: 120 GFLOP/s with 256 rows, 105 with 1024).
         let row_dots = if op == Op::Sddmm { stats.nnz * scalar_bytes / stats.rows.max(1) } else { 0 };
-        let row_bytes = (vectors * lanes * scalar_bytes).max(64) + row_dots;
-        let block_rows = (machine.l2_bytes() / 2 / row_bytes).clamp(256, 2048);
+        // A tile of C that is narrower than its rows uses some of the cache's sets only: count whole rows.
+        let row_bytes = (all * options.vector_bytes).clamp(64, MOST_ROW_BYTES);
+        let block_rows = (machine.l2_bytes() / 2 / (row_bytes + row_dots)).clamp(256, 2048);
+        let pass_vectors = (row_bytes / options.vector_bytes / vectors).max(1) * vectors;
         // Copying a panel into L1 must be a small part of using it.
         let block_nnz = stats.nnz as f64 / stats.rows.max(1) as f64 * block_rows.min(stats.rows) as f64;
         let touched = (stats.cols as f64).min(block_nnz / per_visit.max(1.0) * panel_width as f64);
@@ -204,6 +212,7 @@ impl Plan {
             panel_width,
             block_rows,
             tile_vectors: vectors,
+            pass_vectors,
             pairs,
             blocks_multiple: threads,
             reason,

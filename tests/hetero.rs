@@ -12,6 +12,7 @@ use sparsimd::generate::{random_matrix, skewed, uniform_dense, uniform_values};
 use sparsimd::gpu::{DeviceOptions, Gpu};
 use sparsimd::hetero::{Hetero, HeteroCsr, HeteroFibers, HeteroTensor, Split};
 use sparsimd::ops::Arithmetic;
+use sparsimd::plan::MttkrpFormat;
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, MatRef, reference};
 
 const SPLITS: [Split; 4] = [Split::Static(0.0), Split::Static(0.3), Split::Static(1.0), Split::Adaptive];
@@ -152,7 +153,8 @@ fn cp_on_both_sides_fits_as_on_the_processor() {
     let x: CooTensor<f32> = skewed(&[20, 15, 12], 1500, 3).unwrap();
     let mut options = CpOptions::new(4);
     (options.iterations, options.tolerance) = (8, 0.0);
-    let alone = cpu().prepare_mttkrp_as(&x, 4, None).unwrap();
+    // The modes in their natural order, as devices take them.
+    let alone = cpu().prepare_mttkrp_as(&x, 4, Some(MttkrpFormat::CsfAll)).unwrap();
     let want = cpu().cp_als(&alone, &options, |_, _| ControlFlow::Continue(())).unwrap().fit();
     for both in executors(Split::Static(0.5)) {
         let mut shared = HeteroTensor::new(x.clone(), 4);
@@ -221,7 +223,8 @@ fn cp_survives_a_lost_device() {
     let x: CooTensor<f32> = skewed(&[20, 15, 12], 1500, 3).unwrap();
     let mut options = CpOptions::new(4);
     (options.iterations, options.tolerance) = (8, 0.0);
-    let alone = cpu().prepare_mttkrp_as(&x, 4, None).unwrap();
+    // The modes in their natural order, as devices take them.
+    let alone = cpu().prepare_mttkrp_as(&x, 4, Some(MttkrpFormat::CsfAll)).unwrap();
     let want = cpu().cp_als(&alone, &options, |_, _| ControlFlow::Continue(())).unwrap().fit();
     for lose_at in [0, 7, 30] {
         let options_of_device = DeviceOptions { lose_at: Some(lose_at), ..DeviceOptions::default() };

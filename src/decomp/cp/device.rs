@@ -24,7 +24,7 @@ struct Resident<T> {
 
 impl Gpu {
     /// The CP decomposition of `tensor`, its MTTKRPs on this device and the small dense algebra on `cpu`: the same algorithm as
-    /// [`Cpu::cp_als`], with the same options and observer.
+    /// [`Cpu::cp_als`], with the same options and observer. The modes take turns in their natural order.
     ///
     /// Bit-reproducible for the same tensor and device.
     ///

@@ -5,7 +5,7 @@ use sparsimd::machine::{Ceilings, CpuSet, MemoryPolicy, Source, TransparentHugeP
 use sparsimd::{Arch, Cpu, Error, Machine, Result};
 
 use super::device::{Device, devices};
-use super::machine::{MachineArgs, ceilings, table};
+use super::machine::{MachineArgs, ceilings, f32_lanes, table};
 use super::{Verdict, output};
 
 /// Arguments of `info`.
@@ -118,7 +118,7 @@ impl<'a> Info<'a> {
             processor: machine.processor(),
             simd: machine.simd().name,
             vector_bytes: machine.simd().vector_bytes,
-            f32_lanes: machine.simd().vector_bytes / 4,
+            f32_lanes: f32_lanes(machine),
             simd_available: Arch::available().into_iter().map(Arch::name).collect(),
             sockets: machine.sockets(),
             numa_nodes: machine.nodes().len(),

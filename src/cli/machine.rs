@@ -24,7 +24,8 @@ impl MachineArgs {
     }
 }
 
-/// The ceilings of the threads of `cpu`: from an earlier measurement on this machine, unless `fresh` asks for a new one.
+/// The ceilings of the threads of `cpu`: from an earlier undisturbed measurement on this machine, unless `fresh` asks for a
+/// new one.
 /// Whether they are new, and where they are kept (when they are).
 pub fn ceilings(cpu: &Cpu, fresh: bool) -> Result<(Ceilings, bool, Option<PathBuf>)> {
     let path = cache_file(cpu);
@@ -37,7 +38,14 @@ pub fn ceilings(cpu: &Cpu, fresh: bool) -> Result<(Ceilings, bool, Option<PathBu
     }
     output::note("measuring the machine's ceilings, some seconds ...");
     let ceilings = Ceilings::measure(cpu)?;
-    let kept = path.filter(|path| {
+    // What other work on the machine has lowered must not be taken for the machine's from now on.
+    let undisturbed = ceilings.undisturbed(f32_lanes(cpu.machine()));
+    if !undisturbed {
+        output::note(
+            "the multiply-adds are not where the clock has them, as if other work ran: shown, but not kept for later",
+        );
+    }
+    let kept = path.filter(|_| undisturbed).filter(|path| {
         let folder = path.parent().is_some_and(|folder| std::fs::create_dir_all(folder).is_ok());
         let text = serde_json::to_vec_pretty(&ceilings).unwrap_or_default();
         folder && write_atomically(path, |file| file.write_all(&text)).is_ok()
@@ -64,6 +72,11 @@ fn cache_file(cpu: &Cpu) -> Option<PathBuf> {
     Some(folder.join(format!("sparsimd/ceilings-{:016x}.json", xxh3_64(key.as_bytes()))))
 }
 
+/// f32 lanes of a vector register.
+pub fn f32_lanes(machine: &Machine) -> usize {
+    machine.simd().vector_bytes / size_of::<f32>()
+}
+
 /// The ceilings as a table.
 pub fn table(ceilings: &Ceilings, lanes: usize) -> String {
     let pair = |name: &str, rate: sparsimd::machine::Rate, unit: &str| {
@@ -85,10 +98,7 @@ pub fn table(ceilings: &Ceilings, lanes: usize) -> String {
     lines.push(pair("DRAM random 64 B", ceilings.gather, "GB/s"));
     let latencies: Vec<_> = ceilings.levels.iter().map(|l| format!("{} {:.1}", l.name, l.latency_ns)).collect();
     lines.push(format!("load latency          {} ns", latencies.join(", ")));
-    if let (Some(clock), Some(per_cycle)) = (ceilings.clock_ghz, ceilings.fma_per_cycle(lanes)) {
-        // The whole number of units that fits best, and how far the measurement is from it.
-        let units = per_cycle.round().max(1.0);
-        let bound = lanes as f64 * 2.0 * units * clock;
+    if let (Some(clock), Some((units, bound))) = (ceilings.clock_ghz, ceilings.clock_bound(lanes)) {
         lines.push(format!(
             "clock                 {clock:.2} GHz: {lanes} lanes x 2 x {units} x clock = {bound:.1} GFLOP/s, measured {:+.1} %",
             100.0 * (ceilings.fma_f32.one / bound - 1.0)

@@ -25,6 +25,8 @@ const DRAM_FACTOR: usize = 16;
 const MIN_DRAM: usize = 64 << 20;
 /// Beyond this, only as much as exceeds the caches: pages take half a second per GiB to make.
 const MAX_DRAM: usize = 4 << 30;
+/// Undisturbed measurements of the peak differ from the clock's bound by 1 to 3 %.
+const DISTURBED: f64 = 0.05;
 /// f32 elements of the smallest working set: whole turns of every kernel's loop on every instruction set.
 const GRAIN: usize = 1024;
 
@@ -122,10 +124,20 @@ impl Ceilings {
         })
     }
 
-    /// The f32 multiply-adds that a core starts per cycle, where the clock is known: [`Ceilings::fma_f32`] by clock, by
-    /// `lanes` of a register and by 2.
-    pub fn fma_per_cycle(&self, lanes: usize) -> Option<f64> {
-        self.clock_ghz.map(|clock| self.fma_f32.one / (clock * lanes as f64 * 2.0))
+    /// What the clock allows: GFLOP/s of f32 multiply-adds of one thread with `lanes` in a register, at the whole number
+    /// of multiply-adds per cycle (returned first) that fits [`Ceilings::fma_f32`] best. `None` where the clock is not
+    /// known.
+    pub fn clock_bound(&self, lanes: usize) -> Option<(u32, f64)> {
+        let one_unit = self.clock_ghz? * lanes as f64 * 2.0;
+        let units = (self.fma_f32.one / one_unit).round().max(1.0);
+        Some((units as u32, units * one_unit))
+    }
+
+    /// Whether other work on the machine cannot be told from the measurement: the peak is where the clock has it, as far
+    /// as that is known, and all threads together are not slower than one.
+    pub fn undisturbed(&self, lanes: usize) -> bool {
+        let far = |(_, bound): (u32, f64)| (self.fma_f32.one / bound - 1.0).abs() > DISTURBED;
+        !self.clock_bound(lanes).is_some_and(far) && self.fma_f32.all >= (1.0 - DISTURBED) * self.fma_f32.one
     }
 }
 
@@ -246,4 +258,31 @@ pub fn clock_ghz(cpu: &Cpu) -> Option<f64> {
         4 * count
     });
     Some(cycles / cpu.threads() as f64 / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ceilings, Rate};
+
+    #[test]
+    fn disturbed_measurements_are_told_from_quiet_ones() {
+        let rate = |one, all| Rate { one, all };
+        let quiet = Ceilings {
+            simd: String::new(),
+            threads: 2,
+            fma_f32: rate(254.0, 505.0),
+            fma_f64: rate(127.0, 252.0),
+            add_f32: rate(127.0, 252.0),
+            add_f64: rate(63.0, 126.0),
+            clock_ghz: Some(4.0),
+            levels: Vec::new(),
+            gather: rate(1.0, 2.0),
+        };
+        assert_eq!(quiet.clock_bound(16), Some((2, 256.0)));
+        assert!(quiet.undisturbed(16));
+        // One thread slowed; all slowed; and no clock to judge by.
+        assert!(!Ceilings { fma_f32: rate(230.0, 505.0), ..quiet.clone() }.undisturbed(16));
+        assert!(!Ceilings { fma_f32: rate(254.0, 230.0), ..quiet.clone() }.undisturbed(16));
+        assert!(Ceilings { clock_ghz: None, fma_f32: rate(230.0, 460.0), ..quiet }.undisturbed(16));
+    }
 }

@@ -14,7 +14,7 @@ use sparsimd::plan::{Op, Path};
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, Result, Scalar, edge};
 
 use super::executor::Executor;
-use super::machine::{ceilings, table};
+use super::machine::{ceilings, f32_lanes, table};
 use super::matrix::{REUSE, RandomSpec};
 use super::progress::Progress;
 use super::timing::{Dtype, Times};
@@ -145,7 +145,7 @@ fn draw<T: Scalar>(args: &Args) -> Result<Verdict> {
         output::json(&Report { input: &input, dtype, threads, points: &points, ceilings: &ceilings, pictures })?;
         return Ok(Verdict::Good);
     }
-    let mut lines = vec![table(&ceilings, cpu.machine().simd().vector_bytes / 4)];
+    let mut lines = vec![table(&ceilings, f32_lanes(cpu.machine()))];
     lines.extend(kept.map(|path| format!("kept in {} (--fresh measures again)", path.display())));
     lines.push(format!(
         "\n{input}, {}\n{:<20}{:>12}{:>10}{:>12}{:>12}",

@@ -135,6 +135,9 @@ fn tensor_operations() {
     }
     let report = check(&["mttkrp", "--format", "csf-all", "--alg", "slice", "--mode", "1"], 1);
     assert_eq!((&report["format"][0], &report["alg"][0]), (&"csf-all".into(), &"slice".into()));
+    if device["atomic_add_f32"] == true {
+        assert_eq!(check(&["mttkrp", "--atomics"], 3)["alg"][2], "atomic");
+    }
     for op in ["add", "sub", "mul", "div"] {
         check(&["tew", "--op", op], 0);
         check(&["ts", "--op", op, "--format", "hicoo"], 0);
@@ -155,6 +158,7 @@ fn tensor_operations() {
     }
     let refused_mttkrp = |extra: &[&str]| refused(&[&["mttkrp"], &common[..], &["--device", "gpu"], extra].concat());
     assert!(refused_mttkrp(&["--format", "alto"]).contains("alto"));
+    assert!(refused_mttkrp(&["--format", "csf-all", "--atomics"]).contains("coo"));
     assert!(refused_mttkrp(&["--format", "csf-all", "--alg", "nonzero"]).contains("nonzero"));
 }
 

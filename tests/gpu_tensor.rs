@@ -169,6 +169,42 @@ fn mttkrp_of_operands_that_are_cut() {
     assert_eq!(gpu.validation_messages(), Vec::<String>::new());
 }
 
+#[test]
+fn mttkrp_by_atomic_additions() {
+    // A second device, on which tensor and factors are cut.
+    for gpu in [gpu(), limited(DeviceOptions { range_limit: Some(40 << 10), ..DeviceOptions::default() })] {
+        let Some(gpu) = gpu else { return };
+        if !gpu.info().atomic_add_f32 {
+            println!("skipped: {} has no atomic addition of floats", gpu.info().name);
+            return;
+        }
+        for x in tensors::<f32>() {
+            let tensor = gpu.tensor_atomic(&x).unwrap();
+            for rank in [1, 5, 32, 50] {
+                let factors: Vec<Mat<f32>> =
+                    x.dims().iter().enumerate().map(|(m, &d)| uniform_dense(d, rank, m as u64).unwrap()).collect();
+                let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();
+                let on_device = gpu.factors(&views).unwrap();
+                for mode in 0..x.order() {
+                    assert_eq!(tensor.algorithm(mode), "atomic");
+                    let mut out = gpu.zeros(x.dims()[mode], rank).unwrap();
+                    let mut got = Mat::zeros(x.dims()[mode], rank).unwrap();
+                    // Twice in the same memory: the second call must not add to the first one's sums.
+                    for _ in 0..2 {
+                        gpu.mttkrp(&tensor, &on_device, mode, &mut out).unwrap();
+                    }
+                    out.download(got.as_mut()).unwrap();
+                    let error = mttkrp_error(&x, &factors, mode, &got);
+                    assert!(error <= 1.0, "{:?}, mode {mode}, rank {rank}: {error}", x.dims());
+                }
+            }
+        }
+        let double = tensor::<f64>(&[4, 5, 6], 30);
+        assert!(matches!(gpu.tensor_atomic(&double), Err(Error::Unavailable { .. })));
+        assert_eq!(gpu.validation_messages(), Vec::<String>::new());
+    }
+}
+
 fn check_cp<T: DeviceScalar>(gpu: &Gpu, tolerance: f64) {
     let cpu = Cpu::builder().threads(2).build().unwrap();
     for dims in [&[20, 15, 12][..], &[9, 8, 7, 6]] {

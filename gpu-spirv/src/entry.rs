@@ -229,6 +229,48 @@ macro_rules! entry_points {
     };
 }
 
+/// Kernels with atomic addition of 32-bit floats, which not every device has.
+#[cfg(feature = "atomic")]
+pub mod atomic {
+    use super::*;
+    use spirv_std::glam::Vec4;
+
+    /// The output.
+    struct Shared<'a>(&'a mut [f32]);
+
+    impl mttkrp::Add<f32> for Shared<'_> {
+        #[inline(always)]
+        fn add(&mut self, i: u32, x: f32) {
+            use spirv_std::arch::{IndexUnchecked, atomic_f_add};
+            use spirv_std::memory::{Scope, Semantics};
+            // SAFETY: the host has checked the pattern against the output's rows; no order is needed among sums.
+            unsafe {
+                let element = self.0.index_unchecked_mut(i as usize);
+                atomic_f_add::<f32, { Scope::Device as u32 }, { Semantics::NONE.bits() }>(element, x);
+            }
+        }
+    }
+
+    /// [`mttkrp::atomic`] on the device.
+    #[spirv(compute(threads(128)))]
+    pub fn mttkrp_atomic(
+        #[spirv(workgroup_id)] workgroup: UVec3,
+        #[spirv(num_workgroups)] workgroups: UVec3,
+        #[spirv(local_invocation_index)] local: u32,
+        #[spirv(spec_constant(id = 0, default = 8))] team: u32,
+        #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
+        #[spirv(push_constant)] p: &MttkrpParams<f32>,
+        #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] table: &[u32],
+        #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] val: &[f32],
+        #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] factors: &[Vec4],
+        #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] out: &mut [f32],
+    ) {
+        let place = Place::new(linear(workgroup, workgroups), local, team);
+        let mut out = Shared(out);
+        mttkrp::atomic(Shape { team, registers }, p, place, workgroup.z, table, val, factors, &mut out);
+    }
+}
+
 /// The kernels on f32.
 #[cfg(feature = "single")]
 pub mod single {

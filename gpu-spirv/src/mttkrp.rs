@@ -8,17 +8,20 @@
 //!   acc += (product of the fiber's rows but the output's) * sum over its nonzeros of x F[leaf]      the sum is SpMM's loop
 //! nonzeros (nonzero algorithm; element- and row-centric on COO): an item is a nonzero
 //!   acc += x * product of the rows of its fiber but the output's
+//! atomic (an option; coordinates only): a task is a run of nonzeros in the order in which they are stored
+//!   acc += x * product of the rows of its nonzero but the output's; when the output's row changes, acc is added to it atomically
 //! ```
 //!
 //! The slice algorithm's items are the fibers in their order; the fiber and nonzero algorithms reach theirs through a list
-//! sorted by output row, which makes every team owner of what it adds: no atomics, and the same bits each time.
+//! sorted by output row, which makes every team owner of what it adds: no atomics, and the same bits each time. The atomic one
+//! needs no list for any mode, and gives sums in whatever order the device runs its teams.
 
-use sparsimd_gpu_abi::{MttkrpParams, WHOLE};
+use sparsimd_gpu_abi::{MttkrpParams, RUN};
 use spirv_std::glam::UVec4;
 
 use crate::block::{Block, at, put};
 use crate::each_register;
-use crate::spmm::{Nonzeros, Shape, accumulate};
+use crate::spmm::{Nonzeros, Shape, accumulate, claim, settle};
 use crate::team::Place;
 
 /// acc *= the rows of `item` in the table but that of level `skip`.
@@ -47,30 +50,13 @@ fn times_rows<V: Block>(
     }
 }
 
-/// Stores or leaves as a partial result what one lane has of a task.
+/// out[i][j] += sum.
 #[inline(always)]
-fn finish<V: Block>(
-    shape: Shape,
-    p: &MttkrpParams<V::Element>,
-    task: UVec4,
-    first: u32,
-    acc: &[V; 4],
-    out: &mut [V],
-    partial: &mut [V],
-) {
-    each_register!(shape.registers, |R| {
-        let j = first + R as u32 * shape.team;
-        if j < p.width {
-            if task.w == WHOLE {
-                let place = task.x * p.c_stride + p.c_offset + j;
-                let sum = at(out, place).plus(acc[R]);
-                // Padding must stay zero whatever the values.
-                put(out, place, if j + 1 == p.width { sum.first(p.tail) } else { sum });
-            } else {
-                put(partial, task.w * p.width + j, acc[R]);
-            }
-        }
-    });
+fn add<V: Block>(p: &MttkrpParams<V::Element>, out: &mut [V], i: u32, j: u32, sum: V) {
+    let place = i * p.c_stride + p.c_offset + j;
+    let sum = at(out, place).plus(sum);
+    // Padding must stay zero whatever the values.
+    put(out, place, if j + 1 == p.width { sum.first(p.tail) } else { sum });
 }
 
 /// One lane's share of a task whose items are fibers; adds to `out`.
@@ -89,28 +75,25 @@ pub fn fibers<V: Block>(
     out: &mut [V],
     partial: &mut [V],
 ) {
-    if place.team >= p.tasks {
+    let claim = claim(shape, place, tile, tasks, p.tasks, p.width);
+    if !claim.any {
         return;
     }
-    let task = at(tasks, place.team);
-    let first = tile * shape.team * shape.registers + place.lane;
-    if first >= p.width {
-        return;
-    }
+    let (row, start, end, first) = (claim.task.x, claim.task.y, claim.task.z, claim.first);
     let last = p.f_offset + p.width - 1;
     let mut acc = [V::ZERO; 4];
-    let mut i = task.y;
-    while i < task.z {
+    let mut i = start;
+    while i < end {
         let fiber = if p.ordered != 0 { at(order, i) } else { i };
-        let (start, end) = (at(ptr, fiber), at(ptr, fiber + 1));
-        let mut sum = accumulate(shape, nonzeros, factors, p.f_stride, p.f_offset + first, last, start, end);
+        let (from, to) = (at(ptr, fiber), at(ptr, fiber + 1));
+        let mut sum = accumulate(shape, nonzeros, factors, p.f_stride, p.f_offset + first, last, from, to);
         times_rows(shape, p, &mut sum, fiber, table, factors, first);
         each_register!(shape.registers, |R| {
             acc[R] = acc[R].plus(sum[R]);
         });
         i += 1;
     }
-    finish(shape, p, task, first, &acc, out, partial);
+    settle(shape, claim, p.width, acc, partial, |j, sum| add(p, out, row, j, sum));
 }
 
 /// One lane's share of a task whose items are nonzeros; adds to `out`.
@@ -129,17 +112,14 @@ pub fn nonzeros<V: Block>(
     out: &mut [V],
     partial: &mut [V],
 ) {
-    if place.team >= p.tasks {
+    let claim = claim(shape, place, tile, tasks, p.tasks, p.width);
+    if !claim.any {
         return;
     }
-    let task = at(tasks, place.team);
-    let first = tile * shape.team * shape.registers + place.lane;
-    if first >= p.width {
-        return;
-    }
+    let (row, start, end, first) = (claim.task.x, claim.task.y, claim.task.z, claim.first);
     let mut acc = [V::ZERO; 4];
-    let mut i = task.y;
-    while i < task.z {
+    let mut i = start;
+    while i < end {
         let item = if p.ordered != 0 { at(order, i) } else { i };
         let x = V::splat(at(val, item));
         let mut product = [x; 4];
@@ -149,5 +129,81 @@ pub fn nonzeros<V: Block>(
         });
         i += 1;
     }
-    finish(shape, p, task, first, &acc, out, partial);
+    settle(shape, claim, p.width, acc, partial, |j, sum| add(p, out, row, j, sum));
+}
+
+/// Adds one element to memory that other invocations add to as well.
+pub trait Add<E> {
+    /// `out[i] += x`.
+    fn add(&mut self, i: u32, x: E);
+}
+
+/// One lane's share of a run of nonzeros; adds to `out`, element by element. `p.tasks` counts the nonzeros, and `p.c_offset` has the
+/// first row of the output's mode in the stack taken off.
+#[inline(always)]
+pub fn atomic<V: Block, O: Add<V::Element>>(
+    shape: Shape,
+    p: &MttkrpParams<V::Element>,
+    place: Place,
+    tile: u32,
+    table: &[u32],
+    val: &[V::Element],
+    factors: &[V],
+    out: &mut O,
+) {
+    let start = place.team * RUN;
+    let first = tile * shape.team * shape.registers + place.lane;
+    if start >= p.tasks || first >= p.width {
+        return;
+    }
+    let end = if start + RUN < p.tasks { start + RUN } else { p.tasks };
+    let mut acc = [V::ZERO; 4];
+    let mut row = at(table, start * p.levels + p.skip);
+    let mut i = start;
+    while i < end {
+        let own = at(table, i * p.levels + p.skip);
+        if own != row {
+            add_row(shape, p, row, first, &acc, out);
+            acc = [V::ZERO; 4];
+            row = own;
+        }
+        let x = V::splat(at(val, i));
+        let mut product = [x; 4];
+        times_rows(shape, p, &mut product, i, table, factors, first);
+        each_register!(shape.registers, |R| {
+            acc[R] = acc[R].plus(product[R]);
+        });
+        i += 1;
+    }
+    add_row(shape, p, row, first, &acc, out);
+}
+
+/// Adds a lane's blocks to a row of the output; nothing to its padding.
+#[inline(always)]
+fn add_row<V: Block, O: Add<V::Element>>(
+    shape: Shape,
+    p: &MttkrpParams<V::Element>,
+    row: u32,
+    first: u32,
+    acc: &[V; 4],
+    out: &mut O,
+) {
+    each_register!(shape.registers, |R| {
+        let j = first + R as u32 * shape.team;
+        if j < p.width {
+            // Wraps around: the offset may be below zero.
+            let place = 4 * row.wrapping_mul(p.c_stride).wrapping_add(p.c_offset).wrapping_add(j);
+            let count = if j + 1 == p.width { p.tail } else { 4 };
+            out.add(place, acc[R].x());
+            if count > 1 {
+                out.add(place + 1, acc[R].y());
+            }
+            if count > 2 {
+                out.add(place + 2, acc[R].z());
+            }
+            if count > 3 {
+                out.add(place + 3, acc[R].w());
+            }
+        }
+    });
 }

@@ -43,6 +43,24 @@ pub struct Nonzeros<'a, V: Block> {
     pub val4: &'a [V],
 }
 
+/// Adds one nonzero times its row of B.
+#[inline(always)]
+fn add_one<V: Block>(
+    shape: Shape,
+    nonzeros: Nonzeros<'_, V>,
+    b: &[V],
+    b_stride: u32,
+    at_block: &[u32; 4],
+    p: u32,
+    acc: &mut [V; 4],
+) {
+    let row = at(nonzeros.idx, p) * b_stride;
+    let v = at(nonzeros.val, p);
+    each_register!(shape.registers, |R| {
+        acc[R] = acc[R].add_scaled(v, at(b, row + at_block[R]));
+    });
+}
+
 /// Adds the nonzeros `start .. end` times their rows of B to the register block of one lane; `first` is the lane's first
 /// block of a row of B, and its others follow `shape.team` apart, none past `last`.
 #[inline(always)]
@@ -66,11 +84,7 @@ pub fn accumulate<V: Block>(
     let mut p = start;
     // Up to three nonzeros before the first whole four.
     while p < end && p & 3 != 0 {
-        let row = at(nonzeros.idx, p) * b_stride;
-        let v = at(nonzeros.val, p);
-        each_register!(shape.registers, |R| {
-            acc[R] = acc[R].add_scaled(v, at(b, row + at_block[R]));
-        });
+        add_one(shape, nonzeros, b, b_stride, &at_block, p, &mut acc);
         p += 1;
     }
     if p + 4 <= end {
@@ -97,14 +111,52 @@ pub fn accumulate<V: Block>(
         }
     }
     while p < end {
-        let row = at(nonzeros.idx, p) * b_stride;
-        let v = at(nonzeros.val, p);
-        each_register!(shape.registers, |R| {
-            acc[R] = acc[R].add_scaled(v, at(b, row + at_block[R]));
-        });
+        add_one(shape, nonzeros, b, b_stride, &at_block, p, &mut acc);
         p += 1;
     }
     acc
+}
+
+/// What one lane has to do: a task, and the first of its blocks of a row.
+#[derive(Clone, Copy)]
+pub struct Claim {
+    /// Whether there is anything for it.
+    pub any: bool,
+    /// (row, first item, end, slot).
+    pub task: UVec4,
+    /// Its first block; the others follow a team's lanes apart.
+    pub first: u32,
+}
+
+/// The claim of one lane among `count` tasks on rows of `width` blocks.
+#[inline(always)]
+pub fn claim(shape: Shape, place: Place, tile: u32, tasks: &[UVec4], count: u32, width: u32) -> Claim {
+    let first = tile * shape.team * shape.registers + place.lane;
+    let any = place.team < count && first < width;
+    // A lane without work reads the first task: lists of tasks are padded, and the value is not used.
+    Claim { any, task: at(tasks, if any { place.team } else { 0 }), first }
+}
+
+/// Leaves what a lane has summed: block j of a whole row by `whole(j, sum)`, a part of one as a partial result.
+#[inline(always)]
+pub fn settle<V: Block>(
+    shape: Shape,
+    claim: Claim,
+    width: u32,
+    acc: [V; 4],
+    partial: &mut [V],
+    mut whole: impl FnMut(u32, V),
+) {
+    each_register!(shape.registers, |R| {
+        let j = claim.first + R as u32 * shape.team;
+        if j < width {
+            if claim.task.w == WHOLE {
+                whole(j, acc[R]);
+            } else {
+                put(partial, claim.task.w * width + j, acc[R]);
+            }
+        }
+    });
 }
 
 /// One lane's share of one task and one tile of columns.
@@ -120,26 +172,14 @@ pub fn body<V: Block>(
     c: &mut [V],
     partial: &mut [V],
 ) {
-    if place.team >= p.tasks {
+    let claim = claim(shape, place, tile, tasks, p.tasks, p.width);
+    if !claim.any {
         return;
     }
-    let task = at(tasks, place.team);
-    let first = tile * shape.team * shape.registers + place.lane;
-    if first >= p.width {
-        return;
-    }
+    let (row, start, end, first) = (claim.task.x, claim.task.y, claim.task.z, claim.first);
     let last = p.b_offset + p.width - 1;
-    let acc = accumulate(shape, nonzeros, b, p.b_stride, p.b_offset + first, last, task.y, task.z);
-    each_register!(shape.registers, |R| {
-        let j = first + R as u32 * shape.team;
-        if j < p.width {
-            if task.w == WHOLE {
-                store(p, c, task.x, j, acc[R]);
-            } else {
-                put(partial, task.w * p.width + j, acc[R]);
-            }
-        }
-    });
+    let acc = accumulate(shape, nonzeros, b, p.b_stride, p.b_offset + first, last, start, end);
+    settle(shape, claim, p.width, acc, partial, |j, sum| store(p, c, row, j, sum));
 }
 
 /// C[i][j] = alpha sum + beta C[i][j], the old C read only where it counts.

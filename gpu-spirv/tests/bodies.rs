@@ -334,6 +334,15 @@ fn exponential_in_f64() {
     assert!(f64::NAN.exponential().is_nan());
 }
 
+/// Memory that nobody else adds to.
+struct Alone<'a>(&'a mut [f32]);
+
+impl mttkrp::Add<f32> for Alone<'_> {
+    fn add(&mut self, i: u32, x: f32) {
+        self.0[i as usize] += x;
+    }
+}
+
 #[test]
 fn mttkrp_by_fibers_and_by_nonzeros_agree_with_the_sum() {
     // Order 3, dims 2 x 3 x 4; factors stacked: rows 0-1, 2-4, 5-8. Fibers (0,1), (0,2), (1,1).
@@ -373,6 +382,34 @@ fn mttkrp_by_fibers_and_by_nonzeros_agree_with_the_sum() {
     ];
     let cases =
         [(2usize, slices, 0u32, vec![]), (3, by_fiber, 1, vec![0, 2, 1]), (4, by_leaf, 2, vec![0, 3, 4, 1, 2, 5])];
+    let coords = |p: usize| {
+        let fiber = fiber_of[p] as usize;
+        [table[2 * fiber], table[2 * fiber + 1], leaf[p]]
+    };
+    let want = |mode: usize, i: usize, j: usize| -> f64 {
+        let term = |p: usize| {
+            let others = (0..3).filter(|&m| m != mode);
+            f64::from(val[p]) * others.map(|m| rows[coords(p)[m] as usize][j]).product::<f64>()
+        };
+        (0..6).filter(|&p| coords(p)[mode] as usize - [0, 2, 5][mode] == i).map(term).sum()
+    };
+    // The atomic variant, on coordinates; rows of five blocks of which the last holds three numbers.
+    let table3: Vec<u32> = (0..6).flat_map(coords).collect();
+    for (mode, dim) in [2usize, 3, 4].into_iter().enumerate() {
+        let mut out = vec![0.0f32; dim * 4 * width as usize];
+        let mut p = params(6, mode as u32, 0);
+        (p.levels, p.tail) = (3, 3);
+        p.c_offset = 0u32.wrapping_sub([0, 2, 5][mode] * width);
+        for lane in 0..4 {
+            let place = Place { team: 0, lane };
+            mttkrp::atomic(shape, &p, place, 0, &table3, &val, &factors, &mut Alone(&mut out));
+        }
+        for (at, &got) in out.iter().enumerate() {
+            let (i, j) = (at / (4 * width as usize), at % (4 * width as usize));
+            let want = if j + 1 < 4 * width as usize { want(mode, i, j) } else { 0.0 };
+            close(f64::from(got), want, &format!("atomic, mode {mode}, row {i}, {j}"));
+        }
+    }
     for (mode, (dim, tasks, skip, order)) in cases.into_iter().enumerate() {
         let mut out = vec![Vec4::ZERO; dim * width as usize];
         for team in 0..tasks.len() as u32 {
@@ -414,17 +451,7 @@ fn mttkrp_by_fibers_and_by_nonzeros_agree_with_the_sum() {
         }
         for i in 0..dim {
             for j in 0..4 * width as usize {
-                let want: f64 = (0..6)
-                    .map(|p| {
-                        let fiber = fiber_of[p] as usize;
-                        let coords = [table[2 * fiber], table[2 * fiber + 1], leaf[p]];
-                        if coords[mode] as usize - [0, 2, 5][mode] != i {
-                            return 0.0;
-                        }
-                        let others = (0..3).filter(|&m| m != mode);
-                        f64::from(val[p]) * others.map(|m| rows[coords[m] as usize][j]).product::<f64>()
-                    })
-                    .sum();
+                let want = want(mode, i, j);
                 close(f64::from(out[i * width as usize + j / 4][j % 4]), want, &format!("mode {mode}, row {i}, {j}"));
             }
         }

@@ -21,6 +21,9 @@ pub struct Args {
     /// MiB that the prepared tensor may take [default: no limit]
     #[arg(long, value_name = "MIB")]
     memory: Option<usize>,
+    /// On a device, on coordinates: sums by atomic additions, without lists; the last bits differ from run to run
+    #[arg(long)]
+    atomics: bool,
     /// Say on standard error why the plan is what it is
     #[arg(long)]
     explain: bool,
@@ -79,6 +82,10 @@ fn product<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
     let random = |(mode, &dim): (usize, &usize)| uniform_dense(dim, common.rank, common.source.seed ^ mode as u64);
     let mut factors: Vec<Mat<T>> = x.dims().iter().enumerate().map(random).collect::<Result<_>>()?;
     let mut sweep = match TensorDevice::open(&common.place, &cpu)? {
+        None if args.atomics => {
+            let detail = "the processor needs none: --device gpu".to_owned();
+            return Err(Error::Argument { name: "atomics", detail });
+        }
         None => on_cpu(args, &cpu, &x, &mut factors, &modes)?,
         Some(device) => on_device(args, &cpu, device, &x, &views(&factors), &modes)?,
     };
@@ -174,7 +181,15 @@ fn on_device<T: DeviceScalar>(
         let detail = "--memory and --explain are about plans of the processor".to_owned();
         return Err(Error::Argument { name: "device", detail });
     }
-    let (mut tensor, prepare_s) = cpu.install(|| device.prepare(x, common.rank, format_of(common.format)))?;
+    let format = format_of(common.format);
+    if args.atomics && format.is_some_and(|format| format != MttkrpFormat::Coo) {
+        let detail = "they are for coordinates alone: --format coo".to_owned();
+        return Err(Error::Argument { name: "atomics", detail });
+    }
+    let (mut tensor, prepare_s) = cpu.install(|| match args.atomics {
+        true => device.prepare_atomic(x),
+        false => device.prepare(x, common.rank, format),
+    })?;
     let mut sweep = Sweep::new(prepare_s, tensor.index_bytes());
     check_algorithm(args, modes, |mode| tensor.algorithm(mode))?;
     for &mode in modes {

@@ -7,15 +7,15 @@ use sparsimd_gpu_abi::{PushConstants, spec};
 use sparsimd_gpu_host::{Device, Manifest, Module, Pipeline};
 
 use super::DeviceScalar;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::Team;
 
-/// A kernel, by its function's name in `gpu-spirv/src/entry.rs`, with both its modules.
+/// A kernel, by its function's name in `gpu-spirv/src/entry.rs`, with its modules for each element type.
 #[derive(Clone, Copy)]
 pub(super) struct Kernel {
     name: &'static str,
     single: (&'static str, &'static [u8]),
-    double: (&'static str, &'static [u8]),
+    double: Option<(&'static str, &'static [u8])>,
 }
 
 macro_rules! kernels {
@@ -26,10 +26,10 @@ macro_rules! kernels {
                 concat!("single.", $name, ".spv"),
                 include_bytes!(concat!("../../gpu-spirv/spv/single.", $name, ".spv")),
             ),
-            double: (
+            double: Some((
                 concat!("double.", $name, ".spv"),
                 include_bytes!(concat!("../../gpu-spirv/spv/double.", $name, ".spv")),
-            ),
+            )),
         };)*
     };
 }
@@ -46,6 +46,13 @@ kernels! {
     TTV = "ttv";
     ELEMENTWISE = "elementwise";
 }
+
+/// Atomic addition is there for f32 alone.
+pub(super) const MTTKRP_ATOMIC: Kernel = Kernel {
+    name: "mttkrp_atomic",
+    single: ("atomic.mttkrp_atomic.spv", include_bytes!("../../gpu-spirv/spv/atomic.mttkrp_atomic.spv")),
+    double: None,
+};
 
 const MANIFEST: &str = include_str!("../../gpu-spirv/spv/manifest.json");
 
@@ -84,7 +91,11 @@ impl Kernels {
         if let Some(pipeline) = made.get(&key) {
             return Ok(pipeline.clone());
         }
-        let (file, bytes) = if T::DOUBLE { kernel.double } else { kernel.single };
+        let files = if T::DOUBLE { kernel.double } else { Some(kernel.single) };
+        let Some((file, bytes)) = files else {
+            let detail = format!("{}: {} has no kernel for {}", self.device.info().name, kernel.name, T::NAME);
+            return Err(Error::Unavailable { what: "the operation on this element type", detail });
+        };
         let module = Module::new(&self.manifest, file, bytes)?;
         let constants = [(spec::TEAM, lanes), (spec::REGISTERS, registers), (spec::VARIANT, variant)];
         let pipeline = Arc::new(Pipeline::new(&self.device, &module, size_of::<P>(), &constants)?);

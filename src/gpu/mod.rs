@@ -5,7 +5,8 @@
 //! in Rust (`gpu-spirv/src`) and committed compiled; any Vulkan 1.2 device with subgroup shuffles runs them, a CPU driver
 //! included.
 //!
-//! Determinism: the same operands, device and shape give the same bits; no atomics are used.
+//! Determinism: the same operands, device and shape give the same bits; no atomics are used, but where they are asked for
+//! ([`Gpu::tensor_atomic`]).
 
 mod edge;
 mod elementwise;

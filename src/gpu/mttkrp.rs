@@ -1,17 +1,19 @@
 //! MTTKRP on the device.
 
-use sparsimd_gpu_abi::{BLOCK, MttkrpParams, SpmmParams, WORKGROUP};
+use sparsimd_gpu_abi::{BLOCK, MttkrpParams, RUN, SpmmParams, WORKGROUP};
 
-use super::kernels::{MTTKRP_FIBERS, MTTKRP_NONZEROS, REDUCE_ROWS, groups};
+use super::kernels::{MTTKRP_ATOMIC, MTTKRP_FIBERS, MTTKRP_NONZEROS, REDUCE_ROWS, groups};
 use super::operands::{GpuMat, Panel};
-use super::tensor::{GpuFactors, GpuTensor};
+use super::spmm::Piece;
+use super::tensor::{GpuFactors, GpuTensor, Tree};
 use super::{DeviceScalar, Gpu, Scratch, State};
 use crate::error::{Error, Result};
 
 impl Gpu {
     /// M_i = sum over the nonzeros x of slice i of `mode` of x times the product of the other modes' factor rows.
     ///
-    /// `out` is I_mode x R. The result does not depend on timing: every task owns its rows, or parts are added in order.
+    /// `out` is I_mode x R. The result does not depend on timing: every task owns its rows, or parts are added in order; a tensor
+    /// made by [`Gpu::tensor_atomic`] is the exception.
     ///
     /// # Errors
     /// [`Error::Argument`] when there is no such mode, [`Error::Shape`] when the shapes or the devices of the operands differ,
@@ -38,6 +40,9 @@ impl Gpu {
         stack.expect(self, OP, "the factors", stack.rows(), stack.cols())?;
         out.expect(self, OP, "the output", rows, stack.cols())?;
 
+        if tensor.atomic {
+            return self.mttkrp_atomic(tensor, factors, mode, out);
+        }
         let routes: Vec<_> = tensor.trees.iter().filter_map(|tree| Some((tree, tree.routes[mode].as_ref()?))).collect();
         let slots = routes.iter().map(|(_, route)| route.tasks.slots).max().unwrap_or(0);
         let block_bytes = BLOCK * size_of::<T>();
@@ -66,18 +71,10 @@ impl Gpu {
                 for (piece, &tail) in pieces.iter().zip(&tails) {
                     let (fp, op) = (&stack.parts()[piece.b], &out_panels[piece.c]);
                     let p = MttkrpParams {
-                        zero: T::ZERO,
-                        one: T::ONE,
                         tasks: route.tasks.tasks.len() as u32,
-                        width: piece.blocks.len() as u32,
-                        f_stride: fp.blocks.len() as u32,
-                        f_offset: (piece.blocks.start - fp.blocks.start) as u32,
-                        c_stride: op.len() as u32,
-                        c_offset: (piece.blocks.start - op.start) as u32,
-                        levels: tree.levels as u32,
                         skip: route.skip as u32,
                         ordered: u32::from(route.order.is_some()),
-                        tail,
+                        ..params(tree, piece, fp, op, tail)
                     };
                     let output = outputs[piece.c];
                     let tasks = &route.tasks;
@@ -148,5 +145,75 @@ impl Gpu {
         drop(state);
         self.note_kernel(seconds);
         Ok(())
+    }
+
+    /// [`Gpu::mttkrp`] of checked operands by atomic additions.
+    fn mttkrp_atomic<T: DeviceScalar>(
+        &self,
+        tensor: &GpuTensor<T>,
+        factors: &GpuFactors<T>,
+        mode: usize,
+        out: &mut GpuMat<T>,
+    ) -> Result<()> {
+        let stack = &factors.stack;
+        let pieces: Vec<_> = super::spmm::pieces(stack, out, out.blocks().max(1)).collect();
+        let tails: Vec<u32> = pieces.iter().map(|p| out.tail(p.blocks.end)).collect();
+        let team = self.team::<T>(pieces.iter().map(|p| p.blocks.len()).max().unwrap_or(0));
+        let kernel = self.shared.kernels.get::<T, MttkrpParams<T>>(MTTKRP_ATOMIC, team, 0)?;
+        let mut state = self.state();
+        state.stream.record(|r| {
+            out.parts_mut().iter_mut().for_each(|p| r.clear(p.buffer_mut()));
+            Ok::<_, Error>(())
+        })?;
+        let out_panels: Vec<_> = out.parts().iter().map(|p| p.blocks.clone()).collect();
+        let outputs: Vec<_> = out.parts_mut().iter_mut().map(Panel::bind_mut).collect();
+        // The table has rows of the stack, in which the mode's do not start at 0.
+        let base: usize = tensor.dims[..mode].iter().sum();
+        let seconds = state.stream.record(|r| {
+            for tree in &tensor.trees {
+                for (piece, &tail) in pieces.iter().zip(&tails) {
+                    let (fp, op) = (&stack.parts()[piece.b], &out_panels[piece.c]);
+                    let mut p = params(tree, piece, fp, op, tail);
+                    (p.tasks, p.skip) = (tree.values.len() as u32, mode as u32);
+                    p.c_offset = p.c_offset.wrapping_sub((base as u32).wrapping_mul(p.c_stride));
+                    let tiles = piece.blocks.len().div_ceil(team.blocks());
+                    let runs = tree.values.len().div_ceil(RUN as usize);
+                    let groups = groups(self.device(), runs, (WORKGROUP / team.lanes) as usize, tiles);
+                    let bindings = [tree.table.bind(), tree.values.bind(), fp.bind(), outputs[piece.c]];
+                    // SAFETY: the table's coordinates are rows of the stack, those of the mode less `base` rows of the output;
+                    // the block range lies in both panels.
+                    unsafe { r.launch(&kernel, &bindings, &p, groups) }?;
+                    r.barrier();
+                }
+            }
+            Ok::<_, Error>(())
+        })?;
+        drop(state);
+        self.note_kernel(seconds);
+        Ok(())
+    }
+}
+
+/// The constants of one tree and one piece of the columns; tasks, level to skip and list are the caller's.
+fn params<T: DeviceScalar>(
+    tree: &Tree<T>,
+    piece: &Piece,
+    factors: &Panel<T>,
+    out: &std::ops::Range<usize>,
+    tail: u32,
+) -> MttkrpParams<T> {
+    MttkrpParams {
+        zero: T::ZERO,
+        one: T::ONE,
+        tasks: 0,
+        width: piece.blocks.len() as u32,
+        f_stride: factors.blocks.len() as u32,
+        f_offset: (piece.blocks.start - factors.blocks.start) as u32,
+        c_stride: out.len() as u32,
+        c_offset: (piece.blocks.start - out.start) as u32,
+        levels: tree.levels as u32,
+        skip: 0,
+        ordered: 0,
+        tail,
     }
 }

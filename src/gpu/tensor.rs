@@ -25,6 +25,8 @@ pub struct GpuTensor<T> {
     nnz: usize,
     norm_squared: f64,
     format: MttkrpFormat,
+    /// Whether tasks add to shared rows atomically: then trees have no routes.
+    pub(super) atomic: bool,
     pub(super) trees: Vec<Tree<T>>,
 }
 
@@ -152,17 +154,35 @@ impl Gpu {
     /// # Errors
     /// [`Error::Structure`] for order 1, [`Error::Device`] when memory runs out.
     pub fn tensor<T: DeviceScalar>(&self, coo: &CooTensor<T>) -> Result<GpuTensor<T>> {
+        self.coordinates(coo, false)
+    }
+
+    /// The tensor straight from its coordinates, for MTTKRP by atomic additions: no lists, so a third of the memory and less, and
+    /// the sums are added in whatever order the device runs its tasks: the last bits differ from call to call.
+    ///
+    /// # Errors
+    /// As [`Gpu::tensor`], and [`Error::Unavailable`] for f64 and on a device without atomic addition of 32-bit floats.
+    pub fn tensor_atomic<T: DeviceScalar>(&self, coo: &CooTensor<T>) -> Result<GpuTensor<T>> {
+        if T::DOUBLE || !self.info().atomic_add_f32 {
+            let feature = if T::DOUBLE { "shaderBufferFloat64AtomicAdd" } else { "shaderBufferFloat32AtomicAdd" };
+            let detail = format!("{}: needs {feature}", self.info().name);
+            return Err(Error::Unavailable { what: "MTTKRP by atomic additions", detail });
+        }
+        self.coordinates(coo, true)
+    }
+
+    fn coordinates<T: DeviceScalar>(&self, coo: &CooTensor<T>, atomic: bool) -> Result<GpuTensor<T>> {
         if coo.order() < 2 {
             return Err(Error::structure("COO", "MTTKRP needs a tensor of order 2 or more"));
         }
         let dims = coo.dims().to_vec();
         let most = self.shape::<T>().max_len / coo.order().max(4);
         let mut made = GpuTensor::empty(self, dims.clone(), MttkrpFormat::Coo);
-        (made.nnz, made.norm_squared) = (coo.nnz(), squares(coo.values()));
+        (made.nnz, made.norm_squared, made.atomic) = (coo.nnz(), squares(coo.values()), atomic);
         for start in (0..coo.nnz()).step_by(most.max(1)) {
             let range = start..(start + most).min(coo.nnz());
             let host = HostTree::of_coo(coo, range.clone());
-            made.trees.push(self.tree(&host, &coo.values()[range], &dims, |_| true)?);
+            made.trees.push(self.tree(&host, &coo.values()[range], &dims, |_| !atomic)?);
         }
         Ok(made)
     }
@@ -215,7 +235,7 @@ fn squares<T: DeviceScalar>(values: &[T]) -> f64 {
 
 impl<T: DeviceScalar> GpuTensor<T> {
     fn empty(gpu: &Gpu, dims: Vec<usize>, format: MttkrpFormat) -> Self {
-        Self { gpu: gpu.clone(), dims, nnz: 0, norm_squared: 0.0, format, trees: Vec::new() }
+        Self { gpu: gpu.clone(), dims, nnz: 0, norm_squared: 0.0, format, atomic: false, trees: Vec::new() }
     }
 
     /// Length of each mode.
@@ -246,13 +266,16 @@ impl<T: DeviceScalar> GpuTensor<T> {
         self.format
     }
 
-    /// The algorithm that computes `mode`: `"row"` on coordinates, `"slice"`, `"fiber"`, `"nonzero"` or, for several trees
-    /// with different ones, `"mixed"`.
+    /// The algorithm that computes `mode`: `"row"` or `"atomic"` on coordinates, `"slice"`, `"fiber"`, `"nonzero"` or, for
+    /// several trees with different ones, `"mixed"`.
     ///
     /// # Panics
     /// When there is no such mode, as slice indexing does.
     pub fn algorithm(&self, mode: usize) -> &'static str {
         assert!(mode < self.dims.len(), "mode {mode} of a tensor of order {}", self.dims.len());
+        if self.atomic {
+            return "atomic";
+        }
         let mut names =
             self.trees.iter().filter_map(|tree| tree.routes[mode].as_ref()).map(|route| match route.fibers {
                 _ if self.format == MttkrpFormat::Coo => "row",

@@ -15,6 +15,9 @@ pub const MAX_REGISTERS: u32 = 4;
 /// Lanes of a team at least: SDDMM gives each lane of a quad one of four dot products.
 pub const MIN_TEAM: u32 = 4;
 
+/// Nonzeros of a task of the atomic MTTKRP: runs of one output row are seldom longer, and short ones keep all of a device busy.
+pub const RUN: u32 = 64;
+
 /// The fourth word of a task that owns its row alone; otherwise that word is the task's slot among the partial rows.
 pub const WHOLE: u32 = u32::MAX;
 

@@ -97,6 +97,11 @@ impl TensorDevice {
         match *self {}
     }
 
+    /// A tensor for MTTKRP by atomic additions.
+    pub fn prepare_atomic<T: Scalar>(&self, _: &CooTensor<T>) -> Result<(Absent, f64)> {
+        match *self {}
+    }
+
     /// MTTKRP.
     pub fn mttkrp<T: Scalar>(
         &mut self,

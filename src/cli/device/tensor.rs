@@ -188,6 +188,16 @@ impl TensorDevice {
         })
     }
 
+    /// The tensor for MTTKRP by atomic additions, and the seconds that took.
+    pub fn prepare_atomic<T: DeviceScalar>(&self, x: &CooTensor<T>) -> Result<(Prepared<T>, f64)> {
+        timed(|| match &self.devices {
+            Devices::One(gpu) => Ok(Prepared::One(gpu.tensor_atomic(x)?)),
+            Devices::Both(_) => {
+                Err(Error::Argument { name: "atomics", detail: "on a device alone, not on both".to_owned() })
+            }
+        })
+    }
+
     /// MTTKRP, and the seconds of uploading the factors.
     pub fn mttkrp<T: DeviceScalar>(
         &mut self,

@@ -5,12 +5,12 @@
 //! on placed operands, too, and a control group takes a node's memory away. Prints one line per check and `verdict: ...` at
 //! the end.
 
-use sparsimd::cpu::{NodeCpus, PlacedCsr, PlacedMat, SharedMat};
-use sparsimd::formats::{Csr, Pattern};
-use sparsimd::generate::{uniform_dense, uniform_values};
 use std::ops::Range;
 
+use sparsimd::cpu::{NodeCpus, PlacedCsr, PlacedMat, SharedMat};
 use sparsimd::edge;
+use sparsimd::formats::{Csr, Pattern};
+use sparsimd::generate::{uniform_dense, uniform_values};
 use sparsimd::machine::{
     BPlacement, CpuSet, MemoryMode, MemoryPolicy, NumaPolicy, PageBuffer, RowPlacement, SharedOperand, move_pages,
     page_bytes, page_nodes, page_nodes_at,

@@ -82,6 +82,12 @@ fn matrix_operations() {
         }
     }
     on_device(name, &[&["sddmm", "--edge", "scale"], &random[..], &["--device", "gpu"]].concat());
+    for (path, panels) in [("panel", true), ("direct", false), ("auto", true)] {
+        let dense = ["spmm", "--random", "200x300@0.7", "-n", "48", "--device", "gpu", "--path", path];
+        on_device(name, &dense);
+        let text = String::from_utf8(sparsimd(&[&dense[..], &["--repeat", "1"]].concat()).stdout).unwrap();
+        assert_eq!(text.contains("workgroup memory"), panels, "{text}");
+    }
     if double {
         on_device(name, &[&["spmm", "--dtype", "f64"], &random[..], &["--device", "gpu"]].concat());
     }
@@ -89,6 +95,83 @@ fn matrix_operations() {
     on_device(name, &["spmm", "--random", "9x9@0.5", "-n", "1", "--device", &named]);
     assert!(refused(&["spmm", "--random", "9x9@0.5", "-n", "1", "--device", "gpu:none such"]).contains("none such"));
     assert!(refused(&["spmm", "--random", "9x9@0.5", "-n", "1", "--device", "gpu:99"]).contains("99"));
+}
+
+/// The bench on a device, without the peer, and with one that only answers: a script that stands for the interpreter.
+#[test]
+fn bench_on_a_device() {
+    let Some(device) = device() else { return };
+    let (name, clock, _) = features(&device);
+    let folder = tempfile::tempdir().unwrap();
+    let out = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let run = |args: &[&str], python: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sparsimd"));
+        command.args(["bench", "esimd", "--quick", "--filter", "3k/1k/32/90%", "--device", "gpu"]).args(args);
+        command.env("SPARSIMD_PYTHON", python).output().unwrap()
+    };
+    let results = |folder: &str| -> Value {
+        serde_json::from_slice(&std::fs::read(Path::new(folder).join("results.json")).unwrap()).unwrap()
+    };
+    let plain = out("plain");
+    let done = run(&["--peers", "none", "--device-peak", "1000", "--out", &plain], "");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let plain = results(&plain);
+    assert!(plain["settings"]["device"].as_str().unwrap().contains(name));
+    let cases = plain["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 3);
+    for case in cases {
+        let ours = &case["samples"][0];
+        assert_eq!(
+            (&case["wrong"], &ours["ours"], &case["peak_gflops"]),
+            (&false.into(), &true.into(), &1000.0.into())
+        );
+        assert!(ours["error"].as_f64().unwrap() <= 1.0 && ours["min_s"].as_f64().unwrap() > 0.0);
+        assert!(ours["figures"]["call ms"].as_f64().unwrap() >= 0.9e3 * ours["min_s"].as_f64().unwrap() || !clock);
+        assert!(ours["figures"]["upload ms"].as_f64().unwrap() > 0.0);
+    }
+    assert_eq!(cases[1]["samples"][0]["detail"], "by panels");
+    assert!(plain["summary"].as_array().unwrap().iter().any(|r| r["against"] == "FMA peak"));
+
+    // Nobody there: named and left out.
+    let absent = out("absent");
+    let done = run(&["--out", &absent], "/nonexistent/python3");
+    assert!(done.status.success() && String::from_utf8_lossy(&done.stderr).contains("cuSPARSE"));
+    assert!(results(&absent)["absent"][0].as_str().unwrap().contains("/nonexistent/python3"));
+
+    // One that answers twice and then fails.
+    let script = folder.path().join("python3");
+    let text = r#"#!/bin/sh
+answer='{"min_s": 0.5, "median_s": 0.6, "cold_s": 0.7, "runs": 4}'
+echo '{"detail": "a stand-in"}'
+read request; echo "$answer"
+read request
+folder=$(echo "$request" | sed 's/.*"folder":"\([^"]*\)".*/\1/')
+test -s "$folder/col" && echo "$answer"
+read request; echo '{"failed": "enough"}'
+"#;
+    std::fs::write(&script, text).unwrap();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let answered = out("answered");
+        let done = run(&["--out", &answered], script.to_str().unwrap());
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let got = results(&answered);
+        assert_eq!(got["settings"]["peers"]["cuSPARSE"], "a stand-in");
+        for case in &got["cases"].as_array().unwrap()[..2] {
+            let peer = &case["samples"][1];
+            assert_eq!((&peer["name"], &peer["min_s"], &peer["runs"]), (&"cuSPARSE".into(), &0.5.into(), &4.into()));
+            let rate = case["flops"].as_f64().unwrap() / 0.5e9;
+            assert!((peer["gflops"].as_f64().unwrap() / rate - 1.0).abs() < 1e-9);
+        }
+        assert!(got["cases"][2]["notes"][0].as_str().unwrap().contains("enough"));
+        assert!(got["summary"].as_array().unwrap().iter().any(|r| r["against"] == "cuSPARSE" && r["cases"] == 1));
+    }
+    let refused = |args: &[&str]| refused(&[&["bench"][..], args, &["--out", &out("refused")]].concat());
+    assert!(refused(&["pasta", "--device", "gpu"]).contains("matrices"));
+    assert!(refused(&["esimd", "--device", "gpu", "--peers", "mkl"]).contains("torch"));
+    assert!(refused(&["esimd", "--device", "hetero"]).contains("not on both"));
 }
 
 #[test]

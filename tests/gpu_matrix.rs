@@ -2,11 +2,13 @@
 //! without the validation layer) every test reports so and passes.
 #![cfg(feature = "vulkan")]
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use sparsimd::generate::{random_matrix, uniform_dense, uniform_values};
 use sparsimd::gpu::{DeviceOptions, DeviceScalar, EdgeKind, Gpu};
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
+use sparsimd::plan::Path;
 use sparsimd::{Csr, Error, Mat, Pattern, reference};
 
 mod common;
@@ -92,6 +94,36 @@ fn check_spmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
     }
 }
 
+/// SpMM by panels: new values on the same panels, and rows that must not meet what is infinite in rows of B that they do not use.
+fn check_panels<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
+    let mut ga = gpu.csr(a).unwrap();
+    assert!(ga.prepare_spmm(Path::Panel).unwrap());
+    let mut b: Mat<T> = uniform_dense(a.cols(), n, 3).unwrap();
+    let used: HashSet<u32> = (0..a.rows() / 2).flat_map(|i| a.pattern().row(i)).copied().collect();
+    let mut a = a.clone();
+    for (infinite, alpha, beta) in [(false, 1.0, 0.0), (true, -1.5, 0.75)] {
+        if infinite {
+            let values: Vec<T> = uniform_values(a.nnz(), 99);
+            ga.set_values(&values).unwrap();
+            a = Csr::new(a.pattern().clone(), values).unwrap();
+            // The first half of the rows stays finite.
+            for k in (0..a.cols()).filter(|&k| !used.contains(&(k as u32))) {
+                b.as_mut().into_row(k).fill(T::from_f64(f64::INFINITY));
+            }
+        }
+        let gb = gpu.mat(b.as_ref()).unwrap();
+        let (alpha, beta) = (T::from_f64(alpha), T::from_f64(beta));
+        let mut c: Mat<T> = uniform_dense(a.rows(), n, 4).unwrap();
+        let mut gc = gpu.mat(c.as_ref()).unwrap();
+        let want = reference::spmm(alpha, &a, b.as_ref(), beta, c.as_ref()).unwrap();
+        gpu.spmm(alpha, &ga, &gb, beta, &mut gc).unwrap();
+        gc.download(c.as_mut()).unwrap();
+        let d = want.deviation(c.as_ref()).unwrap();
+        assert!(d.error <= 1.0, "{name} by panels, {}, n = {n}, infinite {infinite}: {d:?}", T::NAME);
+    }
+    assert!(!ga.prepare_spmm(Path::Direct).unwrap());
+}
+
 fn check_sddmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
     let ga = gpu.csr(a).unwrap();
     let c: Mat<T> = uniform_dense(a.rows(), n, 3).unwrap();
@@ -148,6 +180,7 @@ fn every_edge_case<T: DeviceScalar>() {
     for (name, a) in edge_matrices::<T>() {
         for &n in COLUMNS {
             check_spmm(&gpu, name, &a, n);
+            check_panels(&gpu, name, &a, n);
             check_sddmm(&gpu, name, &a, n);
             check_fusedmm(&gpu, name, &a, n, n);
         }
@@ -159,6 +192,33 @@ fn every_edge_case<T: DeviceScalar>() {
 #[test]
 fn edge_cases_f32() {
     every_edge_case::<f32>();
+}
+
+#[test]
+fn panels_are_made_where_they_pay_and_fit() {
+    let Some(gpu) = gpu() else { return };
+    let dense = random_matrix::<f32>(300, 200, 0.7, 1).unwrap();
+    let sparse = random_matrix::<f32>(300, 200, 0.97, 1).unwrap();
+    assert!(gpu.csr(&dense).unwrap().prepare_spmm(Path::Auto).unwrap());
+    assert!(!gpu.csr(&sparse).unwrap().prepare_spmm(Path::Auto).unwrap());
+    // Wide enough for tiles of columns, tall enough for parts of the columns of A.
+    let tall = random_matrix::<f32>(100, 3000, 0.8, 1).unwrap();
+    check_panels(&gpu, "many columns", &tall, 300);
+    // On this device the matrix is cut in chunks: no panels unless they are asked for, then an error; the rows serve.
+    let Some(small) = limited(DeviceOptions { range_limit: Some(40 << 10), ..DeviceOptions::default() }) else {
+        return;
+    };
+    let cut = small.csr(&dense).unwrap();
+    assert!(cut.chunks() > 1 && !cut.prepare_spmm(Path::Auto).unwrap());
+    assert!(matches!(cut.prepare_spmm(Path::Panel), Err(Error::Unavailable { .. })));
+    check_spmm(&small, "in chunks", &dense, 40);
+    // B and C in panels of columns, A whole.
+    let Some(small) = limited(DeviceOptions { range_limit: Some(200 << 10), ..DeviceOptions::default() }) else {
+        return;
+    };
+    check_panels(&small, "operands in panels of columns", &random_matrix::<f32>(100, 400, 0.8, 1).unwrap(), 300);
+    quiet(&gpu);
+    quiet(&small);
 }
 
 #[test]

@@ -9,9 +9,12 @@ use sparsimd::decomp::{CpOptions, CpState};
 use sparsimd::formats::{Csf, CsfKind, CsfSet, FiberCoo};
 use sparsimd::generate::{uniform_dense, uniform_values};
 use sparsimd::gpu::{DeviceOptions, DeviceScalar, Gpu, GpuTensor};
+use sparsimd::io::{Duplicates, read_tensor};
 use sparsimd::ops::Arithmetic;
 use sparsimd::plan::MttkrpFormat;
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatRef, reference};
+
+mod common;
 
 fn gpu() -> Option<Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
@@ -271,34 +274,79 @@ fn prepared_tensors_say_how_they_are_computed() {
     assert!(matches!(gpu.prepare_mttkrp(&x, Some(MttkrpFormat::HiCoo)), Err(Error::Argument { name: "format", .. })));
 }
 
+/// TTM at some ranks and TTV.
+fn check_fibers(gpu: &Gpu, name: &str, x: &CooTensor<f32>, mode: usize, ranks: &[usize]) {
+    let fibers = FiberCoo::new(x.clone(), mode).unwrap();
+    let on_device = gpu.fibers(&fibers).unwrap();
+    for &rank in ranks {
+        let u: Mat<f32> = uniform_dense(x.dims()[mode], rank, 3).unwrap();
+        let gu = gpu.mat(u.as_ref()).unwrap();
+        let mut y = gpu.zeros(fibers.num_fibers(), rank).unwrap();
+        let mut got = Mat::zeros(fibers.num_fibers(), rank).unwrap();
+        gpu.ttm_into(&on_device, &gu, &mut y).unwrap();
+        y.download(got.as_mut()).unwrap();
+        let want = reference::ttm(x, mode, u.as_ref(), fibers.coords()).unwrap();
+        let d = want.deviation(got.as_ref()).unwrap();
+        assert!(d.error <= 1.0, "ttm, {name} {:?}, mode {mode}, rank {rank}: {d:?}", x.dims());
+    }
+    let v: Vec<f32> = uniform_values(x.dims()[mode], 4);
+    let gv = gpu.values(&v).unwrap();
+    let mut y = gpu.values(&vec![f32::NAN; fibers.num_fibers()]).unwrap();
+    let mut got = vec![0.0; fibers.num_fibers()];
+    gpu.ttv_into(&on_device, &gv, &mut y).unwrap();
+    y.download(&mut got).unwrap();
+    let want = reference::ttv(x, mode, &v, fibers.coords()).unwrap();
+    let d = want.deviation(MatRef::new(&got, got.len(), 1, 1).unwrap()).unwrap();
+    assert!(d.error <= 1.0, "ttv, {name} {:?}, mode {mode}: {d:?}", x.dims());
+}
+
 #[test]
 fn ttm_and_ttv() {
     let Some(gpu) = gpu() else { return };
     for x in tensors::<f32>() {
-        for mode in 0..x.order() {
-            let fibers = FiberCoo::new(x.clone(), mode).unwrap();
-            let on_device = gpu.fibers(&fibers).unwrap();
-            for rank in [1, 8, 33] {
-                let u: Mat<f32> = uniform_dense(x.dims()[mode], rank, 3).unwrap();
-                let gu = gpu.mat(u.as_ref()).unwrap();
-                let mut y = gpu.zeros(fibers.num_fibers(), rank).unwrap();
-                let mut got = Mat::zeros(fibers.num_fibers(), rank).unwrap();
-                gpu.ttm_into(&on_device, &gu, &mut y).unwrap();
-                y.download(got.as_mut()).unwrap();
-                let want = reference::ttm(&x, mode, u.as_ref(), fibers.coords()).unwrap();
-                let d = want.deviation(got.as_ref()).unwrap();
-                assert!(d.error <= 1.0, "ttm, {:?}, mode {mode}, rank {rank}: {d:?}", x.dims());
-            }
-            let v: Vec<f32> = uniform_values(x.dims()[mode], 4);
-            let gv = gpu.values(&v).unwrap();
-            let mut y = gpu.values(&vec![f32::NAN; fibers.num_fibers()]).unwrap();
-            let mut got = vec![0.0; fibers.num_fibers()];
-            gpu.ttv_into(&on_device, &gv, &mut y).unwrap();
-            y.download(&mut got).unwrap();
-            let want = reference::ttv(&x, mode, &v, fibers.coords()).unwrap();
-            let d = want.deviation(MatRef::new(&got, got.len(), 1, 1).unwrap()).unwrap();
-            assert!(d.error <= 1.0, "ttv, {:?}, mode {mode}: {d:?}", x.dims());
+        (0..x.order()).for_each(|mode| check_fibers(&gpu, "made", &x, mode, &[1, 8, 33]));
+    }
+    assert_eq!(gpu.validation_messages(), Vec::<String>::new());
+}
+
+/// Every operation and format on the real tensors, at one rank: the naive loops take most of the time.
+#[test]
+fn real_tensors() {
+    const RANK: usize = 17;
+    let (Some(gpu), Some(dir)) = (gpu(), common::data_dir()) else { return };
+    for path in common::tensor_files(&dir) {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let x = read_tensor::<f32>(&path, false, Duplicates::Sum, Default::default()).unwrap();
+        let random = |(m, &d): (usize, &usize)| uniform_dense(d, RANK, m as u64).unwrap();
+        let factors: Vec<Mat<f32>> = x.dims().iter().enumerate().map(random).collect();
+        let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();
+        let on_device = gpu.factors(&views).unwrap();
+        let formats = [MttkrpFormat::Coo, MttkrpFormat::CsfAll, MttkrpFormat::CsfOne, MttkrpFormat::MmCsf];
+        let mut tensors: Vec<_> = formats.map(|f| gpu.prepare_mttkrp(&x, Some(f)).unwrap()).into();
+        if gpu.info().atomic_add_f32 {
+            tensors.push(gpu.tensor_atomic(&x).unwrap());
         }
+        for mode in 0..x.order() {
+            check_fibers(&gpu, &name, &x, mode, &[RANK]);
+            let want = reference::mttkrp(&x, &views, mode).unwrap();
+            let mut out = gpu.zeros(x.dims()[mode], RANK).unwrap();
+            let mut got = Mat::zeros(x.dims()[mode], RANK).unwrap();
+            for tensor in &tensors {
+                gpu.mttkrp(tensor, &on_device, mode, &mut out).unwrap();
+                out.download(got.as_mut()).unwrap();
+                let d = want.deviation(got.as_ref()).unwrap();
+                let (format, algorithm) = (tensor.format().name(), tensor.algorithm(mode));
+                assert!(d.error <= 1.0, "{name}, {format} by {algorithm}, mode {mode}: {d:?}");
+            }
+        }
+        let (gx, mut gz) = (gpu.values(x.values()).unwrap(), gpu.values(x.values()).unwrap());
+        let mut z = vec![0.0; x.nnz()];
+        gpu.tew(&gx, Arithmetic::Mul, &gx, &mut gz).unwrap();
+        gz.download(&mut z).unwrap();
+        assert!(z.iter().zip(x.values()).all(|(&z, &x)| z == x * x), "{name}: tew");
+        gpu.ts(&gx, Arithmetic::Sub, 0.75, &mut gz).unwrap();
+        gz.download(&mut z).unwrap();
+        assert!(z.iter().zip(x.values()).all(|(&z, &x)| z == x - 0.75), "{name}: ts");
     }
     assert_eq!(gpu.validation_messages(), Vec::<String>::new());
 }

@@ -1,13 +1,38 @@
 //! Entry points: they name the buffers and call the bodies, once for each element type.
 
 use sparsimd_gpu_abi::edge::SOFTMAX;
-use sparsimd_gpu_abi::{ElementwiseParams, FusedParams, MttkrpParams, SddmmParams, SpmmParams, WORKGROUP};
-use spirv_std::glam::{UVec3, UVec4};
+use sparsimd_gpu_abi::{
+    ElementwiseParams, FusedParams, MttkrpParams, SddmmParams, SpmmParams, TILE_BYTES, TiledParams, WORKGROUP,
+};
+use spirv_std::glam::{UVec2, UVec3, UVec4};
 use spirv_std::spirv;
 
 use crate::spmm::{Nonzeros, Shape};
 use crate::team::{Place, Subgroup, linear};
-use crate::{elementwise, fusedmm, gather, mttkrp, sddmm, spmm, ttv};
+use crate::tiled::{Memory, Panels, Seat};
+use crate::{elementwise, fusedmm, gather, mttkrp, sddmm, spmm, tiled, ttv};
+
+/// Workgroup memory.
+struct Tile<'a, V, const N: usize>(&'a mut [V; N]);
+
+impl<V: Copy, const N: usize> Memory<V> for Tile<'_, V, N> {
+    #[inline(always)]
+    fn set(&mut self, i: u32, x: V) {
+        use spirv_std::arch::IndexUnchecked;
+        // SAFETY: the host takes as many granules at a time as fit.
+        unsafe { *self.0.index_unchecked_mut(i as usize) = x }
+    }
+    #[inline(always)]
+    fn get(&self, i: u32) -> V {
+        use spirv_std::arch::IndexUnchecked;
+        // SAFETY: as above.
+        unsafe { *self.0.index_unchecked(i as usize) }
+    }
+    #[inline(always)]
+    fn barrier(&self) {
+        spirv_std::arch::workgroup_memory_barrier_with_group_sync();
+    }
+}
 
 macro_rules! entry_points {
     ($t:ident, $v:ident) => {
@@ -35,6 +60,30 @@ macro_rules! entry_points {
             let place = Place::new(linear(workgroup, workgroups), local, team);
             let nonzeros = Nonzeros { idx, idx4, val, val4 };
             spmm::body(Shape { team, registers }, p, place, workgroup.z, tasks, nonzeros, b, c, partial);
+        }
+
+        /// [`tiled::body`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn spmm_tiled(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(local_invocation_index)] local: u32,
+            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
+            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
+            #[spirv(spec_constant(id = 3, default = 1))] parts: u32,
+            #[spirv(push_constant)] p: &TiledParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] rows: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] ptr: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] columns: &[UVec2],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] values: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] b: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] c: &mut [$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] partial: &mut [$v],
+            #[spirv(workgroup)] memory: &mut [$v; TILE_BYTES / size_of::<$v>()],
+        ) {
+            let seat = Seat { group: linear(workgroup, workgroups), local, tile: workgroup.z };
+            let panels = Panels { rows, ptr, columns, values };
+            tiled::body(Shape { team, registers }, parts, p, seat, panels, b, c, partial, &mut Tile(memory));
         }
 
         /// [`spmm::reduce`] on the device.

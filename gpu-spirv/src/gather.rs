@@ -1,11 +1,14 @@
-//! Gather: `out_p = x[order_p]`, the values of A^T from those of A.
+//! Gather: `out_p = x[order_p]`, and 0 where the order has [`NOWHERE`]: the values of A^T, or of A by panels, from those of A.
 
-use crate::block::{at, put};
+use sparsimd_gpu_abi::NOWHERE;
+
+use crate::block::{Element, at, put};
 
 /// One element.
 #[inline(always)]
-pub fn body<E: Copy>(n: u32, i: u32, order: &[u32], x: &[E], out: &mut [E]) {
+pub fn body<E: Element>(n: u32, i: u32, order: &[u32], x: &[E], out: &mut [E]) {
     if i < n {
-        put(out, i, at(x, at(order, i)));
+        let from = at(order, i);
+        put(out, i, if from == NOWHERE { E::ZERO } else { at(x, from) });
     }
 }

@@ -19,4 +19,5 @@ pub mod mttkrp;
 pub mod sddmm;
 pub mod spmm;
 pub mod team;
+pub mod tiled;
 pub mod ttv;

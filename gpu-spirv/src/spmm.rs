@@ -30,6 +30,14 @@ pub struct Shape {
     pub registers: u32,
 }
 
+impl Shape {
+    /// Blocks of a row that a team holds.
+    #[inline(always)]
+    pub fn blocks(self) -> u32 {
+        self.team * self.registers
+    }
+}
+
 /// The nonzeros: column and value of each, also by fours.
 #[derive(Clone, Copy)]
 pub struct Nonzeros<'a, V: Block> {
@@ -184,7 +192,7 @@ pub fn body<V: Block>(
 
 /// C[i][j] = alpha sum + beta C[i][j], the old C read only where it counts.
 #[inline(always)]
-fn store<V: Block>(p: &SpmmParams<V::Element>, c: &mut [V], i: u32, j: u32, sum: V) {
+pub fn store<V: Block>(p: &SpmmParams<V::Element>, c: &mut [V], i: u32, j: u32, sum: V) {
     let place = i * p.c_stride + p.c_offset + j;
     let mut out = sum.scaled(p.alpha);
     if p.read_c != 0 {

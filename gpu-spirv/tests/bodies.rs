@@ -3,12 +3,15 @@
 
 use std::sync::{Barrier, Mutex};
 
-use sparsimd_gpu_abi::{FusedParams, MttkrpParams, SddmmParams, SpmmParams, WHOLE, edge};
+use sparsimd_gpu_abi::{
+    FusedParams, GRANULE, MttkrpParams, NO_ROW, SddmmParams, SpmmParams, TiledParams, WHOLE, WORKGROUP, edge,
+};
 use sparsimd_shaders::block::{Block, Element};
 use sparsimd_shaders::spmm::{Nonzeros, Shape};
 use sparsimd_shaders::team::{Place, Team};
-use sparsimd_shaders::{elementwise, fusedmm, mttkrp, sddmm, spmm, ttv};
-use spirv_std::glam::{DVec4, UVec4, Vec4};
+use sparsimd_shaders::tiled::{Memory, Panels, Seat};
+use sparsimd_shaders::{elementwise, fusedmm, gather, mttkrp, sddmm, spmm, tiled, ttv};
+use spirv_std::glam::{DVec4, UVec2, UVec4, Vec4};
 
 /// Teams of `size` lanes in a subgroup of `lanes`.
 struct Emulation {
@@ -199,6 +202,126 @@ fn spmm_of_every_shape() {
             }
         }
     }
+}
+
+/// Workgroup memory of invocations that are threads.
+struct Shared<'a>(&'a Mutex<Vec<Vec4>>, &'a Barrier);
+
+impl Memory<Vec4> for Shared<'_> {
+    fn set(&mut self, i: u32, x: Vec4) {
+        self.0.lock().unwrap()[i as usize] = x;
+    }
+    fn get(&self, i: u32) -> Vec4 {
+        self.0.lock().unwrap()[i as usize]
+    }
+    fn barrier(&self) {
+        self.1.wait();
+    }
+}
+
+#[test]
+fn tiled_spmm_of_every_shape() {
+    const ROWS: u32 = 6;
+    const COLUMNS: u32 = 70;
+    let granules = COLUMNS.div_ceil(GRANULE);
+    // Row i has column k; every third column is nobody's.
+    let has = |i: u32, k: u32| i < ROWS && k % 3 != 0 && (k * 5 + i * 11) % 7 < 1 + i;
+    let value = |i: u32, k: u32| random(5000 + 97 * i + k) as f32;
+    let (mut ptr, mut columns, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    for panel in 0..2 {
+        for g in 0..granules {
+            ptr.push(columns.len() as u32);
+            let mask = |k: u32| (0..4).map(|r| u32::from(has(4 * panel + r, k)) << (5 + r)).sum::<u32>();
+            let own: Vec<u32> = (g * GRANULE..(g * GRANULE + GRANULE).min(COLUMNS)).filter(|&k| mask(k) != 0).collect();
+            for quad in own.chunks(4) {
+                let packed = |c: usize| quad.get(c).map_or(0, |&k| mask(k) | k % GRANULE);
+                columns.push(UVec2::new(packed(0) | packed(1) << 16, packed(2) | packed(3) << 16));
+                values.extend((0..4).map(|c| {
+                    // What a row has not must not count, whatever stands there.
+                    let x = |r: u32| quad.get(c).filter(|&&k| has(4 * panel + r, k)).map(|&k| value(4 * panel + r, k));
+                    let x = |r: u32| x(r).unwrap_or(f32::NAN);
+                    Vec4::new(x(0), x(1), x(2), x(3))
+                }));
+            }
+        }
+        ptr.push(columns.len() as u32);
+    }
+    let rows = [UVec4::new(2, 0, 1, 3), UVec4::new(5, 4, NO_ROW, NO_ROW)];
+    let place = |row: u32| [2, 0, 1, 3, 5, 4].iter().position(|&r| r == row).unwrap() as u32;
+    for (team, registers, width, parts, span) in
+        [(8, 4, 32, 1, 1), (8, 4, 9, 2, 1), (32, 1, 5, 1, 2), (64, 1, 70, 2, 1), (16, 2, 33, 1, 3)]
+    {
+        let (b, b_rows) = dense(COLUMNS, width, 0, vec4);
+        let p = TiledParams {
+            alpha: 2.0f32,
+            beta: 0.5,
+            panels: 2,
+            width,
+            b_stride: width,
+            b_offset: 0,
+            c_stride: width,
+            c_offset: 0,
+            read_c: 1,
+            tail: 4,
+            granules,
+            span,
+            b_rows: COLUMNS,
+            zero: 0,
+        };
+        let old = vec![Vec4::splat(3.0); (ROWS * width) as usize];
+        let mut out = if parts == 1 { old } else { vec![Vec4::NAN; (8 * parts * width) as usize] };
+        for group in 0..2u32.div_ceil(WORKGROUP / team) * parts {
+            for tile in 0..width.div_ceil(team * registers) {
+                let memory = Mutex::new(vec![Vec4::NAN; (span * GRANULE * team * registers) as usize]);
+                let barrier = Barrier::new(WORKGROUP as usize);
+                let copies: Vec<Vec<Vec4>> = std::thread::scope(|scope| {
+                    let run = |local| {
+                        let (panels, b, p, mut own) = ((&rows, &ptr, &columns, &values), &b, &p, out.clone());
+                        let mut shared = Shared(&memory, &barrier);
+                        scope.spawn(move || {
+                            let (rows, ptr, columns, values) = panels;
+                            let panels = Panels { rows, ptr, columns, values };
+                            let (shape, seat) = (Shape { team, registers }, Seat { group, local, tile });
+                            let (c, partial) =
+                                if parts == 1 { (&mut own[..], &mut [][..]) } else { (&mut [][..], &mut own[..]) };
+                            tiled::body(shape, parts, p, seat, panels, b, c, partial, &mut shared);
+                            own
+                        })
+                    };
+                    let running: Vec<_> = (0..WORKGROUP).map(run).collect();
+                    running.into_iter().map(|r| r.join().unwrap()).collect()
+                });
+                let before = out.clone();
+                let changed = |a: &Vec4, b: &Vec4| a.to_array().map(f32::to_bits) != b.to_array().map(f32::to_bits);
+                for (i, place) in out.iter_mut().enumerate() {
+                    let mut writers = copies.iter().filter(|c| changed(&c[i], &before[i]));
+                    if let Some(writer) = writers.next() {
+                        *place = writer[i];
+                        assert!(writers.next().is_none(), "block {i} was written twice");
+                    }
+                }
+            }
+        }
+        for i in 0..ROWS {
+            for j in 0..4 * width {
+                let list = (0..COLUMNS).filter(|&k| has(place(i), k));
+                let sum: f64 = list.map(|k| f64::from(value(place(i), k)) * b_rows[k as usize][j as usize]).sum();
+                let element = |row: u32| f64::from(out[(row * width + j / 4) as usize][(j % 4) as usize]);
+                let (got, want) = match parts {
+                    1 => (element(i), 2.0 * sum + 1.5),
+                    _ => ((0..parts).map(|s| element(place(i) * parts + s)).sum(), sum),
+                };
+                close(got, want, &format!("teams of {team}, {registers} registers, {parts} parts, row {i}, {j}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn gather_leaves_zeros_where_nothing_comes_from() {
+    let mut out = [9.0f32; 4];
+    (0..5).for_each(|i| gather::body(4, i, &[2, u32::MAX, 0, 2], &[1.0, 2.0, 3.0], &mut out));
+    assert_eq!(out, [3.0, 0.0, 1.0, 3.0]);
 }
 
 #[test]

@@ -273,7 +273,8 @@ impl Common {
         Ok(if report.check.verified == Some(false) { Verdict::Wrong } else { Verdict::Good })
     }
 
-    fn path(&self) -> Path {
+    /// The path asked for.
+    pub fn path(&self) -> Path {
         match self.path {
             PathName::Auto => Path::Auto,
             PathName::Direct => Path::Direct,

@@ -36,6 +36,7 @@ macro_rules! kernels {
 
 kernels! {
     SPMM = "spmm";
+    SPMM_TILED = "spmm_tiled";
     REDUCE_ROWS = "reduce_rows";
     SDDMM = "sddmm";
     FUSEDMM = "fusedmm";
@@ -56,14 +57,29 @@ pub(super) const MTTKRP_ATOMIC: Kernel = Kernel {
 
 const MANIFEST: &str = include_str!("../../gpu-spirv/spv/manifest.json");
 
+/// What specialisation fixes of a kernel; it ignores what it has not.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Special {
+    /// The team.
+    pub(super) team: Team,
+    /// The edge function, or the operator.
+    pub(super) variant: u32,
+    /// Workgroups that share the same rows.
+    pub(super) parts: u32,
+}
+
+impl From<Team> for Special {
+    fn from(team: Team) -> Self {
+        Self { team, variant: 0, parts: 1 }
+    }
+}
+
 /// What makes one pipeline differ from another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     name: &'static str,
     double: bool,
-    lanes: u32,
-    registers: u32,
-    variant: u32,
+    special: Special,
 }
 
 /// The pipelines of one device, made when first asked for.
@@ -85,8 +101,16 @@ impl Kernels {
         team: Team,
         variant: u32,
     ) -> Result<Arc<Pipeline>> {
-        let Team { lanes, registers } = team;
-        let key = Key { name: kernel.name, double: T::DOUBLE, lanes, registers, variant };
+        self.special::<T, P>(kernel, Special { variant, ..Special::from(team) })
+    }
+
+    /// `kernel` on elements of `T`, specialised, with push constants `P`.
+    pub(super) fn special<T: DeviceScalar, P: PushConstants>(
+        &self,
+        kernel: Kernel,
+        special: Special,
+    ) -> Result<Arc<Pipeline>> {
+        let key = Key { name: kernel.name, double: T::DOUBLE, special };
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pipeline) = made.get(&key) {
             return Ok(pipeline.clone());
@@ -97,7 +121,9 @@ impl Kernels {
             return Err(Error::Unavailable { what: "the operation on this element type", detail });
         };
         let module = Module::new(&self.manifest, file, bytes)?;
-        let constants = [(spec::TEAM, lanes), (spec::REGISTERS, registers), (spec::VARIANT, variant)];
+        let Special { team: Team { lanes, registers }, variant, parts } = special;
+        let constants =
+            [(spec::TEAM, lanes), (spec::REGISTERS, registers), (spec::VARIANT, variant), (spec::PARTS, parts)];
         let pipeline = Arc::new(Pipeline::new(&self.device, &module, size_of::<P>(), &constants)?);
         made.insert(key, pipeline.clone());
         Ok(pipeline)

@@ -22,6 +22,7 @@ mod sparse;
 mod spmm;
 mod streamed;
 mod tensor;
+mod tiled;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

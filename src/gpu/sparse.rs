@@ -7,6 +7,7 @@ use sparsimd_gpu_host::Buffer;
 
 use super::kernels::{GATHER, groups};
 use super::operands::GpuValues;
+use super::tiled::GpuPanels;
 use super::{DeviceScalar, Gpu};
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
@@ -23,11 +24,13 @@ pub struct GpuCsr<T> {
     pub(super) pattern: GpuPattern,
     pub(super) values: GpuValues<T>,
     /// Changes with the values.
-    version: u64,
+    pub(super) version: u64,
     /// Made by the first operation with A^T.
     transposed: Mutex<Option<Transposed<T>>>,
     /// Edge values of FusedMM on operands too large to fuse.
     pub(super) edges: Mutex<Option<GpuValues<T>>>,
+    /// The nonzeros by panels, once [`GpuCsr::prepare_spmm`] has made them.
+    pub(super) panels: Mutex<Option<GpuPanels<T>>>,
 }
 
 /// The pattern's part.
@@ -138,6 +141,7 @@ impl Gpu {
             version: 0,
             transposed: Mutex::default(),
             edges: Mutex::default(),
+            panels: Mutex::default(),
         })
     }
 }

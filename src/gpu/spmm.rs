@@ -1,5 +1,7 @@
 //! SpMM on the device.
 
+use std::sync::PoisonError;
+
 use sparsimd_gpu_abi::{SpmmParams, WORKGROUP};
 
 use super::kernels::{REDUCE_ROWS, SPMM, groups};
@@ -11,7 +13,8 @@ use crate::error::{Error, Result};
 impl Gpu {
     /// C = alpha A B + beta C. As in BLAS, `c` is not read when `beta` is 0.
     ///
-    /// `a` is m x k, `b` k x n, `c` m x n.
+    /// `a` is m x k, `b` k x n, `c` m x n. By rows, or by panels once [`GpuCsr::prepare_spmm`] has made them: the two may differ
+    /// in the order of the sums, each gives the same bits every time.
     ///
     /// # Errors
     /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails.
@@ -26,7 +29,15 @@ impl Gpu {
         self.check_own("spmm", "A", &a.gpu)?;
         b.expect(self, "spmm", "B", a.cols(), b.cols())?;
         c.expect(self, "spmm", "C", a.rows(), b.cols())?;
-        self.product(alpha, &a.pattern, &a.values, b, beta, c)
+        let mut slot = a.panels.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(panels) = slot.as_mut() else {
+            return self.product(alpha, &a.pattern, &a.values, b, beta, c);
+        };
+        if panels.version != Some(a.version) {
+            a.refresh_panels(panels)?;
+            panels.version = Some(a.version);
+        }
+        self.product_by_panels(alpha, panels, b, beta, c)
     }
 
     /// C = alpha A^T B + beta C. As in BLAS, `c` is not read when `beta` is 0.

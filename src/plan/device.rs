@@ -23,7 +23,7 @@ impl DeviceShape {
 }
 
 /// The register block of an operation on rows of so many blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Team {
     /// Lanes that share a row: a power of two.
     pub lanes: u32,

@@ -3,6 +3,7 @@
 //! Pure functions: no device, no values, and but for the statistics of a large pattern no threads. A [`Plan`] is data and explains itself in one line (`Display`).
 
 mod device;
+mod device_panels;
 mod matrix;
 mod mttkrp;
 mod occupancy;
@@ -14,6 +15,7 @@ mod tiles;
 mod tree;
 
 pub use device::{DeviceShape, DeviceTasks, RowChunk, Team, device_mttkrp_format};
+pub use device_panels::{DevicePanels, Tiling, device_panels_pay};
 pub use matrix::{Op, Path, Plan, PlanOptions};
 pub use mttkrp::{ModePlan, MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, MttkrpRequest};
 pub use occupancy::{MAX_THREADS_PER_ROW, threads_per_row};

@@ -18,6 +18,18 @@ pub const MIN_TEAM: u32 = 4;
 /// Nonzeros of a task of the atomic MTTKRP: runs of one output row are seldom longer, and short ones keep all of a device busy.
 pub const RUN: u32 = 64;
 
+/// Columns of A that the panels of the tiled SpMM take together: their numbers within a granule have five bits.
+pub const GRANULE: u32 = 32;
+
+/// Bytes of workgroup memory of the tiled SpMM: what every Vulkan device has.
+pub const TILE_BYTES: usize = 16 << 10;
+
+/// A row of a panel that there is none of.
+pub const NO_ROW: u32 = u32::MAX;
+
+/// An element of a gather that comes from nowhere and is 0.
+pub const NOWHERE: u32 = u32::MAX;
+
 /// The fourth word of a task that owns its row alone; otherwise that word is the task's slot among the partial rows.
 pub const WHOLE: u32 = u32::MAX;
 
@@ -29,6 +41,9 @@ pub mod spec {
     pub const REGISTERS: u32 = 1;
     /// Which edge function (`edge::*`), or which operator.
     pub const VARIANT: u32 = 2;
+    /// Workgroups that share the rows of a panel, each with its part of their columns: NT of the ESIMD paper, for the tiled SpMM.
+    /// (The other kernels find their parts in the list of tasks.)
+    pub const PARTS: u32 = 3;
 }
 
 /// Values of [`spec::VARIANT`] where it chooses the edge function of FusedMM.
@@ -122,6 +137,40 @@ params! {
         read_c,
         /// Elements that count in the last block of `width`: 1 to 4. The others are stored as zeros.
         tail,
+    }
+}
+
+params! {
+    /// Push constants of `spmm_tiled`.
+    TiledParams {
+        /// Factor of the product.
+        alpha,
+        /// Factor of the old C.
+        beta,
+        /// Number of panels.
+        panels,
+        /// Blocks of a row to compute.
+        width,
+        /// Blocks from one row of B to the next.
+        b_stride,
+        /// First block of a row of B.
+        b_offset,
+        /// Blocks from one row of C to the next.
+        c_stride,
+        /// First block of a row of C.
+        c_offset,
+        /// 0: C is not read.
+        read_c,
+        /// Elements that count in the last block of `width`: 1 to 4. The others are stored as zeros.
+        tail,
+        /// Granules of a panel.
+        granules,
+        /// Granules whose rows of B are in workgroup memory at a time.
+        span,
+        /// Rows of B.
+        b_rows,
+        /// Not used.
+        zero,
     }
 }
 

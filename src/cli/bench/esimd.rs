@@ -116,6 +116,10 @@ impl Suite for Esimd {
 /// All three operations of one case under the machine's ceilings, as the paper's Figures 18 and 19: the paper's case, or the
 /// largest that was run.
 fn roofline(bench: &Bench, results: &Results, folder: &Path) -> Result<Option<Section>> {
+    if bench.device.is_some() {
+        // The ceilings are the processor's.
+        return Ok(None);
+    }
     let timed = || results.cases.iter().filter(|case| case.ours().is_some());
     let largest = timed().max_by(|a, b| a.flops.total_cmp(&b.flops));
     let Some(chosen) = timed().find(|case| case.input == "8k/8k/128/70%").or(largest) else { return Ok(None) };

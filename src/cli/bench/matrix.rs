@@ -70,10 +70,14 @@ impl Task<'_> {
             n,
             flops: work.flops,
             bytes: work.bytes,
-            peak_gflops: sparsimd::machine::fma_peak::<f32>(&bench.cpu),
             ..Case::default()
         };
         let rows = SampledRows::new(a, n, bench.verify_work)?;
+        if let Some(device) = &bench.device {
+            device.case(self, &rows, &mut case)?;
+            return Ok(case);
+        }
+        case.peak_gflops = sparsimd::machine::fma_peak::<f32>(&bench.cpu);
         match kernel {
             Kernel::Sddmm => self.sddmm(&rows, &mut case)?,
             Kernel::Spmm => self.spmm(&rows, &mut case)?,
@@ -82,7 +86,8 @@ impl Task<'_> {
         Ok(case)
     }
 
-    fn dense(&self, rows: usize, seed: u64) -> Result<Mat<f32>> {
+    /// A dense operand.
+    pub fn dense(&self, rows: usize, seed: u64) -> Result<Mat<f32>> {
         let n = self.n;
         self.bench.cpu.install(|| generate::uniform_dense(rows, n, seed))
     }
@@ -311,12 +316,12 @@ impl<'a, 'c> Contenders<'a, 'c> {
 }
 
 /// Some rows of a matrix, evenly spread and all of them if that is not too much work: what results are verified on.
-struct SampledRows {
-    rows: Vec<usize>,
+pub struct SampledRows {
+    pub rows: Vec<usize>,
     /// Their nonzeros in the whole matrix.
     nonzeros: Vec<Range<usize>>,
     /// These rows alone.
-    a: Csr<f32>,
+    pub a: Csr<f32>,
 }
 
 impl SampledRows {
@@ -340,7 +345,7 @@ impl SampledRows {
     }
 
     /// Of values in CSR order those of these rows.
-    fn values(&self, values: &[f32]) -> Vec<f32> {
+    pub fn values(&self, values: &[f32]) -> Vec<f32> {
         self.nonzeros.iter().flat_map(|range| &values[range.clone()]).copied().collect()
     }
 
@@ -351,13 +356,13 @@ impl SampledRows {
     }
 
     /// How far these rows of `got` are from `expected`.
-    fn deviation(&self, cpu: &Cpu, expected: &Expected, got: &Mat<f32>) -> Result<Deviation> {
+    pub fn deviation(&self, cpu: &Cpu, expected: &Expected, got: &Mat<f32>) -> Result<Deviation> {
         let gathered = self.gather(got.as_ref())?;
         cpu.install(|| expected.deviation(gathered.as_ref()))
     }
 
     /// These rows of `m`.
-    fn gather(&self, m: MatRef<'_, f32>) -> Result<Mat<f32>> {
+    pub fn gather(&self, m: MatRef<'_, f32>) -> Result<Mat<f32>> {
         let mut gathered = Mat::zeros(self.rows.len(), m.cols())?;
         for (at, &i) in self.rows.iter().enumerate() {
             gathered.as_mut().into_row(at).copy_from_slice(m.row(i));

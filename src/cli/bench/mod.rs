@@ -3,6 +3,8 @@
 //! A suite is a list of jobs; a job makes one case of results. Files are written after every job, and a job whose case is in
 //! the folder's results.json already is not run again.
 
+#[cfg_attr(not(feature = "vulkan"), path = "no_device.rs")]
+mod device;
 mod esimd;
 mod files;
 mod matrix;
@@ -16,6 +18,8 @@ mod results;
 mod summary;
 mod sycl;
 mod tensors;
+#[cfg(feature = "vulkan")]
+mod torch;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,7 +29,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sparsimd::{Cpu, Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::device::DeviceName;
 use super::{Verdict, interrupt, output};
+use device::Target;
 use files::Files;
 use peers::{PeerName, Peers};
 use race::Race;
@@ -60,6 +66,13 @@ pub struct Args {
     /// Folder of the files that dlmc and graphs take [default: the one that SPARSIMD_DATA names], mmcsf and sycl may take
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Where our operations run: cpu, or gpu[:INDEX|:NAME] (a Vulkan device; suites of matrices only): then times are of kernels,
+    /// and the one peer is cuSPARSE through PyTorch, in the python3 of the path or of SPARSIMD_PYTHON
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceName,
+    /// Rate of f32 multiply-adds of the device, for the shares of it: no device tells
+    #[arg(long, value_name = "GFLOPS")]
+    device_peak: Option<f64>,
     /// Fewer and shorter cases: under a minute on two cores
     #[arg(long)]
     quick: bool,
@@ -115,6 +128,8 @@ struct Job {
 /// What every case needs.
 struct Bench {
     cpu: Cpu,
+    /// Where ours run, if not on the processor.
+    device: Option<Target>,
     peers: Peers,
     race: Race,
     verify_work: usize,
@@ -148,17 +163,33 @@ pub fn run(args: &Args) -> Result<Verdict> {
     writable(&args.out)?;
     // The tensor suites compare formats: there is no peer of theirs to load.
     let matrices = matches!(args.suite, SuiteName::Esimd | SuiteName::Dlmc | SuiteName::Graphs);
-    let names = if matrices { args.peers.clone().unwrap_or_else(default_peers) } else { vec![PeerName::None] };
-    peers::choose_settings(&names, cpu.threads())?;
-    let peers = Peers::load(&names, cpu.threads());
+    let on_device = args.device != DeviceName::Cpu;
+    if on_device && !matrices {
+        let detail = "a device has the suites of matrices alone: esimd, dlmc, graphs".to_owned();
+        return Err(Error::Argument { name: "device", detail });
+    }
+    let names = match &args.peers {
+        _ if !matrices => vec![PeerName::None],
+        Some(names) => names.clone(),
+        None if on_device => vec![PeerName::Torch],
+        None => default_peers(),
+    };
+    let form = usize::from(args.quick);
+    let device = Target::open(&args.device, &names, args.device_peak, BUDGET[form])?;
+    let peers = match &device {
+        Some(device) => Peers { details: device.details(), absent: device.absent.clone(), ..Peers::default() },
+        None => {
+            peers::choose_settings(&names, cpu.threads())?;
+            Peers::load(&names, cpu.threads())
+        }
+    };
     for absent in &peers.absent {
         output::note(&format!("not compared with {absent}"));
     }
-    let settings = settings(args, &cpu, &peers);
+    let settings = settings(args, &cpu, device.as_ref(), &peers);
     let mut results = Results::open(&args.out, settings, peers.absent.clone())?;
     results.planned = wanted.len();
-    let form = usize::from(args.quick);
-    let bench = Bench { race: Race::new(&cpu, BUDGET[form]), verify_work: VERIFY[form], peers, cpu };
+    let bench = Bench { race: Race::new(&cpu, BUDGET[form]), verify_work: VERIFY[form], device, peers, cpu };
     let left: Vec<usize> = wanted.into_iter().filter(|&job| !results.has(&jobs[job].id)).collect();
     let stopped = run_jobs(&bench, suite.as_mut(), &jobs, &left, &mut results, &args.out)?;
     results.write(&args.out)?;
@@ -226,7 +257,7 @@ fn writable(folder: &Path) -> Result<()> {
     tempfile::tempfile_in(folder).map(drop).map_err(fail)
 }
 
-fn settings(args: &Args, cpu: &Cpu, peers: &Peers) -> Settings {
+fn settings(args: &Args, cpu: &Cpu, device: Option<&Target>, peers: &Peers) -> Settings {
     let program = std::env::current_exe().and_then(std::fs::read).unwrap_or_default();
     Settings {
         suite: args.suite.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default(),
@@ -235,6 +266,7 @@ fn settings(args: &Args, cpu: &Cpu, peers: &Peers) -> Settings {
         threads: cpu.threads(),
         simd: cpu.arch().name().to_owned(),
         processor: cpu.machine().processor().to_owned(),
+        device: device.map(Target::name),
         program: format!("{} ({:016x})", env!("CARGO_PKG_VERSION"), xxh3_64(&program)),
         peers: peers.details.clone(),
     }

@@ -35,6 +35,8 @@ pub enum PeerName {
     Faer,
     /// The crate gemm: dense products (feature rust-peers)
     Gemm,
+    /// cuSPARSE through PyTorch, with --device gpu alone
+    Torch,
 }
 
 impl PeerName {
@@ -201,6 +203,7 @@ impl Peers {
     fn add(&mut self, name: PeerName, threads: usize) -> Result<(), String> {
         match name {
             PeerName::None => {}
+            PeerName::Torch => return Err("only with --device gpu".to_owned()),
             PeerName::Mkl => {
                 let mkl = Mkl::load(threads).map_err(|e| e.to_string())?;
                 self.details.insert("MKL".to_owned(), mkl.blas().detail().to_owned());

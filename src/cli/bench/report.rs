@@ -79,7 +79,11 @@ pub fn table(title: &str, results: &Results) -> Section {
                 case.nnz.to_string(),
                 sample.name.clone(),
                 format!("{:.1}", sample.gflops),
-                format!("{:.1} %", 100.0 * sample.gflops / case.peak_gflops),
+                if case.peak_gflops > 0.0 {
+                    format!("{:.1} %", 100.0 * sample.gflops / case.peak_gflops)
+                } else {
+                    String::new()
+                },
                 ms(sample.min_s),
                 ms(sample.median_s),
                 ms(sample.cold_s),
@@ -129,6 +133,7 @@ pub fn write(folder: &Path, results: &Results, sections: &[Section]) -> Result<P
         format!("{}, {} thread(s), {}, {}", settings.processor, settings.threads, settings.simd, settings.dtype),
         format!("sparsimd {}", settings.program),
     ];
+    facts.extend(settings.device.iter().map(|device| format!("on {device}: times of kernels, by the device's clock")));
     facts.extend(settings.peers.iter().map(|(name, detail)| format!("{name}: {detail}")));
     facts.extend(results.absent.iter().map(|absent| format!("not compared with {absent}")));
     facts.push(format!("{} of {} cases", results.cases.len(), results.planned.max(results.cases.len())));

@@ -28,7 +28,7 @@ pub struct Sample {
     pub min_s: f64,
     /// The median run.
     pub median_s: f64,
-    /// A run after all caches were filled with something else: the median of a few.
+    /// A run after all caches were filled with something else: the median of a few. (On a device all times are of kernels.)
     pub cold_s: f64,
     /// Timed runs, without the cold ones.
     pub runs: usize,
@@ -60,7 +60,7 @@ pub struct Case {
     pub flops: f64,
     /// Bytes that the operation asks memory for, by the model.
     pub bytes: f64,
-    /// The rate of multiply-adds of the same threads, measured just before.
+    /// The rate of multiply-adds of the same threads, measured just before; on a device the one that was given, or 0.
     pub peak_gflops: f64,
     /// Who was right, and how fast.
     pub samples: Vec<Sample>,
@@ -97,6 +97,9 @@ pub struct Settings {
     pub simd: String,
     /// The processor.
     pub processor: String,
+    /// The device on which we ran, if not on the processor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// This program: its version and a hash of its file.
     pub program: String,
     /// Every peer: its name, version and path taken.
@@ -217,7 +220,7 @@ impl Results {
                     s.runs,
                     s.gflops,
                     case.peak_gflops,
-                    s.gflops / case.peak_gflops,
+                    optional((case.peak_gflops > 0.0).then(|| s.gflops / case.peak_gflops)),
                     optional(s.error)
                 );
                 for name in &figures {

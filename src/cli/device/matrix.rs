@@ -1,5 +1,7 @@
 //! The matrix operations on a Vulkan device, alone or beside the processor.
 
+use std::cell::Cell;
+
 use sparsimd::edge::{self, Edge};
 use sparsimd::gpu::{self, DeviceEdge, DeviceScalar, Gpu};
 use sparsimd::hetero::{Hetero, HeteroCsr};
@@ -114,10 +116,12 @@ pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Mea
     let b = args.operand::<T>(cpu, a.cols(), 1)?;
     let mut c = Mat::zeros(a.rows(), args.n)?;
     let (one, zero) = (T::ONE, T::ZERO);
-    let timed = job.run(
+    let by_panels = Cell::new(false);
+    let mut timed = job.run(
         &mut c,
         |gpu| {
             let (a, b, mut c) = (gpu.csr(a)?, gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), args.n)?);
+            by_panels.set(a.prepare_spmm(args.path())?);
             gpu.spmm(one, &a, &b, zero, &mut c)?;
             Ok((a, b, c))
         },
@@ -126,6 +130,9 @@ pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Mea
         |gpu, c| gpu.spmm_streamed(one, a, b.as_ref(), zero, c.as_mut()),
         |both, a, c| both.spmm(one, a, b.as_ref(), zero, c.as_mut()),
     )?;
+    if by_panels.get() {
+        timed.plan.push_str("; panels of four rows, B in workgroup memory");
+    }
     let check = Check::when(args.verify, || {
         reference::spmm(T::ONE, a, b.as_ref(), T::ZERO, c.as_ref())?.deviation(c.as_ref())
     })?;

@@ -1,0 +1,260 @@
+//! How a matrix so dense that its rows share columns is laid out for the tiled SpMM of a Vulkan device.
+//!
+//! Four rows of similar length are a panel. A panel lists each column that any of its rows has once, with the four values beside
+//! each other, and which of the rows have it. Lists are cut at every [`GRANULE`] columns of A, so that workgroups can take the
+//! rows of B by granules.
+
+use super::{DeviceShape, Team, threads_per_row};
+
+/// Columns of A in a granule. The kernels' number, which this module must not depend on.
+pub const GRANULE: usize = 32;
+/// Rows of a panel.
+pub const PANEL: usize = 4;
+/// Stands for a row or a nonzero that there is none of.
+pub const NONE: u32 = u32::MAX;
+
+/// Share of the places of A that must be nonzeros for panels to pay. Counted, not measured: at 90 % zeros a panel uses a row of B
+/// 1.16 times a load, from memory of certain speed, and a row kernel once, from whichever cache has it; below 8 % even
+/// the padding of the lists costs more than the sharing saves.
+const DENSE: f64 = 0.08;
+/// Rows below which a workgroup's panels are too few for its loads of B to pay.
+const LEAST_ROWS: usize = 64;
+/// Invocations of a workgroup. As [`GRANULE`].
+const WORKGROUP: usize = 128;
+
+/// The nonzeros by panels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DevicePanels {
+    /// The rows of each panel, [`NONE`] where the last one has fewer.
+    pub rows: Vec<[u32; PANEL]>,
+    /// First quad of each granule of each panel, and the end of each panel's last: granules + 1 of each panel.
+    pub ptr: Vec<u32>,
+    /// Quads of columns, 16 bits each: five of the column within its granule, then one for each row that has it. Quads that a
+    /// granule does not fill end with columns that no row has.
+    pub columns: Vec<[u32; 2]>,
+    /// For each value beside a column which nonzero it is, or [`NONE`].
+    pub order: Vec<u32>,
+    /// Granules of a panel.
+    pub granules: usize,
+}
+
+/// How the tiled SpMM is launched for one number of columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiling {
+    /// The lanes that own a panel, and their blocks.
+    pub team: Team,
+    /// Granules whose rows of B are in workgroup memory at a time.
+    pub span: usize,
+    /// Workgroups that share the columns of the same panels.
+    pub parts: usize,
+    /// Workgroups in all, for each tile of the columns of B.
+    pub groups: usize,
+}
+
+/// Whether panels pay for a matrix of so many rows, columns and nonzeros.
+pub fn device_panels_pay(rows: usize, cols: usize, nnz: usize) -> bool {
+    rows >= LEAST_ROWS && cols >= GRANULE && nnz as f64 >= DENSE * rows as f64 * cols as f64
+}
+
+impl DevicePanels {
+    /// The panels of a pattern, or `None` where an array would have more than `max_len` elements.
+    pub fn new(row_ptr: &[usize], col_idx: &[u32], cols: usize, max_len: usize) -> Option<Self> {
+        let rows = row_ptr.len() - 1;
+        let granules = cols.div_ceil(GRANULE);
+        let panels = rows.div_ceil(PANEL);
+        if col_idx.len() > max_len || panels.checked_mul(granules + 1)? > max_len || 4 * panels > max_len {
+            return None;
+        }
+        let mut by_length: Vec<u32> = (0..rows as u32).collect();
+        by_length.sort_by_key(|&i| std::cmp::Reverse(row_ptr[i as usize + 1] - row_ptr[i as usize]));
+        let mut made = Self {
+            rows: Vec::with_capacity(panels),
+            ptr: Vec::with_capacity(panels * (granules + 1)),
+            columns: Vec::new(),
+            order: Vec::new(),
+            granules,
+        };
+        // Of one panel: (column, row of the panel, nonzero).
+        let mut entries: Vec<(u32, u8, u32)> = Vec::new();
+        for group in by_length.chunks(PANEL) {
+            let mut own = [NONE; PANEL];
+            own[..group.len()].copy_from_slice(group);
+            made.rows.push(own);
+            entries.clear();
+            for (r, &i) in group.iter().enumerate() {
+                let range = row_ptr[i as usize]..row_ptr[i as usize + 1];
+                entries.extend(range.map(|p| (col_idx[p], r as u8, p as u32)));
+            }
+            entries.sort_unstable();
+            let mut rest = &entries[..];
+            for granule in 0..granules {
+                made.ptr.push(made.columns.len() as u32);
+                let n = rest.partition_point(|&(k, ..)| (k as usize) < (granule + 1) * GRANULE);
+                made.granule(&rest[..n]);
+                rest = &rest[n..];
+            }
+            made.ptr.push(made.columns.len() as u32);
+            if made.order.len() > max_len {
+                return None;
+            }
+        }
+        Some(made)
+    }
+
+    /// Appends the quads of one granule of one panel.
+    fn granule(&mut self, entries: &[(u32, u8, u32)]) {
+        let mut last: Option<(u32, u32)> = None;
+        let mut count = 0;
+        for &(k, r, p) in entries {
+            let bit = GRANULE as u32 * (1 << r);
+            // A row that has the same column again needs an entry of its own.
+            let fits = last.is_some_and(|(column, mask)| column == k && mask & bit == 0);
+            if !fits {
+                if count % 4 == 0 {
+                    self.columns.push([0; 2]);
+                    self.order.extend([NONE; 4 * PANEL]);
+                }
+                last = Some((k, 0));
+                count += 1;
+            }
+            let mask = last.map_or(0, |(_, mask)| mask) | bit;
+            last = Some((k, mask));
+            let at = (count - 1) % 4;
+            let quad = self.columns.len() - 1;
+            let shift = 16 * (at % 2);
+            let half = &mut self.columns[quad][at / 2];
+            *half = *half & !(0xffff << shift) | (mask | (k % GRANULE as u32)) << shift;
+            self.order[(4 * quad + at) * PANEL + usize::from(r)] = p;
+        }
+    }
+
+    /// Nonzeros for each column listed, padding counted: how often a row of B serves once it is in registers.
+    pub fn sharing(&self) -> f64 {
+        let nonzeros = self.order.iter().filter(|&&p| p != NONE).count();
+        nonzeros as f64 / (4 * self.columns.len()).max(1) as f64
+    }
+
+    /// How to launch a product with rows of `blocks` blocks, of which workgroup memory holds `memory`.
+    ///
+    /// Few lanes with many registers reuse B most; as long as that leaves the device half empty, panels are spread over more
+    /// lanes, and then their columns over more workgroups, NT of the occupancy formula with the workgroups that are resident.
+    pub fn tiling(panels: usize, granules: usize, blocks: usize, memory: usize, shape: DeviceShape) -> Tiling {
+        // Rows of a tile take at least one granule of B, and at most 32 lanes of one register or 8 of four.
+        let most = (memory / GRANULE).max(4);
+        let width = blocks.next_power_of_two().clamp(4, most.min(WORKGROUP));
+        let mut registers = (width / 4).clamp(1, 4);
+        let tiles = blocks.div_ceil(width).max(1);
+        let resident = (shape.resident * shape.subgroup / WORKGROUP).max(1);
+        let groups_of = |registers: usize| panels.div_ceil(WORKGROUP / (width / registers)).max(1);
+        while registers > 1 && groups_of(registers) * tiles * 2 < resident {
+            registers /= 2;
+        }
+        let groups = groups_of(registers);
+        let span = (memory / width / GRANULE).max(1);
+        // A part has a few spans at least: its partial rows must be less than what it reads.
+        let most_parts = (granules / span / 4).max(1);
+        let parts = threads_per_row(groups * tiles, resident).min(1 << most_parts.ilog2());
+        let team = Team { lanes: (width / registers) as u32, registers: registers as u32 };
+        Tiling { team, span, parts, groups: groups * parts }
+    }
+
+    /// (row, first partial row, parts, 0) of every row of panels of `rows`: what is added when `parts` workgroups share a panel.
+    pub fn cut(rows: &[[u32; PANEL]], parts: usize) -> Vec<[u32; 4]> {
+        let rows = rows.iter().flatten().enumerate().filter(|&(_, &row)| row != NONE);
+        rows.map(|(slot, &row)| [row, (slot * parts) as u32, parts as u32, 0]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads the panels back: (row, column, nonzero) of each value.
+    fn places(panels: &DevicePanels) -> Vec<(u32, u32, u32)> {
+        let mut found = Vec::new();
+        for (panel, rows) in panels.rows.iter().enumerate() {
+            for granule in 0..panels.granules {
+                let at = panel * (panels.granules + 1) + granule;
+                for quad in panels.ptr[at]..panels.ptr[at + 1] {
+                    for c in 0..4 {
+                        let half = panels.columns[quad as usize][c / 2] >> (16 * (c % 2)) & 0xffff;
+                        for (r, &row) in rows.iter().enumerate() {
+                            let p = panels.order[(4 * quad as usize + c) * PANEL + r];
+                            assert_eq!(half >> (5 + r) & 1 == 1, p != NONE);
+                            if p != NONE {
+                                found.push((row, (granule * GRANULE) as u32 + half % 32, p));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn panels_hold_every_nonzero_once() {
+        // Rows of very different lengths, unsorted, one with the same column thrice.
+        let lists: [&[u32]; 6] = [&[40, 3, 69], &[], &[5, 5, 5, 6], &[69, 68, 3], &[31, 32, 33, 0], &[3]];
+        let mut row_ptr = vec![0];
+        let mut col_idx = Vec::new();
+        for list in lists {
+            col_idx.extend_from_slice(list);
+            row_ptr.push(col_idx.len());
+        }
+        let panels = DevicePanels::new(&row_ptr, &col_idx, 70, 1 << 20).unwrap();
+        assert_eq!((panels.rows.len(), panels.granules), (2, 3));
+        assert_eq!(panels.rows[1][2..], [NONE; 2]);
+        let mut found = places(&panels);
+        found.sort_unstable_by_key(|&(.., p)| p);
+        let all = lists.iter().enumerate().flat_map(|(i, list)| list.iter().map(move |&k| (i as u32, k)));
+        let want: Vec<_> = all.enumerate().map(|(p, (i, k))| (i, k, p as u32)).collect();
+        assert_eq!(found, want);
+        let cut = DevicePanels::cut(&panels.rows, 2);
+        assert_eq!(cut.len(), 6);
+        assert!(
+            cut.iter().enumerate().all(|(i, &[row, first, n, _])| {
+                n == 2 && first as usize == 2 * i && row == panels.rows[i / 4][i % 4]
+            })
+        );
+        assert_eq!(DevicePanels::new(&row_ptr, &col_idx, 70, 10), None);
+        let none = DevicePanels::new(&[0], &[], 0, 1 << 20).unwrap();
+        assert!(none.rows.is_empty() && none.sharing() == 0.0);
+    }
+
+    #[test]
+    fn equal_rows_share_every_column() {
+        let row_ptr: Vec<usize> = (0..=8).map(|i| 64 * i).collect();
+        let col_idx: Vec<u32> = (0..8).flat_map(|_| 0..64).collect();
+        let panels = DevicePanels::new(&row_ptr, &col_idx, 64, 1 << 20).unwrap();
+        assert_eq!(panels.sharing(), 4.0);
+    }
+
+    #[test]
+    fn tilings_fit_memory_and_fill_the_device() {
+        let h200 = DeviceShape { subgroup: 32, resident: 132 * 64, max_len: 1 << 30 };
+        for rows in [4usize, 1024, 3072, 8192, 32768] {
+            for blocks in [1, 3, 8, 32, 65, 256] {
+                for memory in [1024, 512] {
+                    let granules = 256;
+                    let t = DevicePanels::tiling(rows.div_ceil(4), granules, blocks, memory, h200);
+                    let width = t.team.blocks();
+                    assert!(t.span * GRANULE * width <= memory, "{t:?}");
+                    assert!(
+                        t.team.lanes.is_power_of_two() && t.team.lanes <= 128 && [1, 2, 4].contains(&t.team.registers)
+                    );
+                    assert!(t.parts <= 16 && t.parts.is_power_of_two());
+                    let per_group = WORKGROUP / t.team.lanes as usize;
+                    assert!(t.groups / t.parts * per_group >= rows.div_ceil(4));
+                }
+            }
+        }
+        // The paper's shapes: many rows keep eight lanes of four registers, few are spread.
+        let of = |rows: usize| DevicePanels::tiling(rows / 4, rows / 32, 32, 1024, h200);
+        assert_eq!(of(1 << 17).team, Team { lanes: 8, registers: 4 });
+        assert_eq!(of(1024).team, Team { lanes: 32, registers: 1 });
+        assert!(of(1024).parts > 1);
+        assert!(device_panels_pay(4096, 4096, 4096 * 410) && !device_panels_pay(4096, 4096, 4096 * 200));
+        assert!(!device_panels_pay(16, 4096, 16 * 4096));
+    }
+}

@@ -47,6 +47,7 @@ macro_rules! entry_points {
             #[spirv(local_invocation_index)] local: u32,
             #[spirv(spec_constant(id = 0, default = 8))] team: u32,
             #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
+            #[spirv(spec_constant(id = 4, default = 4))] step: u32,
             #[spirv(push_constant)] p: &SpmmParams<$t>,
             #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] idx: &[u32],
@@ -59,7 +60,7 @@ macro_rules! entry_points {
         ) {
             let place = Place::new(linear(workgroup, workgroups), local, team);
             let nonzeros = Nonzeros { idx, idx4, val, val4 };
-            spmm::body(Shape { team, registers }, p, place, workgroup.z, tasks, nonzeros, b, c, partial);
+            spmm::body(Shape { team, registers, step }, p, place, workgroup.z, tasks, nonzeros, b, c, partial);
         }
 
         /// [`tiled::body`] on the device.
@@ -83,7 +84,7 @@ macro_rules! entry_points {
         ) {
             let seat = Seat { group: linear(workgroup, workgroups), local, tile: workgroup.z };
             let panels = Panels { rows, ptr, columns, values };
-            tiled::body(Shape { team, registers }, parts, p, seat, panels, b, c, partial, &mut Tile(memory));
+            tiled::body(Shape { team, registers, step: 4 }, parts, p, seat, panels, b, c, partial, &mut Tile(memory));
         }
 
         /// [`spmm::reduce`] on the device.
@@ -123,7 +124,7 @@ macro_rules! entry_points {
         ) {
             let lanes = Subgroup::new(invocation, team);
             let task = lanes.task(linear(workgroup, workgroups) * subgroups + subgroup, subgroups);
-            sddmm::body(Shape { team, registers }, p, task, lanes, tasks, idx4, val, c, b, out);
+            sddmm::body(Shape { team, registers, step: 4 }, p, task, lanes, tasks, idx4, val, c, b, out);
         }
 
         /// [`fusedmm::body`] on the device.
@@ -150,7 +151,7 @@ macro_rules! entry_points {
         ) {
             let lanes = Subgroup::new(invocation, team);
             let task = lanes.task(linear(workgroup, workgroups) * subgroups + subgroup, subgroups);
-            let shape = Shape { team, registers };
+            let shape = Shape { team, registers, step: 4 };
             fusedmm::body(shape, variant, p, task, lanes, tasks, idx4, val, c, b, d, e, partial, stats);
         }
 
@@ -197,6 +198,7 @@ macro_rules! entry_points {
             #[spirv(local_invocation_index)] local: u32,
             #[spirv(spec_constant(id = 0, default = 8))] team: u32,
             #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
+            #[spirv(spec_constant(id = 4, default = 4))] step: u32,
             #[spirv(push_constant)] p: &MttkrpParams<$t>,
             #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] order: &[u32],
@@ -211,7 +213,7 @@ macro_rules! entry_points {
             #[spirv(storage_buffer, descriptor_set = 0, binding = 10)] partial: &mut [$v],
         ) {
             let place = Place::new(linear(workgroup, workgroups), local, team);
-            let shape = Shape { team, registers };
+            let shape = Shape { team, registers, step };
             let nonzeros = Nonzeros { idx, idx4, val, val4 };
             mttkrp::fibers(shape, p, place, workgroup.z, tasks, order, ptr, table, nonzeros, factors, out, partial);
         }
@@ -235,7 +237,7 @@ macro_rules! entry_points {
             #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] partial: &mut [$v],
         ) {
             let place = Place::new(linear(workgroup, workgroups), local, team);
-            let shape = Shape { team, registers };
+            let shape = Shape { team, registers, step: 4 };
             mttkrp::nonzeros(shape, p, place, workgroup.z, tasks, order, fiber_of, table, val, factors, out, partial);
         }
 
@@ -316,7 +318,7 @@ pub mod atomic {
     ) {
         let place = Place::new(linear(workgroup, workgroups), local, team);
         let mut out = Shared(out);
-        mttkrp::atomic(Shape { team, registers }, p, place, workgroup.z, table, val, factors, &mut out);
+        mttkrp::atomic(Shape { team, registers, step: 4 }, p, place, workgroup.z, table, val, factors, &mut out);
     }
 }
 

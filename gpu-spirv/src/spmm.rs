@@ -11,7 +11,7 @@
 //! A load that is the same for the whole team is one wavefront of the load unit, so four indices and four values cost half a
 //! wavefront per nonzero beside the four of B's row (32 lanes x 16 bytes); handing them round by subgroup shuffles
 //! would cost two. The loop therefore needs no subgroup operation. The indices of the next four nonzeros are loaded before
-//! the current four are used. The algorithm is that of the ESIMD paper (one output row in registers) with the row swizzle
+//! the current four are used; a lane of few registers takes eight at a time instead (specialisation). The algorithm is that of the ESIMD paper (one output row in registers) with the row swizzle
 //! and long-row splitting of Sputnik (Gale et al., 2020), both prepared by the host as a list of tasks.
 
 use sparsimd_gpu_abi::{SpmmParams, WHOLE};
@@ -28,6 +28,8 @@ pub struct Shape {
     pub team: u32,
     /// Blocks of a lane.
     pub registers: u32,
+    /// Nonzeros whose rows of B are loaded before the first is used, in [`accumulate`]: 4 or 8.
+    pub step: u32,
 }
 
 impl Shape {
@@ -94,6 +96,26 @@ pub fn accumulate<V: Block>(
     while p < end && p & 3 != 0 {
         add_one(shape, nonzeros, b, b_stride, &at_block, p, &mut acc);
         p += 1;
+    }
+    if shape.step == 8 {
+        while p + 8 <= end {
+            let (rows, v) = (at(nonzeros.idx4, p / 4) * b_stride, at(nonzeros.val4, p / 4));
+            let (rows2, v2) = (at(nonzeros.idx4, p / 4 + 1) * b_stride, at(nonzeros.val4, p / 4 + 1));
+            each_register!(shape.registers, |R| {
+                let b0 = at(b, rows.x + at_block[R]);
+                let b1 = at(b, rows.y + at_block[R]);
+                let b2 = at(b, rows.z + at_block[R]);
+                let b3 = at(b, rows.w + at_block[R]);
+                let b4 = at(b, rows2.x + at_block[R]);
+                let b5 = at(b, rows2.y + at_block[R]);
+                let b6 = at(b, rows2.z + at_block[R]);
+                let b7 = at(b, rows2.w + at_block[R]);
+                acc[R] = acc[R].add_scaled(v.x(), b0).add_scaled(v.y(), b1).add_scaled(v.z(), b2).add_scaled(v.w(), b3);
+                acc[R] = acc[R].add_scaled(v2.x(), b4).add_scaled(v2.y(), b5);
+                acc[R] = acc[R].add_scaled(v2.z(), b6).add_scaled(v2.w(), b7);
+            });
+            p += 8;
+        }
     }
     if p + 4 <= end {
         let mut k = at(nonzeros.idx4, p / 4);

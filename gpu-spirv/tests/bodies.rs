@@ -150,9 +150,9 @@ fn spmm_of_every_shape() {
     let val: Vec<f32> = m.val.iter().map(|&v| v as f32).collect();
     let val4: Vec<Vec4> = val.chunks_exact(4).map(Vec4::from_slice).collect();
     let idx4 = by_fours(&m.idx);
-    for (lanes, team, registers, width) in SHAPES {
+    for ((lanes, team, registers, width), step) in SHAPES.into_iter().zip([4, 8, 8, 4, 8]) {
         let (b, rows) = dense(COLUMNS, width, 0, vec4);
-        let shape = Shape { team, registers };
+        let shape = Shape { team, registers, step };
         let p = SpmmParams {
             alpha: 2.0f32,
             beta: 0.5,
@@ -281,7 +281,7 @@ fn tiled_spmm_of_every_shape() {
                         scope.spawn(move || {
                             let (rows, ptr, columns, values) = panels;
                             let panels = Panels { rows, ptr, columns, values };
-                            let (shape, seat) = (Shape { team, registers }, Seat { group, local, tile });
+                            let (shape, seat) = (Shape { team, registers, step: 4 }, Seat { group, local, tile });
                             let (c, partial) =
                                 if parts == 1 { (&mut own[..], &mut [][..]) } else { (&mut [][..], &mut own[..]) };
                             tiled::body(shape, parts, p, seat, panels, b, c, partial, &mut shared);
@@ -351,7 +351,7 @@ fn sddmm_of_every_shape() {
                 &blank,
                 |x| x.is_nan(),
                 |number, lane, own| {
-                    let shape = Shape { team, registers };
+                    let shape = Shape { team, registers, step: 4 };
                     sddmm::body(shape, &p, first + number, lane, &m.tasks, &idx4, &val, &c, &b, own);
                 },
             );
@@ -395,7 +395,7 @@ fn fusedmm_of_every_edge_in_f64() {
                     &blank,
                     |x| x.is_nan(),
                     |number, lane, own| {
-                        let shape = Shape { team, registers };
+                        let shape = Shape { team, registers, step: 4 };
                         let (task, tasks, val) = (first + number, &m.tasks, &m.val);
                         fusedmm::body(
                             shape,
@@ -493,7 +493,7 @@ fn mttkrp_by_fibers_and_by_nonzeros_agree_with_the_sum() {
         tail: 4,
     };
     let nonzeros = Nonzeros { idx: &leaf, idx4: &leaf4, val: &val, val4: &val4 };
-    let shape = Shape { team: 4, registers: 2 };
+    let shape = Shape { team: 4, registers: 2, step: 8 };
     // (output rows, tasks, level skipped, items through a list, list)
     let slices = vec![UVec4::new(0, 0, 2, WHOLE), UVec4::new(1, 2, 3, WHOLE)];
     let by_fiber = vec![UVec4::new(1, 0, 2, WHOLE), UVec4::new(2, 2, 3, WHOLE)];

@@ -122,8 +122,13 @@ impl Kernels {
         };
         let module = Module::new(&self.manifest, file, bytes)?;
         let Special { team: Team { lanes, registers }, variant, parts } = special;
-        let constants =
-            [(spec::TEAM, lanes), (spec::REGISTERS, registers), (spec::VARIANT, variant), (spec::PARTS, parts)];
+        let constants = [
+            (spec::TEAM, lanes),
+            (spec::REGISTERS, registers),
+            (spec::VARIANT, variant),
+            (spec::PARTS, parts),
+            (spec::STEP, special.team.step()),
+        ];
         let pipeline = Arc::new(Pipeline::new(&self.device, &module, size_of::<P>(), &constants)?);
         made.insert(key, pipeline.clone());
         Ok(pipeline)

@@ -40,6 +40,12 @@ impl Team {
         Self { lanes: lanes as u32, registers: registers as u32 }
     }
 
+    /// Nonzeros whose rows of B a lane loads before it uses the first, VLC of the ESIMD paper: four, or eight where four would keep no
+    /// more than four loads of a lane in flight.
+    pub fn step(self) -> u32 {
+        if self.registers == 1 { 8 } else { 4 }
+    }
+
     /// Blocks of a row that the team holds at once.
     pub fn blocks(self) -> usize {
         (self.lanes * self.registers) as usize

@@ -44,6 +44,9 @@ pub mod spec {
     /// Workgroups that share the rows of a panel, each with its part of their columns: NT of the ESIMD paper, for the tiled SpMM.
     /// (The other kernels find their parts in the list of tasks.)
     pub const PARTS: u32 = 3;
+    /// Nonzeros whose rows are in flight at a time, 4 or 8: VLC of the ESIMD paper, for the sums of rows of SpMM and of MTTKRP's
+    /// fibers.
+    pub const STEP: u32 = 4;
 }
 
 /// Values of [`spec::VARIANT`] where it chooses the edge function of FusedMM.

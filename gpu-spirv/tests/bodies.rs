@@ -225,7 +225,7 @@ fn tiled_spmm_of_every_shape() {
     const COLUMNS: u32 = 70;
     let granules = COLUMNS.div_ceil(GRANULE);
     // Row i has column k; every third column is nobody's.
-    let has = |i: u32, k: u32| i < ROWS && k % 3 != 0 && (k * 5 + i * 11) % 7 < 1 + i;
+    let has = |i: u32, k: u32| i < ROWS && !k.is_multiple_of(3) && (k * 5 + i * 11) % 7 < 1 + i;
     let value = |i: u32, k: u32| random(5000 + 97 * i + k) as f32;
     let (mut ptr, mut columns, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for panel in 0..2 {
@@ -234,7 +234,7 @@ fn tiled_spmm_of_every_shape() {
             let mask = |k: u32| (0..4).map(|r| u32::from(has(4 * panel + r, k)) << (5 + r)).sum::<u32>();
             let own: Vec<u32> = (g * GRANULE..(g * GRANULE + GRANULE).min(COLUMNS)).filter(|&k| mask(k) != 0).collect();
             for quad in own.chunks(4) {
-                let packed = |c: usize| quad.get(c).map_or(0, |&k| mask(k) | k % GRANULE);
+                let packed = |c: usize| quad.get(c).map_or(0, |&k| mask(k) | (k % GRANULE));
                 columns.push(UVec2::new(packed(0) | packed(1) << 16, packed(2) | packed(3) << 16));
                 values.extend((0..4).map(|c| {
                     // What a row has not must not count, whatever stands there.

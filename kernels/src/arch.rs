@@ -3,14 +3,18 @@
 use pulp::{Simd, WithSimd};
 
 /// Dispatches `$task`, whose type is `$f32` or `$f64` by its element type, to code that is compiled in this crate: a
-/// generic dispatch would be compiled again in every crate that uses it, for every instruction set.
+/// generic dispatch would be compiled again in every crate that uses it, for every instruction set. The last argument,
+/// if there is one, is what to do with the task instead: where it first becomes one of several types.
 macro_rules! dispatch_compiled {
-    ($arch:expr, $task:expr, $f32:ty, $f64:ty) => {{
-        fn for_f32(arch: $crate::Arch, task: $f32) {
-            arch.dispatch(task);
+    ($arch:expr, $task:expr, $f32:ty, $f64:ty) => {
+        $crate::arch::dispatch_compiled!($arch, $task, $f32, $f64, |arch, task| arch.dispatch(task))
+    };
+    ($arch:expr, $task:expr, $f32:ty, $f64:ty, |$a:ident, $t:ident| $run:expr) => {{
+        fn for_f32($a: $crate::Arch, $t: $f32) {
+            $run;
         }
-        fn for_f64(arch: $crate::Arch, task: $f64) {
-            arch.dispatch(task);
+        fn for_f64($a: $crate::Arch, $t: $f64) {
+            $run;
         }
         let task = $task;
         if T::NAME == <f32 as $crate::Scalar>::NAME {

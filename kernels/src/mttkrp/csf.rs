@@ -14,9 +14,8 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::{
-    MAX_ORDER, Operands, Panel, accumulate, add_to, compiled_once, load, panels, prefetch_panel, scale_by, zeros,
-};
+use super::{MAX_ORDER, Operands, Panel, accumulate, add_to, load, panels, prefetch_panel, scale_by, zeros};
+use crate::arch::dispatch_compiled;
 use crate::{Arch, Scalar};
 
 /// A tensor in compressed sparse fibers, and the part of it that one task computes.
@@ -36,31 +35,21 @@ pub struct CsfView<'a, T> {
     pub fibers: (usize, usize),
 }
 
+#[derive(Clone, Copy)]
 struct Walk<'a, T> {
     view: CsfView<'a, T>,
     operands: Operands<'a, T>,
 }
 
-compiled_once!(
-    /// Adds the contributions of the task's fibers to the rows of the output that they name.
-    ///
-    /// # Safety
-    /// `operands.stride` is a whole number of registers of `arch`. The view is a valid CSF tensor (pointers ascend from 0
-    /// to the number of nodes of the next level, one coordinate per node, one value per leaf) whose coordinates are rows
-    /// of their factors; the fibers are in range; nobody else uses the output rows that they name.
-    mttkrp_csf,
-    dispatch,
-    CsfView,
-    csf_f32,
-    csf_f64
-);
-
+/// Adds the contributions of the task's fibers to the rows of the output that they name.
+///
 /// # Safety
-/// As [`mttkrp_csf`].
-#[inline(always)]
-unsafe fn dispatch<T: Scalar>(arch: Arch, view: CsfView<'_, T>, operands: Operands<'_, T>) {
+/// `operands.stride` is a whole number of registers of `arch`. The view is a valid CSF tensor (pointers ascend from 0
+/// to the number of nodes of the next level, one coordinate per node, one value per leaf) whose coordinates are rows
+/// of their factors; the fibers are in range; nobody else uses the output rows that they name.
+pub unsafe fn mttkrp_csf<T: Scalar>(arch: Arch, view: CsfView<'_, T>, operands: Operands<'_, T>) {
     if view.fibers.0 < view.fibers.1 {
-        arch.dispatch(Walk { view, operands });
+        dispatch_compiled!(arch, Walk { view, operands }, Walk<'_, f32>, Walk<'_, f64>);
     }
 }
 

@@ -9,7 +9,8 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::{MAX_ORDER, Operands, Panel, add_to, compiled_once, panels, prefetch_panel, zeros};
+use super::{MAX_ORDER, Operands, Panel, add_to, panels, prefetch_panel, zeros};
+use crate::arch::dispatch_compiled;
 use crate::{Arch, Scalar};
 
 /// Some nonzeros as one coordinate array per mode.
@@ -26,33 +27,34 @@ pub struct EntriesView<'a, T> {
     pub by_rows: bool,
 }
 
+/// INPUTS 0 stands for a number known at run time only.
+#[derive(Clone, Copy)]
 struct Entries<'a, T, const INPUTS: usize> {
     view: EntriesView<'a, T>,
     operands: Operands<'a, T>,
 }
 
-compiled_once!(
-    /// Adds `x * prod_{m != mode} factor_m[i_m]` to row `i_mode` of the output for every nonzero.
-    ///
-    /// # Safety
-    /// `operands.stride` is a whole number of registers of `arch`. The coordinate arrays are as long as the values, one
-    /// per mode (2 to 8); every coordinate is a row of its factor, or of the output, and nobody else uses those output
-    /// rows.
-    mttkrp_entries,
-    dispatch,
-    EntriesView,
-    entries_f32,
-    entries_f64
-);
-
+/// Adds `x * prod_{m != mode} factor_m[i_m]` to row `i_mode` of the output for every nonzero.
+///
 /// # Safety
-/// As [`mttkrp_entries`].
-#[inline(always)]
-unsafe fn dispatch<T: Scalar>(arch: Arch, view: EntriesView<'_, T>, operands: Operands<'_, T>) {
-    match view.coords.len() {
-        3 => arch.dispatch(Entries::<T, 2> { view, operands }),
-        4 => arch.dispatch(Entries::<T, 3> { view, operands }),
-        _ => arch.dispatch(Entries::<T, 0> { view, operands }),
+/// `operands.stride` is a whole number of registers of `arch`. The coordinate arrays are as long as the values, one
+/// per mode (2 to 8); every coordinate is a row of its factor, or of the output, and nobody else uses those output
+/// rows.
+pub unsafe fn mttkrp_entries<T: Scalar>(arch: Arch, view: EntriesView<'_, T>, operands: Operands<'_, T>) {
+    let task = Entries::<T, 0> { view, operands };
+    dispatch_compiled!(arch, task, Entries<'_, f32, 0>, Entries<'_, f64, 0>, |arch, task| task.dispatch(arch));
+}
+
+impl<T: Scalar> Entries<'_, T, 0> {
+    /// To the code for the task's number of input modes.
+    #[inline(always)]
+    fn dispatch(self, arch: Arch) {
+        let Self { view, operands } = self;
+        match view.coords.len() {
+            3 => arch.dispatch(Entries::<T, 2> { view, operands }),
+            4 => arch.dispatch(Entries::<T, 3> { view, operands }),
+            _ => arch.dispatch(self),
+        }
     }
 }
 
@@ -71,7 +73,6 @@ impl<T: Scalar, const INPUTS: usize> Panel<T> for Entries<'_, T, INPUTS> {
     unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize) {
         let Self { view, operands } = self;
         let order = view.coords.len();
-        // INPUTS 0 stands for a number known at run time only.
         let inputs = if INPUTS == 0 { order - 1 } else { INPUTS };
         let stride = operands.stride;
         let lanes = T::lanes::<S>();

@@ -35,40 +35,6 @@ pub struct Operands<'a, T> {
     pub ahead: usize,
 }
 
-/// `$public`, generic for the callers, over `$f32` and `$f64`, which are compiled here and once: instances of the generic
-/// function would be compiled anew in every crate that names it, for minutes.
-macro_rules! compiled_once {
-    ($(#[$doc:meta])* $public:ident, $generic:ident, $view:ident, $f32:ident, $f64:ident) => {
-        $(#[$doc])*
-        pub unsafe fn $public<T: Scalar>(arch: Arch, view: $view<'_, T>, operands: Operands<'_, T>) {
-            use core::any::TypeId;
-            use core::mem::transmute_copy;
-            // SAFETY: the caller's promise; `T` is the type that it is cast to, as the comparison just showed (and as
-            // only two types are a `Scalar`).
-            unsafe {
-                if TypeId::of::<T>() == TypeId::of::<f32>() {
-                    $f32(arch, transmute_copy(&view), transmute_copy(&operands));
-                } else {
-                    $f64(arch, transmute_copy(&view), transmute_copy(&operands));
-                }
-            }
-        }
-
-        #[inline(never)]
-        unsafe fn $f32(arch: Arch, view: $view<'_, f32>, operands: Operands<'_, f32>) {
-            // SAFETY: the caller's promise.
-            unsafe { $generic(arch, view, operands) }
-        }
-
-        #[inline(never)]
-        unsafe fn $f64(arch: Arch, view: $view<'_, f64>, operands: Operands<'_, f64>) {
-            // SAFETY: the caller's promise.
-            unsafe { $generic(arch, view, operands) }
-        }
-    };
-}
-use compiled_once;
-
 /// A traversal that computes `G` registers of columns from `column` on.
 trait Panel<T: Scalar> {
     /// # Safety

@@ -15,7 +15,8 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::{MAX_ORDER, Operands, Panel, accumulate, add_to, compiled_once, load, panels, prefetch_panel, zeros};
+use super::{MAX_ORDER, Operands, Panel, accumulate, add_to, load, panels, prefetch_panel, zeros};
+use crate::arch::dispatch_compiled;
 use crate::{Arch, Scalar};
 
 /// The farthest prefetch, in nonzeros.
@@ -101,6 +102,13 @@ pub struct TiledView<'a, T> {
     pub values: &'a [T],
 }
 
+/// A task as it comes, before its offsets and numbers of modes have become types.
+#[derive(Clone, Copy)]
+struct Task<'a, T> {
+    view: TiledView<'a, T>,
+    operands: Operands<'a, T>,
+}
+
 struct Tiled<'a, T, I, const SHARED: usize, const FREE: usize> {
     view: TiledView<'a, T>,
     shared_offsets: *const I,
@@ -108,41 +116,40 @@ struct Tiled<'a, T, I, const SHARED: usize, const FREE: usize> {
     operands: Operands<'a, T>,
 }
 
-compiled_once!(
-    /// Adds the contributions of the task's tiles to the rows of the output that their runs name.
-    ///
-    /// # Safety
-    /// `operands.stride` is a whole number of registers of `arch` and `operands.ahead` at most [`TILED_MOST_AHEAD`]. Runs,
-    /// chunks and nonzeros are as many as the tiles and runs say, every corner plus offset is a row of its factor; every
-    /// run's row is one of the output's that nobody else uses.
-    mttkrp_tiled,
-    dispatch,
-    TiledView,
-    tiled_f32,
-    tiled_f64
-);
-
+/// Adds the contributions of the task's tiles to the rows of the output that their runs name.
+///
 /// # Safety
-/// As [`mttkrp_tiled`].
-#[inline(always)]
-unsafe fn dispatch<T: Scalar>(arch: Arch, view: TiledView<'_, T>, operands: Operands<'_, T>) {
-    match view.offsets {
-        OffsetsView::Short { shared, free } => {
-            let offsets = (shared.as_ptr(), free.as_ptr());
-            match (view.shared, view.inputs.len() - view.shared) {
-                (0, 1) => Tiled::<T, u16, 0, 1>::run(arch, view, offsets, operands),
-                (0, 2) => Tiled::<T, u16, 0, 2>::run(arch, view, offsets, operands),
-                (1, 1) => Tiled::<T, u16, 1, 1>::run(arch, view, offsets, operands),
-                (0, 3) => Tiled::<T, u16, 0, 3>::run(arch, view, offsets, operands),
-                (1, 2) => Tiled::<T, u16, 1, 2>::run(arch, view, offsets, operands),
-                (2, 1) => Tiled::<T, u16, 2, 1>::run(arch, view, offsets, operands),
-                // FREE 0 stands for numbers known at run time only.
-                _ => Tiled::<T, u16, 0, 0>::run(arch, view, offsets, operands),
+/// `operands.stride` is a whole number of registers of `arch` and `operands.ahead` at most [`TILED_MOST_AHEAD`]. Runs,
+/// chunks and nonzeros are as many as the tiles and runs say, every corner plus offset is a row of its factor; every
+/// run's row is one of the output's that nobody else uses.
+pub unsafe fn mttkrp_tiled<T: Scalar>(arch: Arch, view: TiledView<'_, T>, operands: Operands<'_, T>) {
+    let task = Task { view, operands };
+    dispatch_compiled!(arch, task, Task<'_, f32>, Task<'_, f64>, |arch, task| task.dispatch(arch));
+}
+
+impl<T: Scalar> Task<'_, T> {
+    /// To the code for the task's offsets and numbers of shared and free modes.
+    #[inline(always)]
+    fn dispatch(self, arch: Arch) {
+        let Self { view, operands } = self;
+        match view.offsets {
+            OffsetsView::Short { shared, free } => {
+                let offsets = (shared.as_ptr(), free.as_ptr());
+                match (view.shared, view.inputs.len() - view.shared) {
+                    (0, 1) => Tiled::<T, u16, 0, 1>::run(arch, view, offsets, operands),
+                    (0, 2) => Tiled::<T, u16, 0, 2>::run(arch, view, offsets, operands),
+                    (1, 1) => Tiled::<T, u16, 1, 1>::run(arch, view, offsets, operands),
+                    (0, 3) => Tiled::<T, u16, 0, 3>::run(arch, view, offsets, operands),
+                    (1, 2) => Tiled::<T, u16, 1, 2>::run(arch, view, offsets, operands),
+                    (2, 1) => Tiled::<T, u16, 2, 1>::run(arch, view, offsets, operands),
+                    // FREE 0 stands for numbers known at run time only.
+                    _ => Tiled::<T, u16, 0, 0>::run(arch, view, offsets, operands),
+                }
             }
-        }
-        // Tiles as long as these mean rows from L3 or beyond, which hide what the loops over the modes cost.
-        OffsetsView::Long { shared, free } => {
-            Tiled::<T, u32, 0, 0>::run(arch, view, (shared.as_ptr(), free.as_ptr()), operands);
+            // Tiles as long as these mean rows from L3 or beyond, which hide what the loops over the modes cost.
+            OffsetsView::Long { shared, free } => {
+                Tiled::<T, u32, 0, 0>::run(arch, view, (shared.as_ptr(), free.as_ptr()), operands);
+            }
         }
     }
 }

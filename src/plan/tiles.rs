@@ -4,14 +4,20 @@
 //! rows are in L1, 1.35 ns from L2 and about 2 ns from L3, and a row of the output that is left and entered again costs
 //! some 10 nonzeros' time when it does so every 2-4 nonzeros. So tiles should fit L2, but not at the price of runs shorter
 //! than about 8 nonzeros; beyond that, prefetching from L3 is the better half.
+//!
+//! What bounds order 4 on power-law tensors is the way from L2 to L1: whole rows in random order take 0.17 ns a cache line
+//! and thread from L1, 0.29 from L2 and 0.5 from L3, and three rows a nonzero are 12 lines at f64, R = 32. So the extent of
+//! tiles matters little there, as most accesses go to rows that stay in L2 anyway.
 
 use super::mttkrp::MttkrpRequest;
 use super::tensor::TensorStats;
 use crate::machine::Machine;
 
-/// The shortest mean run that a tile may leave; and where three or more rows of more than two cache lines are read for each
-/// nonzero, which at 8 leaves tiles of twice L2 (measured at order 4, f64, R = 32: 5 to 10 % gained in three modes of four).
-const MIN_RUN: (usize, usize) = (8, 4);
+/// The shortest mean run that a tile may leave.
+const MIN_RUN: usize = 8;
+/// Tenths of L2 that the factor rows of a tile may take; and where three or more rows are read for each nonzero, whose
+/// tiles have more sides and so leave shorter runs (measured at order 4, f32, R = 32: 4 % gained).
+const L2_TENTHS: (usize, usize) = (8, 12);
 /// Mean nonzeros of a fiber from which sharing its factor row pays.
 pub(super) const MIN_FIBER: f64 = 1.6;
 /// Whether a row is shared whatever the length of fibers: from order 4 on, with rows of two cache lines at most. With three
@@ -48,8 +54,7 @@ impl Tiles {
         inputs: &[usize],
         rows: usize,
     ) -> Self {
-        let wide = inputs.len() >= 3 && row_bytes(request) > TWO_LINES;
-        let min_run = if wide { MIN_RUN.1 } else { MIN_RUN.0 };
+        let tenths = if inputs.len() >= 3 { L2_TENTHS.1 } else { L2_TENTHS.0 };
         // Halve the longest tile side until the rows fit L2, or runs would become short.
         let mut extent: Vec<usize> = inputs.iter().map(|&m| stats.dims[m].max(1)).collect();
         let run = |extent: &[usize]| {
@@ -58,11 +63,11 @@ impl Tiles {
         };
         let side = |n: usize, extent: &[usize]| factor_bytes(stats, request, inputs[n], extent[n]);
         let bytes = |extent: &[usize]| (0..inputs.len()).map(|n| side(n, extent)).sum::<usize>();
-        while bytes(&extent) > machine.l2_bytes() * 8 / 10 {
+        while bytes(&extent) > machine.l2_bytes() * tenths / 10 {
             let longest = (0..inputs.len()).max_by_key(|&n| side(n, &extent)).expect("order 2 or more has inputs");
             let mut halved = extent.clone();
             halved[longest] = extent[longest].div_ceil(2);
-            if run(&halved) < min_run || halved[longest] == extent[longest] {
+            if run(&halved) < MIN_RUN || halved[longest] == extent[longest] {
                 break;
             }
             extent = halved;
@@ -70,7 +75,7 @@ impl Tiles {
         // Offsets of 2 bytes, where that costs few more tiles.
         let mut capped = extent.clone();
         capped.iter_mut().for_each(|e| *e = (*e).min(1 << 16));
-        if run(&capped) >= min_run / 2 {
+        if run(&capped) >= MIN_RUN / 2 {
             extent = capped;
         }
         Self { bytes: bytes(&extent), run: run(&extent), extent }

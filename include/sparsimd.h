@@ -144,6 +144,8 @@ enum sparsimd_tensor_format
   SPARSIMD_TENSOR_FORMAT_ALTO = 8,
   // Tiles, a copy for each mode.
   SPARSIMD_TENSOR_FORMAT_TILED = 9,
+  // Tiled partial products that several modes share.
+  SPARSIMD_TENSOR_FORMAT_TREE = 10,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

@@ -204,9 +204,9 @@ fn mttkrp_and_cp_als() {
     unsafe {
         good(sparsimd_cpu_create(1, &mut cpu));
         good(sparsimd_tensor_create_f32(2, dims.as_ptr(), 2, lists.as_ptr(), values.as_ptr(), &mut tensor));
-        refused(sparsimd_mttkrp_create(cpu, tensor, 2, 10, &mut prepared), Status::Argument, "tensor_format");
+        refused(sparsimd_mttkrp_create(cpu, tensor, 2, 11, &mut prepared), Status::Argument, "tensor_format");
         assert!(prepared.is_null());
-        for format in 0..10 {
+        for format in 0..11 {
             good(sparsimd_mttkrp_create(cpu, tensor, 2, format, &mut prepared));
             let mut run = || {
                 let (f, s) = (factors.as_ptr(), strides.as_ptr());

@@ -45,6 +45,8 @@ pub enum TensorFormat {
     Alto = 8,
     /// Tiles, a copy for each mode.
     Tiled = 9,
+    /// Tiled partial products that several modes share.
+    Tree = 10,
 }
 
 /// A tensor as it was given, as it is prepared, and what sparsimd_mttkrp_text() lends.
@@ -96,6 +98,7 @@ pub unsafe extern "C" fn sparsimd_mttkrp_create(
             7 => Some(MttkrpFormat::HiCoo),
             8 => Some(MttkrpFormat::Linear),
             9 => Some(MttkrpFormat::Tiled),
+            10 => Some(MttkrpFormat::Tree),
             _ => return Err(Failure::argument("format", &format!("{format} is not a sparsimd_tensor_format"))),
         };
         place.put(match tensor {

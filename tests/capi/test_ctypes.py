@@ -98,7 +98,7 @@ def tensors(cpu, dtype, real, suffix):
     pointers, strides = (handle * 3)(*map(at, factors)), (size * 3)(*(ld(f).value for f in factors))
     products = ("ijk,jr,kr->ir", "ijk,ir,kr->jr", "ijk,ir,jr->kr")
     tolerance = 1e3 * np.finfo(dtype).eps
-    for form in range(10):
+    for form in range(11):
         prepared = made("mttkrp_create", cpu, tensor, size(rank), form)
         call("mttkrp_set_values_" + suffix, cpu, prepared, at(values * 2), size(len(values)))
         for mode, product in enumerate(products):

@@ -1,7 +1,6 @@
 //! TTM and TTV.
 
-use std::collections::HashMap;
-
+use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::{Expected, Limits};
@@ -29,22 +28,29 @@ pub fn ttm<T: Scalar>(x: &CooTensor<T>, mode: usize, u: MatRef<'_, T>, places: &
     let others: Vec<usize> = (0..x.order()).filter(|&m| m != mode).collect();
     // A tensor of order 1 has one fiber, at no coordinates.
     let rows = places.first().map_or(usize::from(x.nnz() > 0), Vec::len);
-    let place = |p: usize| -> Vec<u32> { places.iter().map(|indices| indices[p]).collect() };
-    let row_of: HashMap<Vec<u32>, usize> = (0..rows).map(|p| (place(p), p)).collect();
-    if row_of.len() != rows {
+    // Nonzeros and rows in one and the same order of places: a walk along both finds the nonzeros of every row.
+    let of_nonzero = |&p: &usize| others.iter().map(move |&m| x.coords(m)[p]);
+    let of_row = |&row: &usize| places.iter().map(move |indices| indices[row]);
+    let mut nonzeros: Vec<usize> = (0..x.nnz()).collect();
+    nonzeros.par_sort_by(|p, q| of_nonzero(p).cmp(of_nonzero(q)));
+    let mut ascending: Vec<usize> = (0..rows).collect();
+    ascending.par_sort_unstable_by(|p, q| of_row(p).cmp(of_row(q)));
+    if ascending.windows(2).any(|pair| of_row(&pair[0]).eq(of_row(&pair[1]))) {
         return Err(Error::shape(OP, "a place occurs twice"));
     }
-    let mut fibers: Vec<Vec<usize>> = vec![Vec::new(); rows];
-    for p in 0..x.nnz() {
-        let place: Vec<u32> = others.iter().map(|&m| x.coords(m)[p]).collect();
-        match row_of.get(&place) {
-            Some(&row) => fibers[row].push(p),
-            None => return Err(Error::shape(OP, format!("the fiber at {place:?} is missing"))),
-        }
+    let mut fibers: Vec<&[usize]> = vec![&[]; rows];
+    let mut left = &nonzeros[..];
+    for row in ascending {
+        let length = left.iter().take_while(|p| of_nonzero(p).eq(of_row(&row))).count();
+        (fibers[row], left) = left.split_at(length);
+    }
+    if let Some(p) = left.first() {
+        let place: Vec<u32> = of_nonzero(p).collect();
+        return Err(Error::shape(OP, format!("the fiber at {place:?} is missing")));
     }
     let limits = Limits::of::<T>();
     Ok(Expected::by_rows(rows, u.cols(), |row, values, bounds| {
-        for &p in &fibers[row] {
+        for &p in fibers[row] {
             let (x, u) = (x.values()[p].to_f64(), u.row(x.coords(mode)[p] as usize));
             for ((value, magnitude), &u) in values.iter_mut().zip(&mut *bounds).zip(u) {
                 *value += x * u.to_f64();

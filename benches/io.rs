@@ -1,11 +1,14 @@
 //! Bytes of text a second that the readers parse: an `.mtx` with 17 digits a value, a pattern, the same compressed, and an
-//! `.smtx`, by all threads.
+//! `.smtx`, by all threads; and bytes a second of a tensor's `.tns` and of its `.tnsb`: mapped with its checksums
+//! verified, and copied into a tensor.
 
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use sparsimd::io::{Matrix, ReadOptions, read_mtx, read_smtx, write_matrix};
-use sparsimd::{Cpu, generate};
+use sparsimd::io::{
+    Duplicates, Matrix, ReadOptions, TnsbFile, read_mtx, read_smtx, read_tensor, read_tnsb, write_matrix, write_tensor,
+};
+use sparsimd::{CooTensor, Cpu, generate};
 
 fn readers(c: &mut Criterion) {
     let cpu = Cpu::new().expect("a pool");
@@ -35,9 +38,36 @@ fn readers(c: &mut Criterion) {
     group.finish();
 }
 
+fn tensors(c: &mut Criterion) {
+    let cpu = Cpu::new().expect("a pool");
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let made = cpu.install(|| generate::skewed::<f32>(&[12_000, 9_000, 29_000], 4_000_000, 1)).expect("a tensor");
+    let (text, binary) = (dir.path().join("made.tns"), dir.path().join("made.tnsb"));
+    let mut group = c.benchmark_group("tensor");
+    for path in [&text, &binary] {
+        cpu.install(|| write_tensor(path, &made)).expect("a written file");
+    }
+    let size = |path| Throughput::Bytes(std::fs::metadata(path).expect("its size").len());
+    let of_text = || {
+        let read: CooTensor<f32> =
+            read_tensor(&text, false, Duplicates::Refuse, ReadOptions::default()).expect("a tensor");
+        read.nnz()
+    };
+    let mapped = || TnsbFile::open(&binary).expect("a tensor").nnz();
+    let copied = || read_tnsb::<f32>(&binary).expect("a tensor").nnz();
+    let ways: [(&str, _, &(dyn Fn() -> usize + Sync)); 3] =
+        [("read.tns", &text, &of_text), ("map.tnsb", &binary, &mapped), ("read.tnsb", &binary, &copied)];
+    for (name, path, read) in ways {
+        group.throughput(size(path));
+        assert_eq!(cpu.install(read), made.nnz());
+        group.bench_function(name, |bench| bench.iter(|| black_box(cpu.install(read))));
+    }
+    group.finish();
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(10).warm_up_time(std::time::Duration::from_millis(300)).measurement_time(std::time::Duration::from_secs(1));
-    targets = readers
+    targets = readers, tensors
 }
 criterion_main!(benches);

@@ -134,28 +134,9 @@ impl Pattern {
         &self.col_idx[self.row_ptr[i]..self.row_ptr[i + 1]]
     }
 
-    /// The pattern of the transpose (rows ascending in each column), and for each of its nonzeros the place of that
-    /// nonzero in `self`: the values of A^T are `order.map(|p| values[p])`.
-    pub fn transpose(&self) -> (Arc<Self>, Vec<usize>) {
-        let mut row_ptr = vec![0usize; self.cols + 1];
-        for &j in &self.col_idx {
-            row_ptr[j as usize + 1] += 1;
-        }
-        for j in 0..self.cols {
-            row_ptr[j + 1] += row_ptr[j];
-        }
-        let mut next = row_ptr.clone();
-        let mut col_idx = vec![0u32; self.nnz()];
-        let mut order = vec![0usize; self.nnz()];
-        for i in 0..self.rows {
-            for p in self.row_ptr[i]..self.row_ptr[i + 1] {
-                let slot = &mut next[self.col_idx[p] as usize];
-                col_idx[*slot] = i as u32;
-                order[*slot] = p;
-                *slot += 1;
-            }
-        }
-        (Arc::new(Self { rows: self.cols, cols: self.rows, row_ptr, col_idx }), order)
+    /// The pattern of arrays whose invariants hold.
+    pub(super) fn from_parts(rows: usize, cols: usize, row_ptr: Vec<usize>, col_idx: Vec<u32>) -> Self {
+        Self { rows, cols, row_ptr, col_idx }
     }
 }
 

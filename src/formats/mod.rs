@@ -18,6 +18,7 @@ mod places;
 pub mod radix;
 mod semi_coo;
 mod tiled;
+mod transpose;
 
 pub use bcsf::Bcsf;
 pub(crate) use block::{Block, CellView};

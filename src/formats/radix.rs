@@ -108,15 +108,20 @@ impl Digit {
 }
 
 /// Where parallel tasks write: each one to places that no other has.
-struct Places<E>(*mut MaybeUninit<E>);
-// SAFETY: the pointer is only written through, and `partition` hands every place to one task.
+pub(super) struct Places<E>(*mut MaybeUninit<E>);
+// SAFETY: the pointer is only written through, and whoever calls `write` keeps every place to one task.
 unsafe impl<E: Send> Sync for Places<E> {}
 
 impl<E> Places<E> {
+    /// The room of `array`, which has no elements yet.
+    pub fn of(array: &mut Vec<E>) -> Self {
+        Self(array.spare_capacity_mut().as_mut_ptr())
+    }
+
     /// # Safety
-    /// `place` is inside the array, and no other task writes it.
+    /// `place` is inside the array, which is still there, and no other task writes it.
     #[inline(always)]
-    unsafe fn write(&self, place: usize, entry: E) {
+    pub unsafe fn write(&self, place: usize, entry: E) {
         // SAFETY: the caller's promise.
         unsafe { self.0.add(place).write(MaybeUninit::new(entry)) };
     }

@@ -258,61 +258,100 @@ unsafe fn axpy_pair_sets<S: Simd, T: Scalar, const SETS: usize, const NV: usize>
     offsets: &mut Offsets,
     panel: *const T,
 ) -> [[T::Vector<S>; NV]; 2] {
-    const HALF: usize = CHUNK / 2;
     let zero = [T::splat(simd, T::ZERO); NV];
     let (mut first, mut second) = ([zero; SETS], [zero; SETS]);
     (first[0], second[0]) = (y[0], y[1]);
     // SAFETY: each row has `both + each` weights; as many words are taken as hold the offsets; rows are in the panel.
     unsafe {
-        let (mut w, mut v) = (weights, weights.add(pair.nnz() as usize));
-        let mut pairs = Steps::<S, T, NV> { simd, panel, word: 0 };
-        let mut n = pair.both as usize;
-        while n >= CHUNK {
-            pairs.word = offsets.take();
-            pairs.shared::<SETS, CHUNK>(&mut first, &mut second, &mut w, &mut v);
-            n -= CHUNK;
-        }
-        if n > 0 {
-            pairs.word = offsets.take();
-            // Pairs of one length follow each other, so that these branches are foreseen.
-            if n & 4 != 0 {
-                pairs.shared::<SETS, 4>(&mut first, &mut second, &mut w, &mut v);
-            }
-            if n & 2 != 0 {
-                pairs.shared::<SETS, 2>(&mut first, &mut second, &mut w, &mut v);
-            }
-            if n & 1 != 0 {
-                pairs.shared::<SETS, 1>(&mut first, &mut second, &mut w, &mut v);
-            }
-        }
-        n = pair.each as usize;
-        while n >= HALF {
-            pairs.word = offsets.take();
-            pairs.alternate::<SETS, HALF>(&mut first, &mut second, &mut w, &mut v);
-            n -= HALF;
-        }
-        if n > 0 {
-            pairs.word = offsets.take();
-            if n & 2 != 0 {
-                pairs.alternate::<SETS, 2>(&mut first, &mut second, &mut w, &mut v);
-            }
-            if n & 1 != 0 {
-                pairs.alternate::<SETS, 1>(&mut first, &mut second, &mut w, &mut v);
-            }
-        }
+        let weights = [weights, weights.add(pair.nnz() as usize)];
+        let mut steps = Steps::<S, T, NV> { simd, panel, offsets, word: 0, weights };
+        steps.run::<SETS, true>(pair.both as usize, &mut first, &mut second);
+        steps.run::<SETS, false>(pair.each as usize, &mut first, &mut second);
     }
     [add_sets::<S, T, SETS, NV>(simd, first), add_sets::<S, T, SETS, NV>(simd, second)]
 }
 
-/// Steps of [`axpy_pair_sets`] through one word of offsets.
-struct Steps<S, T, const NV: usize> {
+/// Steps of [`axpy_pair_sets`] through the offsets and the weights of both rows.
+struct Steps<'a, S, T, const NV: usize> {
     simd: S,
     panel: *const T,
-    /// The offsets to come, the next in the low byte.
+    offsets: &'a mut Offsets,
+    /// The offsets to come of the word in use, the next in the low byte.
     word: u64,
+    weights: [*const T; 2],
 }
 
-impl<S: Simd, T: Scalar, const NV: usize> Steps<S, T, NV> {
+impl<S: Simd, T: Scalar, const NV: usize> Steps<'_, S, T, NV> {
+    /// `n` columns that `BOTH` rows have, one row of B for both; or `n` of each row, in turn.
+    ///
+    /// # Safety
+    /// The next words have their offsets, of rows in the panel, and each row `n` more weights.
+    #[inline(always)]
+    unsafe fn run<const SETS: usize, const BOTH: bool>(
+        &mut self,
+        mut n: usize,
+        first: &mut [[T::Vector<S>; NV]; SETS],
+        second: &mut [[T::Vector<S>; NV]; SETS],
+    ) {
+        let whole = if BOTH { CHUNK } else { CHUNK / 2 };
+        // SAFETY: the caller's promise; a word is taken for every `whole` columns begun.
+        unsafe {
+            while n >= whole {
+                self.word = self.offsets.take();
+                match BOTH {
+                    true => self.columns::<SETS, CHUNK, BOTH>(first, second),
+                    false => self.columns::<SETS, { CHUNK / 2 }, BOTH>(first, second),
+                }
+                n -= whole;
+            }
+            if n > 0 {
+                self.word = self.offsets.take();
+                // Pairs of one length follow each other, so that these branches are foreseen.
+                if BOTH && n & 4 != 0 {
+                    self.columns::<SETS, 4, BOTH>(first, second);
+                }
+                if n & 2 != 0 {
+                    self.columns::<SETS, 2, BOTH>(first, second);
+                }
+                if n & 1 != 0 {
+                    self.columns::<SETS, 1, BOTH>(first, second);
+                }
+            }
+        }
+    }
+
+    /// K columns of `run`, whose offsets are in the word.
+    ///
+    /// # Safety
+    /// They are, and each row has K more weights.
+    #[inline(always)]
+    unsafe fn columns<const SETS: usize, const K: usize, const BOTH: bool>(
+        &mut self,
+        first: &mut [[T::Vector<S>; NV]; SETS],
+        second: &mut [[T::Vector<S>; NV]; SETS],
+    ) {
+        let (simd, [w, v]) = (self.simd, self.weights);
+        // SAFETY: the caller's promise.
+        unsafe {
+            for t in 0..K {
+                let row = self.next();
+                if BOTH {
+                    let (x, y) = (T::splat(simd, *w.add(t)), T::splat(simd, *v.add(t)));
+                    for j in 0..NV {
+                        let b = T::load(simd, row.add(j * T::lanes::<S>()));
+                        first[t % SETS][j] = T::vmul_add(simd, x, b, first[t % SETS][j]);
+                        second[t % SETS][j] = T::vmul_add(simd, y, b, second[t % SETS][j]);
+                    }
+                } else {
+                    step::<S, T, NV>(simd, &mut first[t % SETS], *w.add(t), row);
+                    let row = self.next();
+                    step::<S, T, NV>(simd, &mut second[t % SETS], *v.add(t), row);
+                }
+            }
+            self.weights = [w.add(K), v.add(K)];
+        }
+    }
+
     /// The packed row at the next offset.
     ///
     /// # Safety
@@ -323,57 +362,5 @@ impl<S: Simd, T: Scalar, const NV: usize> Steps<S, T, NV> {
         let row = unsafe { self.panel.add((self.word & 255) as usize * (NV * T::lanes::<S>())) };
         self.word >>= 8;
         row
-    }
-
-    /// K columns that both rows have: one row of B for both.
-    ///
-    /// # Safety
-    /// The word has K more offsets, of rows in the panel, and `w` and `v` K more weights each.
-    #[inline(always)]
-    unsafe fn shared<const SETS: usize, const K: usize>(
-        &mut self,
-        first: &mut [[T::Vector<S>; NV]; SETS],
-        second: &mut [[T::Vector<S>; NV]; SETS],
-        w: &mut *const T,
-        v: &mut *const T,
-    ) {
-        let simd = self.simd;
-        // SAFETY: the caller's promise.
-        unsafe {
-            for t in 0..K {
-                let (x, y) = (T::splat(simd, *w.add(t)), T::splat(simd, *v.add(t)));
-                let row = self.next();
-                for j in 0..NV {
-                    let b = T::load(simd, row.add(j * T::lanes::<S>()));
-                    first[t % SETS][j] = T::vmul_add(simd, x, b, first[t % SETS][j]);
-                    second[t % SETS][j] = T::vmul_add(simd, y, b, second[t % SETS][j]);
-                }
-            }
-            (*w, *v) = (w.add(K), v.add(K));
-        }
-    }
-
-    /// K columns of each row, in turn.
-    ///
-    /// # Safety
-    /// The word has 2 K more offsets, of rows in the panel, and `w` and `v` K more weights each.
-    #[inline(always)]
-    unsafe fn alternate<const SETS: usize, const K: usize>(
-        &mut self,
-        first: &mut [[T::Vector<S>; NV]; SETS],
-        second: &mut [[T::Vector<S>; NV]; SETS],
-        w: &mut *const T,
-        v: &mut *const T,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            for t in 0..K {
-                let row = self.next();
-                step::<S, T, NV>(self.simd, &mut first[t % SETS], *w.add(t), row);
-                let row = self.next();
-                step::<S, T, NV>(self.simd, &mut second[t % SETS], *v.add(t), row);
-            }
-            (*w, *v) = (w.add(K), v.add(K));
-        }
     }
 }

@@ -3,7 +3,8 @@
 mod common;
 
 use common::matrices::{
-    PATHS, Strided, WIDTHS, aligned, assert_dense, bits, executors, on_every_path, prepare, shapes,
+    PATHS, Strided, WIDTHS, aligned, assert_dense, bits, executors, executors_with_small_caches, on_every_path,
+    prepare, shapes, sparse_rows,
 };
 use sparsimd::edge::{self, Each, Edge};
 use sparsimd::plan::Op;
@@ -115,6 +116,30 @@ fn sigmoid_of_large_scores_saturates() {
                 _ => w == 1.0,
             };
             assert!(right, "{}: sigmoid({}) = {w}", cpu.arch().name(), (j as f64 - 20.0) * 1000.0);
+        }
+    }
+}
+
+#[test]
+fn results_written_past_the_caches() {
+    let cpus = executors_with_small_caches();
+    for a in sparse_rows::<f32>() {
+        for n in [32, 100, 128, 256] {
+            let (c, b, d) = (aligned(a.rows(), n, 1), aligned(a.cols(), n, 2), aligned(a.cols(), n, 3));
+            let (c, b, d) = (c.as_ref(), b.as_ref(), d.as_ref());
+            let scale = attention_scale(n);
+            let sigmoid = reference::fusedmm(&a, reference::Edge::Sigmoid, c, b, d).unwrap();
+            let softmax = reference::fusedmm(&a, reference::Edge::Softmax { scale }, c, b, d).unwrap();
+            for cpu in &cpus {
+                let prepared = prepare(cpu, Op::FusedMm, &a, n, PATHS[0]);
+                assert_eq!(prepared.plan().stream, (a.rows() + 2 * a.cols()) * n * 4 > 64 << 10);
+                let mut e = Mat::from_fn(a.rows(), n, |_, _| f32::NAN).unwrap();
+                cpu.fusedmm(&prepared, edge::Sigmoid, c, b, d, e.as_mut()).unwrap();
+                assert!(sigmoid.deviation(e.as_ref()).unwrap().error <= 1.0, "N = {n}, {}", cpu.arch().name());
+                let edge = edge::Softmax { scale: scale as f32 };
+                cpu.fusedmm(&prepared, edge, c, b, d, e.as_mut()).unwrap();
+                assert!(softmax.deviation(e.as_ref()).unwrap().error <= 1.0, "N = {n}, {}", cpu.arch().name());
+            }
         }
     }
 }

@@ -3,7 +3,8 @@
 mod common;
 
 use common::matrices::{
-    PATHS, Strided, WIDTHS, aligned, assert_dense, bits, executors, on_every_path, prepare, shapes,
+    PATHS, Strided, WIDTHS, aligned, assert_dense, bits, executors, executors_with_small_caches, on_every_path,
+    prepare, shapes, sparse_rows,
 };
 use sparsimd::plan::Op;
 use sparsimd::{Cpu, Csr, Error, Mat, Scalar, generate, reference};
@@ -79,6 +80,29 @@ fn aligned_operands_of_whole_registers() {
                 let mut c = Mat::zeros(300, n).unwrap();
                 cpu.spmm(1.0, &prepare(&cpu, Op::Spmm, &a, n, path), b.as_ref(), 0.0, c.as_mut()).unwrap();
                 assert!(expected.deviation(c.as_ref()).unwrap().error <= 1.0, "{n} {path:?} {}", cpu.arch().name());
+            }
+        }
+    }
+}
+
+#[test]
+fn results_written_past_the_caches() {
+    let (alpha, cpus) = (-0.75, executors_with_small_caches());
+    for a in sparse_rows::<f32>() {
+        for n in [32, 100, 128, 256] {
+            let b = aligned::<f32>(a.cols(), n, 1);
+            for beta in [0.0, 2.0] {
+                let before = if beta == 0.0 { f32::NAN } else { 0.5 };
+                let before = Mat::from_fn(a.rows(), n, |_, _| before).unwrap();
+                let expected = reference::spmm(alpha, &a, b.as_ref(), beta, before.as_ref()).unwrap();
+                for cpu in &cpus {
+                    let prepared = prepare(cpu, Op::Spmm, &a, n, PATHS[0]);
+                    assert_eq!(prepared.plan().stream, (a.rows() + a.cols()) * n * 4 > 64 << 10);
+                    let mut c = before.clone();
+                    cpu.spmm(alpha, &prepared, b.as_ref(), beta, c.as_mut()).unwrap();
+                    let worst = expected.deviation(c.as_ref()).unwrap();
+                    assert!(worst.error <= 1.0, "{} rows, N = {n}, {}: {worst:?}", a.rows(), cpu.arch().name());
+                }
             }
         }
     }

@@ -14,14 +14,15 @@ use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_compiled;
 use crate::cell::Cell;
-use crate::dot::dots;
+use crate::dot::{Sink, dots};
 use crate::edge::Edge;
 use crate::exp;
+use crate::prefetch::prefetch_row_once;
 use crate::rows::{Gathered, axpy_gathered};
-use crate::sddmm::{Output, max_vectors};
+use crate::sddmm::max_vectors;
 use crate::tile::{self, Tile, tiles, with_width};
 use crate::walk::{Part, ROWS, Walk};
-use crate::{Arch, Scalar, prefetch_row};
+use crate::{Arch, Scalar, prefetch_row, stream_fence};
 
 /// Nonzeros of a row whose weights are held at a time: their rows of B (and D, where it is B) stay in L1 in between.
 const CHUNK: usize = 64;
@@ -61,6 +62,8 @@ pub struct FusedRows<T, F> {
     pub ahead: usize,
     /// Columns of a panel that a block of rows shares, and all columns.
     pub panel: [usize; 2],
+    /// Whether rows of C and E bypass the caches, where they are read and written in one go.
+    pub stream: bool,
 }
 
 /// Runs the task.
@@ -110,6 +113,9 @@ impl<T: Scalar, F: Edge<T>> WithSimd for Rows<T, F> {
                     (*task.partial)[usize::from(!to_head)] = state;
                 }
             }
+            if task.stream {
+                stream_fence();
+            }
         }
     }
 }
@@ -158,15 +164,18 @@ unsafe fn fused_part<S: Simd, T: Scalar, F: Edge<T>>(
             let w = weights.as_mut_ptr();
             for tile in tiles(task.n, lanes, max_vectors::<S>()) {
                 let (c, rows) = (task.c.0.add(i * task.c.1 + tile.start), task.rows_of(task.b, start, tile));
-                with_width!(tile, dots_tile::<S, T>(simd, tile, (c, task.c.1), &rows, len, w));
+                with_width!(tile, dots_tile::<S, T>(simd, tile, (c, task.c.1), &rows, len, w, task.stream));
             }
             let values = if task.values.is_null() { task.values } else { task.values.add(start) };
-            apply::<S, T, F>(simd, task.edge, w, values, len);
+            apply::<S, T, F, true>(simd, task.edge, w, values, len);
             let mut rescale = T::ONE;
             if F::SOFTMAX {
                 (state, rescale) = softmax_step::<S, T>(simd, state, w, len);
             }
-            let mode = Accumulate { fresh: fresh && start == part.start, rescale };
+            let fresh = fresh && start == part.start;
+            // A softmax reads the row again; so do further chunks.
+            let stream = task.stream && !F::SOFTMAX && fresh && part.last && start + len == part.end;
+            let mode = Accumulate { fresh, rescale, stream };
             for tile in tiles(task.width, lanes, 8) {
                 let mut rows = task.rows_of(task.d, start, tile);
                 if task.d == task.b {
@@ -181,10 +190,10 @@ unsafe fn fused_part<S: Simd, T: Scalar, F: Edge<T>>(
     state
 }
 
-/// Dots of one tile, added to those of the tiles before.
+/// Dots of one tile, added to those of the tiles before. Rows of C that are read `once` stay out of the outer caches.
 ///
 /// # Safety
-/// `c` and the rows are valid for the tile, `out` for `len` elements.
+/// `c` and the rows are valid for the tile, `out` for `len` elements rounded up to registers.
 #[inline(always)]
 unsafe fn dots_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
     simd: S,
@@ -193,13 +202,41 @@ unsafe fn dots_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
     rows: &Gathered<T>,
     len: usize,
     out: *mut T,
+    once: bool,
 ) {
     let mask = T::first_lanes(simd, tile.rest);
+    let (later, bytes) = (c.wrapping_add(2 * ldc), NV * T::lanes::<S>() * size_of::<T>());
+    if once {
+        prefetch_row_once(later, bytes)
+    } else {
+        prefetch_row(later, bytes)
+    }
     // SAFETY: the caller's promise.
     unsafe {
-        prefetch_row(c.wrapping_add(2 * ldc), NV * T::lanes::<S>() * size_of::<T>());
         let c = tile::load::<S, T, NV, TAIL>(simd, mask, c);
-        dots::<S, T, NV, TAIL>(simd, mask, &c, len, rows, &Output::plain(out, tile));
+        dots::<S, T, NV, TAIL>(simd, mask, &c, len, rows, &Chunk { out, add: tile.start > 0 });
+    }
+}
+
+/// The dots of a chunk: whole registers are stored, whatever the number of dots, since what is stored under a mask cannot be
+/// forwarded to the loads that follow at once. They would wait until all stores before are done: those of E, in memory.
+struct Chunk<T> {
+    out: *mut T,
+    /// To the sums of the tiles before.
+    add: bool,
+}
+
+impl<T: Scalar> Sink<T> for Chunk<T> {
+    #[inline(always)]
+    unsafe fn emit<S: Simd>(&self, simd: S, at: usize, _: [usize; 2], mut dots: T::Vector<S>) {
+        // SAFETY: registers of dots begin at multiples of their lanes, and a chunk's room is a multiple of those.
+        unsafe {
+            let out = self.out.add(at);
+            if self.add {
+                dots = T::vadd(simd, dots, T::load(simd, out));
+            }
+            T::store(simd, out, dots);
+        }
     }
 }
 
@@ -210,6 +247,8 @@ struct Accumulate<T> {
     fresh: bool,
     /// It is multiplied by this.
     rescale: T,
+    /// What becomes of it bypasses the caches.
+    stream: bool,
 }
 
 /// One tile of E plus a chunk.
@@ -238,16 +277,22 @@ unsafe fn add_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
             }
         }
         let sum = axpy_gathered::<S, T, NV, TAIL>(simd, mask, sum, len, weights, rows);
-        tile::store::<S, T, NV, TAIL>(simd, mask, e, sum);
+        tile::store_or_stream::<S, T, NV, TAIL>(simd, mask, e, sum, mode.stream);
     }
 }
 
-/// w = f(w, values).
+/// w = f(w, values); by whole registers where there is `ROOM`.
 ///
 /// # Safety
-/// `w` and `values`, unless null, hold `len` elements.
+/// `w` and `values`, unless null, hold `len` elements; `w` holds as many as whole registers have, where there is `ROOM`.
 #[inline(always)]
-unsafe fn apply<S: Simd, T: Scalar, F: Edge<T>>(simd: S, edge: F, w: *mut T, values: *const T, len: usize) {
+unsafe fn apply<S: Simd, T: Scalar, F: Edge<T>, const ROOM: bool>(
+    simd: S,
+    edge: F,
+    w: *mut T,
+    values: *const T,
+    len: usize,
+) {
     for at in (0..len).step_by(T::lanes::<S>()) {
         let mask = T::first_lanes(simd, len - at);
         // SAFETY: the caller's promise.
@@ -256,8 +301,12 @@ unsafe fn apply<S: Simd, T: Scalar, F: Edge<T>>(simd: S, edge: F, w: *mut T, val
             if F::USES_VALUES && !values.is_null() {
                 a = T::load_masked(simd, mask, values.add(at));
             }
-            let dot = T::load_masked(simd, mask, w.add(at));
-            T::store_masked(simd, mask, w.add(at), edge.apply(simd, dot, a));
+            let w = w.add(at);
+            if ROOM {
+                T::store(simd, w, edge.apply(simd, T::load(simd, w), a));
+            } else {
+                T::store_masked(simd, mask, w, edge.apply(simd, T::load_masked(simd, mask, w), a));
+            }
         }
     }
 }
@@ -348,7 +397,7 @@ impl<T: Scalar, F: Edge<T>> WithSimd for EdgeTask<'_, T, F> {
         let task = &self.0;
         // SAFETY: the promise of `edge_cell`.
         unsafe {
-            apply::<S, T, F>(simd, task.edge, task.weights, task.values, task.nnz);
+            apply::<S, T, F, false>(simd, task.edge, task.weights, task.values, task.nnz);
             if F::SOFTMAX {
                 let mut w = task.weights;
                 for pair in task.cell.pairs {

@@ -1,23 +1,42 @@
-//! Software prefetch: pulp has none, core::arch has.
+//! Software prefetch: pulp has none, core::arch has. Elsewhere than on x86-64 there is none.
 
 /// Asks for the cache line at `p` in L1. `p` may be any address: a prefetch never faults.
 #[inline(always)]
 pub fn prefetch_l1<T>(p: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: prefetcht0 is part of SSE, which x86-64 always has, and has no effect but on the cache.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(p.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = p;
+    prefetch::<T, NEAR>(p, 1);
 }
 
 /// Asks for `bytes` bytes from `p` on, a cache line at a time.
 #[inline(always)]
 pub fn prefetch_row<T>(p: *const T, bytes: usize) {
-    let mut at = 0;
-    while at < bytes {
-        prefetch_l1(p.cast::<u8>().wrapping_add(at));
-        at += 64;
+    prefetch::<T, NEAR>(p, bytes);
+}
+
+/// As [`prefetch_row`], for what is read once: it is not to push anything out of the outer caches.
+#[inline(always)]
+pub(crate) fn prefetch_row_once<T>(p: *const T, bytes: usize) {
+    prefetch::<T, ONCE>(p, bytes);
+}
+
+#[cfg(target_arch = "x86_64")]
+use core::arch::x86_64::{_MM_HINT_NTA as ONCE, _MM_HINT_T0 as NEAR, _mm_prefetch};
+#[cfg(not(target_arch = "x86_64"))]
+const NEAR: i32 = 0;
+#[cfg(not(target_arch = "x86_64"))]
+const ONCE: i32 = 0;
+
+/// Asks for `bytes` bytes from `p` on, a cache line at a time.
+#[inline(always)]
+fn prefetch<T, const HINT: i32>(p: *const T, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let mut at = 0;
+        while at < bytes {
+            // SAFETY: prefetches are part of SSE, which x86-64 always has, and have no effect but on the caches.
+            unsafe { _mm_prefetch::<HINT>(p.cast::<i8>().wrapping_add(at)) };
+            at += 64;
+        }
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (p, bytes);
 }

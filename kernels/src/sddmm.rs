@@ -99,12 +99,6 @@ impl<T: Scalar> Output<T> {
         Self { out, values: if last { values } else { std::ptr::null() }, add: tile.start > 0 }
     }
 
-    /// Of the tile at `tile`, no values.
-    #[inline(always)]
-    pub(crate) fn plain(out: *mut T, tile: Tile) -> Self {
-        Self { out, values: std::ptr::null(), add: tile.start > 0 }
-    }
-
     /// The same from position `at` on.
     ///
     /// # Safety

@@ -14,15 +14,18 @@
 //! path every nonzero reads a row of B from wherever it is; in the panel path the rows are in L1, at the price of one
 //! load and store of C's row per panel. There the loads are the bottleneck; of two rows taken together, a column that both
 //! have is loaded once (75 instead of 66 % of peak for 4096 x 4096, 70 % zeros, N = 128).
+//!
+//! Where the operands outgrow the caches, the direct path writes C past them: an ordinary store would first read the line that
+//! it is about to overwrite, and would drive rows of B out.
 
 use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_compiled;
 use crate::cell::{Cell, Offsets};
 use crate::rows::{Gathered, axpy_gathered, axpy_packed, axpy_pair};
-use crate::tile::{self, Tile, tiles, with_width};
+use crate::tile::{self, Tile, tiles, with_vectors, with_width};
 use crate::walk::{Part, Walk};
-use crate::{Arch, Scalar, prefetch_row};
+use crate::{Arch, Scalar, prefetch_row, stream_fence};
 
 /// Rows of a CSR matrix times B, straight from CSR.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +60,8 @@ pub struct SpmmRows<T> {
     pub ahead: usize,
     /// Columns of a panel that a block of rows shares, and all columns.
     pub panel: [usize; 2],
+    /// Whether rows of C bypass the caches, where they are written in one go.
+    pub stream: bool,
 }
 
 /// Runs the task.
@@ -83,6 +88,9 @@ impl<T: Scalar> WithSimd for Rows<T> {
         for tile in tiles(self.0.n, T::lanes::<S>(), 8) {
             // SAFETY: the promise of `spmm_rows`; the tile is inside the rows of B and C.
             unsafe { with_width!(tile, rows_tile::<S, T>(simd, &self.0, tile)) }
+        }
+        if self.0.stream {
+            stream_fence();
         }
     }
 }
@@ -155,7 +163,8 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
             for j in 0..NV {
                 out[j] = T::vmul_add(simd, alpha, sum[j], out[j]);
             }
-            tile::store::<S, T, NV, TAIL>(simd, mask, c, out);
+            let stream = task.stream && part.first && part.last && beta == T::ZERO;
+            tile::store_or_stream::<S, T, NV, TAIL>(simd, mask, c, out, stream);
         }
     }
 }
@@ -282,54 +291,46 @@ impl<T: Scalar> WithSimd for Panel<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        for tile in tiles(self.0.n, T::lanes::<S>(), self.0.vectors) {
+        let task = &self.0;
+        for tile in tiles(task.n, T::lanes::<S>(), task.vectors) {
             // SAFETY: the promise of `spmm_panel`.
-            unsafe { with_width!(tile, panel_tile::<S, T>(simd, &self.0, tile)) }
+            unsafe { with_vectors!(tile, panel_tile::<S, T>(simd, task, tile)) }
         }
     }
 }
 
-/// One tile of a panel.
+/// One tile of a panel. Only copying it and the rows of C know tails: what is packed has whole registers.
 ///
 /// # Safety
 /// As [`spmm_panel`].
 #[inline(always)]
-unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
-    simd: S,
-    task: &SpmmPanel<'_, T>,
-    tile: Tile,
-) {
-    let mask = T::first_lanes(simd, tile.rest);
+unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize>(simd: S, task: &SpmmPanel<'_, T>, tile: Tile) {
     let mut weights = task.weights;
     // SAFETY: the promise of `spmm_panel`; weights and offsets advance over the cell's own.
     unsafe {
         let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
-        tile::pack::<S, T, NV, TAIL>(
-            simd,
-            mask,
-            task.b.add(tile.start),
-            task.ldb,
-            task.width,
-            Some(task.alpha),
-            task.scratch,
-        );
+        let (b, mask) = (task.b.add(tile.start), T::first_lanes(simd, tile.rest));
+        match tile.rest {
+            0 => tile::pack::<S, T, NV, false>(simd, mask, b, task.ldb, task.width, Some(task.alpha), task.scratch),
+            _ => tile::pack::<S, T, NV, true>(simd, mask, b, task.ldb, task.width, Some(task.alpha), task.scratch),
+        }
         for (k, pair) in task.cell.pairs.iter().enumerate() {
             // The next pair's rows of C, which are in L2: 2 % faster.
             for row in task.cell.pairs.get(k + 1).unwrap_or(pair).rows {
                 prefetch_row(task.at(tile, row), NV * T::lanes::<S>() * size_of::<T>());
             }
             let [i, j] = pair.rows;
-            let sums = [task.load::<S, NV, TAIL>(simd, mask, tile, i), task.load::<S, NV, TAIL>(simd, mask, tile, j)];
+            let sums = [task.load::<S, NV>(simd, tile, i), task.load::<S, NV>(simd, tile, j)];
             let [x, y] = axpy_pair::<S, T, NV>(simd, sums, pair, weights, &mut offsets, task.scratch);
-            tile::store::<S, T, NV, TAIL>(simd, mask, task.at(tile, i), x);
-            tile::store::<S, T, NV, TAIL>(simd, mask, task.at(tile, j), y);
+            task.store::<S, NV>(simd, tile, i, x);
+            task.store::<S, NV>(simd, tile, j, y);
             weights = weights.add(2 * pair.nnz() as usize);
         }
         for visit in task.cell.visits {
             let nnz = visit.nnz as usize;
-            let sum = task.load::<S, NV, TAIL>(simd, mask, tile, visit.row);
+            let sum = task.load::<S, NV>(simd, tile, visit.row);
             let sum = axpy_packed::<S, T, NV>(simd, sum, nnz, weights, &mut offsets, task.scratch);
-            tile::store::<S, T, NV, TAIL>(simd, mask, task.at(tile, visit.row), sum);
+            task.store::<S, NV>(simd, tile, visit.row, sum);
             weights = weights.add(nnz);
         }
     }
@@ -347,16 +348,14 @@ impl<T: Scalar> SpmmPanel<'_, T> {
     /// # Safety
     /// As [`spmm_panel`]; the cell has the row.
     #[inline(always)]
-    unsafe fn load<S: Simd, const NV: usize, const TAIL: bool>(
-        &self,
-        simd: S,
-        mask: T::Mask<S>,
-        tile: Tile,
-        row: u32,
-    ) -> [T::Vector<S>; NV] {
+    unsafe fn load<S: Simd, const NV: usize>(&self, simd: S, tile: Tile, row: u32) -> [T::Vector<S>; NV] {
+        let (at, mask) = (self.at(tile, row), T::first_lanes(simd, tile.rest));
         // SAFETY: the caller's promise.
         unsafe {
-            let mut c = tile::load::<S, T, NV, TAIL>(simd, mask, self.at(tile, row));
+            let mut c = match tile.rest {
+                0 => tile::load::<S, T, NV, false>(simd, mask, at),
+                _ => tile::load::<S, T, NV, true>(simd, mask, at),
+            };
             if !self.rescale.is_null() {
                 let factor = T::splat(simd, *self.rescale.add(row as usize));
                 for x in &mut c {
@@ -364,6 +363,22 @@ impl<T: Scalar> SpmmPanel<'_, T> {
                 }
             }
             c
+        }
+    }
+
+    /// Stores the tile of row `row` of the block of C.
+    ///
+    /// # Safety
+    /// As [`spmm_panel`]; the cell has the row.
+    #[inline(always)]
+    unsafe fn store<S: Simd, const NV: usize>(&self, simd: S, tile: Tile, row: u32, c: [T::Vector<S>; NV]) {
+        let (at, mask) = (self.at(tile, row), T::first_lanes(simd, tile.rest));
+        // SAFETY: the caller's promise.
+        unsafe {
+            match tile.rest {
+                0 => tile::store::<S, T, NV, false>(simd, mask, at, c),
+                _ => tile::store::<S, T, NV, true>(simd, mask, at, c),
+            }
         }
     }
 }

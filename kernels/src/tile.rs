@@ -5,7 +5,7 @@
 
 use pulp::Simd;
 
-use crate::Scalar;
+use crate::{Scalar, store_streaming};
 
 /// One tile of a row: `vectors` registers from element `start` on.
 #[derive(Clone, Copy)]
@@ -72,6 +72,20 @@ macro_rules! with_width {
 }
 pub(crate) use with_width;
 
+/// Likewise with the number of vectors only, for loops to which a tail makes no difference: half as much to compile.
+macro_rules! with_vectors {
+    ($tile:expr, $f:ident :: <$($g:ty),*> ($($arg:expr),* $(,)?)) => {
+        match $tile.vectors {
+            1 => $f::<$($g,)* 1>($($arg),*),
+            2 => $f::<$($g,)* 2>($($arg),*),
+            3 => $f::<$($g,)* 3>($($arg),*),
+            4 => $f::<$($g,)* 4>($($arg),*),
+            _ => $f::<$($g,)* 8>($($arg),*),
+        }
+    };
+}
+pub(crate) use with_vectors;
+
 /// The tile at `p`: zero in the lanes outside `mask` of the last vector when `TAIL`.
 ///
 /// # Safety
@@ -113,6 +127,33 @@ pub(crate) unsafe fn store<S: Simd, T: Scalar, const NV: usize, const TAIL: bool
             } else {
                 T::store(simd, p, tile[j]);
             }
+        }
+    }
+}
+
+/// Stores the tile at `p`, past the caches if it is to `stream` and consists of whole cache lines: a part of a line would
+/// have to be merged in memory. [`stream_fence`](crate::stream_fence) follows before another thread reads it.
+///
+/// # Safety
+/// As [`store`].
+#[inline(always)]
+pub(crate) unsafe fn store_or_stream<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+    simd: S,
+    mask: T::Mask<S>,
+    p: *mut T,
+    tile: [T::Vector<S>; NV],
+    stream: bool,
+) {
+    const LINE: usize = 64;
+    let whole = !TAIL && (NV * size_of::<T::Vector<S>>()).is_multiple_of(LINE);
+    // SAFETY: the caller's promise; lines are multiples of registers, so that registers are aligned.
+    unsafe {
+        if whole && stream && p.addr().is_multiple_of(LINE) {
+            for j in 0..NV {
+                store_streaming(simd, p.add(j * T::lanes::<S>()), tile[j]);
+            }
+        } else {
+            store::<S, T, NV, TAIL>(simd, mask, p, tile);
         }
     }
 }

@@ -118,6 +118,7 @@ impl Cpu {
                         partial: states.get().wrapping_add(k),
                         ahead: direct.ahead,
                         panel: [direct.width, pattern.cols()],
+                        stream: direct.stream,
                     },
                 );
             }

@@ -10,7 +10,7 @@ use super::operand::Sparse;
 use crate::cpu::Cpu;
 use crate::dense::{Aligned, zeroed};
 use crate::error::{Error, Result};
-use crate::formats::{Panel, Pattern};
+use crate::formats::{Panel, Pattern, gather};
 use crate::machine::addresses;
 use crate::plan::{Op, Path, Plan, PlanOptions, Stats, Task, blocks};
 
@@ -55,7 +55,7 @@ impl Cpu {
             Sparse::Pattern(_) => None,
             Sparse::Prepared(_) => return Err(Error::argument("a", "is prepared already; prepare the matrix itself")),
         };
-        let transposed = (op == Op::SpmmTransposed).then(|| pattern.transpose());
+        let transposed = (op == Op::SpmmTransposed).then(|| self.install(|| pattern.transpose_in(self.threads())));
         let worked = transposed.as_ref().map_or(&pattern, |(pattern, _)| pattern);
         let options = self.plan_options(path, reuse);
         let plan = Plan::choose(op, &Stats::of(worked), self.machine(), n, size_of::<T>(), &options)?;
@@ -83,12 +83,12 @@ impl Cpu {
         if let Sparse::Prepared(Prepared { plan, tasks, panel: None, .. }) = a
             && plan.n == n
         {
-            return Ok(Direct { ahead: plan.ahead, width: plan.direct_width, tasks: Cow::Borrowed(tasks) });
+            return Ok(Direct::new(plan, Cow::Borrowed(tasks)));
         }
         // Facts about the pattern would cost a pass over it, and the direct path needs none but its size.
         let (stats, options) = (Stats::size_of(pattern), self.plan_options(Path::Direct, 1));
         let plan = Plan::choose(op, &stats, self.machine(), n, size_of::<T>(), &options)?;
-        Ok(Direct { ahead: plan.ahead, width: plan.direct_width, tasks: Cow::Owned(plan.cut(pattern)) })
+        Ok(Direct::new(&plan, Cow::Owned(plan.cut(pattern))))
     }
 
     /// What a plan needs to know of this executor.
@@ -109,8 +109,16 @@ pub(super) struct Direct<'a> {
     pub ahead: usize,
     /// Columns that a block of rows passes over together.
     pub width: usize,
+    /// Whether the result bypasses the caches.
+    pub stream: bool,
     /// Pieces of work.
     pub tasks: Cow<'a, [Task]>,
+}
+
+impl<'a> Direct<'a> {
+    fn new(plan: &Plan, tasks: Cow<'a, [Task]>) -> Self {
+        Self { ahead: plan.ahead, width: plan.direct_width, stream: plan.stream, tasks }
+    }
 }
 
 impl<T: Scalar> Prepared<T> {
@@ -162,7 +170,7 @@ impl<T: Scalar> Prepared<T> {
         let values = match &self.transposed {
             None => values,
             Some((_, order)) => {
-                of_transpose = order.iter().map(|&p| values[p]).collect();
+                of_transpose = gather(values, order);
                 &of_transpose
             }
         };

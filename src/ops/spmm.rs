@@ -8,7 +8,7 @@ use super::run::{Heads, Shared, scratch};
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
 use crate::error::Result;
-use crate::formats::{Panel, Pattern};
+use crate::formats::{Panel, Pattern, gather};
 use crate::plan::{Op, Plan};
 
 impl Cpu {
@@ -73,8 +73,10 @@ impl Cpu {
         let values = a.need_values("spmm_t")?;
         check_operands("spmm_t", a.pattern().cols(), a.pattern().rows(), b, c.as_ref())?;
         let Sparse::Prepared(prepared) = a else {
-            let (pattern, order) = a.pattern().transpose();
-            let values: Vec<T> = order.iter().map(|&p| values[p]).collect();
+            let (pattern, values) = self.install(|| {
+                let (pattern, order) = a.pattern().transpose_in(self.threads());
+                (pattern, gather(values, &order))
+            });
             let direct = self.direct(Op::Spmm, a, &pattern, c.cols())?;
             self.spmm_directly(alpha, &pattern, &values, &direct, b, beta, c);
             return Ok(());
@@ -138,6 +140,7 @@ impl Cpu {
                         head: head(k, task),
                         ahead: direct.ahead,
                         panel: [direct.width, pattern.cols()],
+                        stream: direct.stream,
                     },
                 );
             }

@@ -101,6 +101,8 @@ pub struct Plan {
     pub ahead: usize,
     /// Columns that a block of rows passes over together in the direct path; more than there are for all.
     pub direct_width: usize,
+    /// Whether the direct path writes its result past the caches.
+    pub stream: bool,
     /// Columns of a panel.
     pub panel_width: usize,
     /// Rows of a block, at most.
@@ -199,6 +201,7 @@ impl Plan {
             _ => (n * scalar_bytes).min(8 * options.vector_bytes),
         };
         let (direct_width, ahead) = direct_order(op, stats, machine.l2_bytes() / 2, row_bytes);
+        let stream = outgrows_caches(op, stats, machine, n.saturating_mul(scalar_bytes));
         let work_items = threads * TASKS_PER_THREAD;
         let nt = threads_per_row(stats.rows, work_items);
         Ok(Self {
@@ -209,6 +212,7 @@ impl Plan {
             tasks: if threads == 1 { 1 } else { work_items },
             ahead,
             direct_width,
+            stream,
             panel_width,
             block_rows,
             tile_vectors: vectors,
@@ -234,6 +238,20 @@ fn direct_order(op: Op, stats: &Stats, near: usize, row_bytes: usize) -> (usize,
     }
     let width = ((DIRECT_VISIT / stats.density()) as usize).min(near / row_bytes).max(1);
     (width, if width < stats.cols { 0 } else { PREFETCH_AHEAD })
+}
+
+/// Whether the dense operands of rows of `row_bytes` outgrow the last cache, so that a result left there would be gone
+/// before it is read, and would drive out the rows that are gathered.
+fn outgrows_caches(op: Op, stats: &Stats, machine: &Machine, row_bytes: usize) -> bool {
+    let rows = match op {
+        // B and C.
+        Op::Spmm | Op::SpmmTransposed => stats.rows.saturating_add(stats.cols),
+        // B, D and E; C is read once.
+        Op::FusedMm => stats.rows.saturating_add(stats.cols.saturating_mul(2)),
+        // Numbers per nonzero, not rows.
+        Op::Sddmm => return false,
+    };
+    rows.saturating_mul(row_bytes) > machine.l3_bytes()
 }
 
 impl Plan {
@@ -264,6 +282,9 @@ impl fmt::Display for Plan {
                     (usize::MAX, 0) => write!(f, "no prefetch")?,
                     (width, 0) => write!(f, "{width} columns at a time")?,
                     (_, ahead) => write!(f, "prefetch {ahead} ahead")?,
+                }
+                if self.stream {
+                    write!(f, ", results past the caches")?;
                 }
                 write!(f, " ({})", self.reason)
             }

@@ -1,5 +1,6 @@
 //! Sparse and dense operands of every awkward shape, and the executors and paths to run them on.
 
+use sparsimd::machine::Machine;
 use sparsimd::ops::Sparse;
 use sparsimd::plan::{Op, Path};
 use sparsimd::reference::Expected;
@@ -13,8 +14,27 @@ pub const PATHS: [Path; 2] = [Path::Direct, Path::Panel];
 
 /// One executor per instruction set and number of threads; more threads than rows in many cases.
 pub fn executors() -> Vec<Cpu> {
-    let build = |arch, threads| Cpu::builder().arch(arch).threads(threads).pin(false).build().unwrap();
+    executors_of(&Machine::detect())
+}
+
+/// Likewise, on a machine whose last cache the dense operands outgrow, so that results are written past it.
+pub fn executors_with_small_caches() -> Vec<Cpu> {
+    executors_of(&Machine::describe("l3:1(size=64KB) core:4").unwrap())
+}
+
+fn executors_of(machine: &Machine) -> Vec<Cpu> {
+    let build =
+        |arch, threads| Cpu::builder().machine(machine.clone()).arch(arch).threads(threads).pin(false).build().unwrap();
     Arch::available().into_iter().flat_map(|arch| [build(arch, 1), build(arch, 3)]).collect()
+}
+
+/// Sparse matrices with rows of every kind: short, empty, and so long that tasks share them.
+pub fn sparse_rows<T: Scalar>() -> Vec<Csr<T>> {
+    let kinds = ["empty rows", "one giant row", "many blocks"];
+    let some = shapes().into_iter().filter(|(name, _)| kinds.contains(name)).map(|(_, a)| a);
+    let all: Vec<_> = some.chain([skewed()]).collect();
+    assert_eq!(all.len(), kinds.len() + 1);
+    all
 }
 
 /// `op` on `a`, prepared for `path`.

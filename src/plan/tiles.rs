@@ -13,11 +13,9 @@ use super::mttkrp::MttkrpRequest;
 use super::tensor::TensorStats;
 use crate::machine::Machine;
 
-/// The shortest mean run that a tile may leave.
-const MIN_RUN: usize = 8;
-/// Tenths of L2 that the factor rows of a tile may take; and where three or more rows are read for each nonzero, whose
-/// tiles have more sides and so leave shorter runs (measured at order 4, f32, R = 32: 4 % gained).
-const L2_TENTHS: (usize, usize) = (8, 12);
+/// The shortest mean run that a tile may leave; and where three or more rows of more than two cache lines are read for each
+/// nonzero, which at 8 leaves tiles of twice L2 (measured at order 4, f64, R = 32: 1 to 10 % gained in three modes of four).
+const MIN_RUN: (usize, usize) = (8, 4);
 /// Mean nonzeros of a fiber from which sharing its factor row pays.
 pub(super) const MIN_FIBER: f64 = 1.6;
 /// Whether a row is shared whatever the length of fibers: from order 4 on, with rows of two cache lines at most. With three
@@ -54,7 +52,8 @@ impl Tiles {
         inputs: &[usize],
         rows: usize,
     ) -> Self {
-        let tenths = if inputs.len() >= 3 { L2_TENTHS.1 } else { L2_TENTHS.0 };
+        let wide = inputs.len() >= 3 && row_bytes(request) > TWO_LINES;
+        let min_run = if wide { MIN_RUN.1 } else { MIN_RUN.0 };
         // Halve the longest tile side until the rows fit L2, or runs would become short.
         let mut extent: Vec<usize> = inputs.iter().map(|&m| stats.dims[m].max(1)).collect();
         let run = |extent: &[usize]| {
@@ -63,11 +62,11 @@ impl Tiles {
         };
         let side = |n: usize, extent: &[usize]| factor_bytes(stats, request, inputs[n], extent[n]);
         let bytes = |extent: &[usize]| (0..inputs.len()).map(|n| side(n, extent)).sum::<usize>();
-        while bytes(&extent) > machine.l2_bytes() * tenths / 10 {
+        while bytes(&extent) > machine.l2_bytes() * 8 / 10 {
             let longest = (0..inputs.len()).max_by_key(|&n| side(n, &extent)).expect("order 2 or more has inputs");
             let mut halved = extent.clone();
             halved[longest] = extent[longest].div_ceil(2);
-            if run(&halved) < MIN_RUN || halved[longest] == extent[longest] {
+            if run(&halved) < min_run || halved[longest] == extent[longest] {
                 break;
             }
             extent = halved;
@@ -75,7 +74,7 @@ impl Tiles {
         // Offsets of 2 bytes, where that costs few more tiles.
         let mut capped = extent.clone();
         capped.iter_mut().for_each(|e| *e = (*e).min(1 << 16));
-        if run(&capped) >= MIN_RUN / 2 {
+        if run(&capped) >= min_run / 2 {
             extent = capped;
         }
         Self { bytes: bytes(&extent), run: run(&extent), extent }

@@ -180,7 +180,10 @@ fn every_edge_case<T: DeviceScalar>() {
     for (name, a) in edge_matrices::<T>() {
         for &n in COLUMNS {
             check_spmm(&gpu, name, &a, n);
-            check_panels(&gpu, name, &a, n);
+            // One block, all lanes' registers and a tile of several: the others are between.
+            if [3, 32, 128, 257].contains(&n) {
+                check_panels(&gpu, name, &a, n);
+            }
             check_sddmm(&gpu, name, &a, n);
             check_fusedmm(&gpu, name, &a, n, n);
         }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::matrices::{PATHS, Strided, WIDTHS, aligned, executors, on_every_path, prepare, shapes};
+use common::matrices::{PATHS, Strided, WIDTHS, aligned, executors, from_rows, on_every_path, prepare, shapes};
 use sparsimd::ops::Sparse;
 use sparsimd::plan::Op;
 use sparsimd::{Cpu, Error, Mat, Scalar, generate, reference};
@@ -47,6 +47,36 @@ fn scaled_f32_matches_the_reference() {
 #[test]
 fn scaled_f64_matches_the_reference() {
     check::<f64>(true);
+}
+
+/// Rows of 0 to 69 nonzeros: every number of dots past the last whole register, over panels of every width. The dense rows
+/// are aligned and, where N is a whole number of registers, without gaps: panels are then taken where they are.
+fn check_row_lengths<T: Scalar>() {
+    let rows: Vec<Vec<u32>> = (0..70).map(|len| (0..len).map(|t| t * (600 / len)).collect()).collect();
+    let dense: Vec<Vec<u32>> = (0..70).map(|len| (5..5 + len).collect()).collect();
+    let cpus = executors();
+    for a in [from_rows::<T>(600, &rows), from_rows::<T>(600, &dense)] {
+        for n in [8, 16, 24, 32, 48, 64, 128, 256] {
+            let (c, b) = (aligned::<T>(a.rows(), n, 1), aligned::<T>(a.cols(), n, 2));
+            let expected = reference::sddmm(&a, false, c.as_ref(), b.as_ref()).unwrap();
+            on_every_path(&cpus, Op::Sddmm, &a, n, |cpu, operand, how| {
+                let mut out = vec![T::from_f64(f64::NAN); a.nnz()];
+                cpu.sddmm(operand, c.as_ref(), b.as_ref(), &mut out).unwrap();
+                let worst = expected.deviation_of_values(&out).unwrap();
+                assert!(worst.error <= 1.0, "N = {n}, {how}: {worst:?}");
+            });
+        }
+    }
+}
+
+#[test]
+fn rows_of_every_length_f32() {
+    check_row_lengths::<f32>();
+}
+
+#[test]
+fn rows_of_every_length_f64() {
+    check_row_lengths::<f64>();
 }
 
 #[test]

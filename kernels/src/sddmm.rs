@@ -18,7 +18,7 @@ use crate::dot::{Sink, dots, dots_packed, dots_pair};
 use crate::rows::Gathered;
 use crate::tile::{self, Tile, tiles, with_width};
 use crate::walk::{Part, Walk};
-use crate::{Arch, Scalar, prefetch_row};
+use crate::{Arch, Scalar, prefetch_l1, prefetch_row};
 
 /// Dots for rows of a CSR pattern.
 #[derive(Clone, Copy, Debug)]
@@ -88,15 +88,21 @@ pub(crate) struct Output<T> {
     /// Where the first dot goes.
     out: *mut T,
     values: *const T,
-    add: bool,
+    /// Earlier tiles' sum of the first dot; null for none.
+    sums: *const T,
 }
 
 impl<T: Scalar> Output<T> {
-    /// Of the tile at `tile`, of rows of `n` elements.
+    /// Of the tile at `tile`, of rows of `n` elements, whose tiles are summed in `out`.
     #[inline(always)]
     fn new<S: Simd>(out: *mut T, values: *const T, tile: Tile, n: usize) -> Self {
-        let last = tile.start + tile.vectors * T::lanes::<S>() >= n;
-        Self { out, values: if last { values } else { std::ptr::null() }, add: tile.start > 0 }
+        Self { values: if is_last::<S, T>(tile, n) { values } else { std::ptr::null() }, ..Self::plain(out, tile) }
+    }
+
+    /// Of the tile at `tile`, no values.
+    #[inline(always)]
+    fn plain(out: *mut T, tile: Tile) -> Self {
+        Self { out, values: std::ptr::null(), sums: if tile.start > 0 { out } else { std::ptr::null() } }
     }
 
     /// The same from position `at` on.
@@ -105,11 +111,17 @@ impl<T: Scalar> Output<T> {
     /// `at` is inside the output.
     #[inline(always)]
     unsafe fn at(self, at: usize) -> Self {
-        // SAFETY: the caller's promise, and there are as many values as outputs.
-        let values = if self.values.is_null() { self.values } else { unsafe { self.values.add(at) } };
+        // SAFETY: the caller's promise, and there are as many values and sums as outputs.
+        let from = |p: *const T| if p.is_null() { p } else { unsafe { p.add(at) } };
         // SAFETY: the caller's promise.
-        Self { out: unsafe { self.out.add(at) }, values, add: self.add }
+        Self { out: unsafe { self.out.add(at) }, values: from(self.values), sums: from(self.sums) }
     }
+}
+
+/// Whether no tile of a row of `n` elements comes after `tile`.
+#[inline(always)]
+fn is_last<S: Simd, T: Scalar>(tile: Tile, n: usize) -> bool {
+    tile.start + tile.vectors * T::lanes::<S>() >= n
 }
 
 impl<T: Scalar> Sink<T> for Output<T> {
@@ -119,8 +131,8 @@ impl<T: Scalar> Sink<T> for Output<T> {
         unsafe {
             let out = self.out.wrapping_add(at).wrapping_sub(lanes[0]);
             if lanes == [0, T::lanes::<S>()] {
-                if self.add {
-                    dots = T::vadd(simd, dots, T::load(simd, out));
+                if !self.sums.is_null() {
+                    dots = T::vadd(simd, dots, T::load(simd, self.sums.add(at)));
                 }
                 if !self.values.is_null() {
                     dots = T::vmul(simd, dots, T::load(simd, self.values.add(at)));
@@ -128,8 +140,9 @@ impl<T: Scalar> Sink<T> for Output<T> {
                 T::store(simd, out, dots);
             } else {
                 let mask = T::lanes_between(simd, lanes[0], lanes[1]);
-                if self.add {
-                    dots = T::vadd(simd, dots, T::load_masked(simd, mask, out));
+                if !self.sums.is_null() {
+                    let sums = self.sums.wrapping_add(at).wrapping_sub(lanes[0]);
+                    dots = T::vadd(simd, dots, T::load_masked(simd, mask, sums));
                 }
                 if !self.values.is_null() {
                     let values = self.values.wrapping_add(at).wrapping_sub(lanes[0]);
@@ -172,7 +185,7 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
     }
 }
 
-/// Dots of one row block with one panel of B, packed.
+/// Dots of one row block with one panel of B, packed unless it is already.
 #[derive(Clone, Copy, Debug)]
 pub struct SddmmPanel<'a, T> {
     /// Where the nonzeros are.
@@ -196,15 +209,19 @@ pub struct SddmmPanel<'a, T> {
     pub n: usize,
     /// The dots.
     pub out: *mut T,
+    /// Most vectors of a tile. Narrow tiles leave room for wide panels.
+    pub tile_vectors: usize,
     /// Room for the packed panel: `width` rows of a tile.
     pub scratch: *mut T,
+    /// Where `starts` is not null and the row is longer than a tile, room for the cell's dots.
+    pub sums: *mut T,
 }
 
 /// Runs the task.
 ///
 /// # Safety
 /// The cell's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
-/// one else uses the task's part of `out` or the scratch at the same time.
+/// one else uses the task's part of `out`, the scratch or the sums at the same time.
 pub unsafe fn sddmm_panel<T: Scalar>(arch: Arch, task: SddmmPanel<'_, T>) {
     dispatch_compiled!(arch, Panel(task), Panel<'_, f32>, Panel<'_, f64>);
 }
@@ -217,15 +234,15 @@ impl<T: Scalar> WithSimd for Panel<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        for tile in tiles(self.0.n, T::lanes::<S>(), max_vectors::<S>()) {
+        for tile in tiles(self.0.n, T::lanes::<S>(), max_vectors::<S>().min(self.0.tile_vectors)) {
             // SAFETY: the promise of `sddmm_panel`.
             unsafe { with_width!(tile, panel_tile::<S, T>(simd, &self.0, tile)) }
         }
     }
 }
 
-/// Visits ahead at which the lines of `out` are prefetched.
-const AHEAD: usize = 4;
+/// Visits ahead at which the lines of `out` are prefetched. From 4 to 32 all are within the noise.
+const AHEAD: usize = 8;
 
 /// One tile of a panel.
 ///
@@ -238,17 +255,30 @@ unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
     tile: Tile,
 ) {
     let mask = T::first_lanes(simd, tile.rest);
-    let output = Output::new::<S>(task.out, task.values, tile, task.n);
+    // Sums of tiles stay in the cell's own order, near; only the last tile's go to their places, far apart.
+    let scattered = !task.starts.is_null() && is_last::<S, T>(tile, task.n);
+    let mut output = Output::new::<S>(task.out, task.values, tile, task.n);
+    if !task.starts.is_null() {
+        let sums = Output::plain(task.sums, tile);
+        output = if scattered { Output { sums: sums.sums, ..output } } else { sums };
+    }
     let mut own = 0;
-    // SAFETY: the promise of `sddmm_panel`; offsets advance over the cell's own.
+    // SAFETY: the promise of `sddmm_panel`; offsets advance over the cell's own, as do sums.
     unsafe {
         let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
         let b = task.b.add(tile.start);
-        tile::pack::<S, T, NV, TAIL>(simd, mask, b, task.ldb, task.width, None, task.scratch);
+        let row_bytes = NV * T::lanes::<S>() * size_of::<T>();
+        // Rows that are one after the other already, each on cache lines of its own, are taken where they are.
+        let panel = if !TAIL && task.ldb * size_of::<T>() == row_bytes && b.addr().is_multiple_of(row_bytes.min(64)) {
+            b
+        } else {
+            tile::pack::<S, T, NV, TAIL>(simd, mask, b, task.ldb, task.width, None, task.scratch);
+            task.scratch.cast_const()
+        };
         let row = |i: u32| task.c.wrapping_add(i as usize * task.ldc + tile.start);
         for (k, pair) in task.cell.pairs.iter().enumerate() {
             for i in task.cell.pairs.get(k + 1).unwrap_or(pair).rows {
-                prefetch_row(row(i), NV * T::lanes::<S>() * size_of::<T>());
+                prefetch_row(row(i), row_bytes);
             }
             let mut c = [[T::splat(simd, T::ZERO); NV]; 2];
             for r in 0..2 {
@@ -256,22 +286,27 @@ unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
             }
             let nnz = pair.nnz() as usize;
             let outputs = [output.at(own), output.at(own + nnz)];
-            dots_pair::<S, T, NV>(simd, &c, pair, &mut offsets, task.scratch, outputs.each_ref());
+            dots_pair::<S, T, NV>(simd, &c, pair, &mut offsets, panel, outputs.each_ref());
             own += 2 * nnz;
         }
         for (v, visit) in task.cell.visits.iter().enumerate() {
             let nnz = visit.nnz as usize;
-            let start = if task.starts.is_null() {
-                own
-            } else {
+            let output = if scattered {
                 // Dots of neighbouring visits are far apart: their lines are asked for in time.
                 let later = (v + AHEAD).min(task.cell.visits.len() - 1);
-                prefetch_row(task.out.add(*task.starts.add(later)), nnz * size_of::<T>() + 63);
-                *task.starts.add(v)
+                // Visits are ordered by length: the later one is about as long. Beyond three lines the processor follows.
+                let out = task.out.wrapping_add(*task.starts.add(later));
+                for at in [0, 64 / size_of::<T>(), nnz] {
+                    prefetch_l1(out.wrapping_add(at));
+                }
+                let sums = if output.sums.is_null() { output.sums } else { output.sums.add(own) };
+                Output { sums, ..Output { sums: std::ptr::null(), ..output }.at(*task.starts.add(v)) }
+            } else {
+                output.at(own)
             };
-            // The packed rows end in zeros, so that only the row of C needs the mask.
+            // Packed rows end in zeros, so that only the row of C needs the mask.
             let c = tile::load::<S, T, NV, TAIL>(simd, mask, row(visit.row));
-            dots_packed::<S, T, NV>(simd, &c, nnz, &mut offsets, task.scratch, &output.at(start));
+            dots_packed::<S, T, NV>(simd, &c, nnz, &mut offsets, panel, &output);
             own += nnz;
         }
     }

@@ -191,7 +191,9 @@ impl Cpu {
             width: cell.width,
             n: c.cols(),
             out: weights,
+            tile_vectors: usize::MAX,
             scratch: room.packed.as_mut_ptr(),
+            sums: std::ptr::null_mut(),
         };
         let edges = EdgeCell {
             edge,

@@ -74,7 +74,7 @@ impl Cpu {
         let panel = match a {
             Sparse::Prepared(prepared) => {
                 prepared.check_op(op, &[Op::Sddmm])?;
-                prepared.panel()
+                prepared.panel().map(|panel| (panel, prepared.plan().tile_vectors))
             }
             _ => None,
         };
@@ -83,7 +83,7 @@ impl Cpu {
             self.sampled_directly(pattern, values, &direct, c, b, out);
             return Ok(());
         };
-        let Some(order) = panel.unsorted() else {
+        let Some(order) = panel.0.unsorted() else {
             self.sampled_by_panels(panel, values, c, b, out);
             return Ok(());
         };
@@ -135,10 +135,10 @@ impl Cpu {
         });
     }
 
-    /// The panel path; shapes have been checked, `values` and `out` are in row-sorted order.
+    /// The panel path, by panels and vectors of a tile; shapes have been checked, `values` and `out` are in row-sorted order.
     fn sampled_by_panels<T: Scalar>(
         &self,
-        panel: &Panel,
+        (panel, tile_vectors): (&Panel, usize),
         values: Option<&[T]>,
         c: MatRef<'_, T>,
         b: MatRef<'_, T>,
@@ -150,6 +150,7 @@ impl Cpu {
         self.for_each(panel.blocks().len(), work, |k| {
             let block = &panel.blocks()[k];
             let mut packed = self.packed_panel::<T>(panel);
+            let mut sums = scratch::<T>(block.cells(panel).map(|cell| cell.nnz).max().unwrap_or(0));
             for cell in block.cells(panel) {
                 let task = SddmmPanel {
                     cell: cell.cell,
@@ -162,10 +163,12 @@ impl Cpu {
                     width: cell.width,
                     n,
                     out: out.get(),
+                    tile_vectors,
+                    sums: sums.as_mut_ptr(),
                     scratch: packed.as_mut_ptr(),
                 };
                 // SAFETY: a panel's cells index its own rows and columns, which are those of C and B; a visit's dots and
-                // the scratch are this task's own, and the scratch has room for the widest tile.
+                // the scratch are this task's own, and the scratch has room for the widest tile, the sums for any cell.
                 unsafe { sddmm_panel(self.arch(), task) };
             }
         });

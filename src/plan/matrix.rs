@@ -146,11 +146,16 @@ impl Plan {
             Op::Sddmm | Op::FusedMm => all.min(if options.registers >= 32 { 8 } else { 4 }),
         };
         let mut vectors = widest;
-        if matches!(op, Op::Spmm | Op::SpmmTransposed) {
-            // Narrower tiles make wider panels, so that a visit to a row of C is worth its load and store.
-            while vectors > 2 && stats.per_visit(width_of(vectors)) < GOOD_VISIT {
-                vectors = vectors.div_ceil(2);
-            }
+        // Narrower tiles make wider panels, so that a visit to a row of C is worth its load and store. A tile of dots ends in
+        // a tree, whatever its width: four vectors at least (90 %: 8 vectors of 80 columns 9.1 cycles per nonzero, 4 of 160
+        // columns 4.2).
+        let narrowest = match op {
+            Op::Spmm | Op::SpmmTransposed => 2,
+            Op::Sddmm => 4,
+            Op::FusedMm => widest,
+        };
+        while vectors > narrowest && stats.per_visit(width_of(vectors)) < GOOD_VISIT {
+            vectors = vectors.div_ceil(2);
         }
         let panel_width = width_of(vectors);
         let per_visit = stats.per_visit(panel_width);
@@ -165,21 +170,25 @@ impl Plan {
         };
 
         // A block of C (or of the dots) and what streams past it share L2.
-        // SDDMM's dots go to their places in CSR order, a few at a time: a block's must stay in L2 until their lines are
-        // full (4096 x 4096, 70 %, N = 128: 120 GFLOP/s with 256 rows, 105 with 1024).
-        let row_dots = if op == Op::Sddmm { stats.nnz * scalar_bytes / stats.rows.max(1) } else { 0 };
+        // SDDMM's dots go to their places in CSR order, a few at a time: a block's should stay in L2 until their lines are
+        // full. But visits of one length follow each other, and the more rows, the more seldom the length changes, which
+        // costs a branch miss or two (4096 x 4096, 70 %: with 128, 256, 512 rows N = 128 reaches 42, 50, 52 % of peak and
+        // N = 32 in 256, 512 rows 42, 48 %; 90 %, N = 32 in 256, 512, 1024 rows 43, 45, 46 %).
+        let (row_dots, least_rows) =
+            if op == Op::Sddmm { (stats.nnz * scalar_bytes / stats.rows.max(1), 512) } else { (0, 256) };
         // A tile of C that is narrower than its rows uses some of the cache's sets only: count whole rows.
         let row_bytes = (all * options.vector_bytes).clamp(64, MOST_ROW_BYTES);
-        let block_rows = (machine.l2_bytes() / 2 / (row_bytes + row_dots)).clamp(256, 2048);
+        let block_rows = (machine.l2_bytes() / 2 / (row_bytes + row_dots)).clamp(least_rows, 2048);
         let pass_vectors = (row_bytes / options.vector_bytes / vectors).max(1) * vectors;
         // Copying a panel into L1 must be a small part of using it.
         let block_nnz = stats.nnz as f64 / stats.rows.max(1) as f64 * block_rows.min(stats.rows) as f64;
         let touched = (stats.cols as f64).min(block_nnz / per_visit.max(1.0) * panel_width as f64);
         let copies_per_nonzero = touched / block_nnz.max(1.0);
 
-        let least_visit = match op {
-            Op::Spmm | Op::SpmmTransposed => LEAST_VISIT.0,
-            Op::Sddmm | Op::FusedMm => LEAST_VISIT.1,
+        // Dots in narrow tiles are not the cheaper for it: what counts is a visit of the widest.
+        let (worth, least_visit) = match op {
+            Op::Spmm | Op::SpmmTransposed => (per_visit, LEAST_VISIT.0),
+            Op::Sddmm | Op::FusedMm => (stats.per_visit(width_of(widest)), LEAST_VISIT.1),
         };
         let (path, reason) = match options.path {
             Path::Direct | Path::Panel => (options.path, "as asked".to_string()),
@@ -187,8 +196,8 @@ impl Plan {
             Path::Auto if options.reuse < PANEL_PAYS_AFTER => {
                 (Path::Direct, format!("{} runs do not pay for preparing panels", options.reuse))
             }
-            Path::Auto if per_visit < least_visit => {
-                (Path::Direct, format!("{per_visit:.1} nonzeros of a row in a panel do not pay for its row of C"))
+            Path::Auto if worth < least_visit => {
+                (Path::Direct, format!("{worth:.1} nonzeros of a row in a panel do not pay for its row of C"))
             }
             Path::Auto if copies_per_nonzero > 1.0 => {
                 (Path::Direct, format!("panels would be copied {copies_per_nonzero:.1} times per use"))

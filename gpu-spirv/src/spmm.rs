@@ -212,7 +212,7 @@ pub fn body<V: Block>(
     settle(shape, claim, p.width, acc, partial, |j, sum| store(p, c, row, j, sum));
 }
 
-/// C[i][j] = alpha sum + beta C[i][j], the old C read only where it counts.
+/// c_ij = alpha sum + beta c_ij, the old C read only where it counts.
 #[inline(always)]
 pub fn store<V: Block>(p: &SpmmParams<V::Element>, c: &mut [V], i: u32, j: u32, sum: V) {
     let place = i * p.c_stride + p.c_offset + j;

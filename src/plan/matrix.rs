@@ -169,16 +169,24 @@ impl Plan {
             Op::Sddmm => false,
         };
 
-        // A block of C (or of the dots) and what streams past it share L2.
-        // SDDMM's dots go to their places in CSR order, a few at a time: a block's should stay in L2 until their lines are
-        // full. But visits of one length follow each other, and the more rows, the more seldom the length changes, which
-        // costs a branch miss or two (4096 x 4096, 70 %: with 128, 256, 512 rows N = 128 reaches 42, 50, 52 % of peak and
-        // N = 32 in 256, 512 rows 42, 48 %; 90 %, N = 32 in 256, 512, 1024 rows 43, 45, 46 %).
-        let (row_dots, least_rows) =
-            if op == Op::Sddmm { (stats.nnz * scalar_bytes / stats.rows.max(1), 512) } else { (0, 256) };
         // A tile of C that is narrower than its rows uses some of the cache's sets only: count whole rows.
         let row_bytes = (all * options.vector_bytes).clamp(64, MOST_ROW_BYTES);
-        let block_rows = (machine.l2_bytes() / 2 / (row_bytes + row_dots)).clamp(least_rows, 2048);
+        let block_rows = if op == Op::Sddmm {
+            // Dots go to their places in CSR order, a few at a time: a block's should stay in L2, beside what streams
+            // past, until their lines are full. But visits of one length follow each other, and the more rows, the more
+            // seldom the length changes, which costs a branch miss or two (4096 x 4096, 70 %: with 128, 256, 512 rows
+            // N = 128 reaches 42, 50, 52 % of peak and N = 32 in 256, 512 rows 42, 48 %; 90 %, N = 32 in 256, 512, 1024
+            // rows 43, 45, 46 %).
+            let row_dots = stats.nnz * scalar_bytes / stats.rows.max(1);
+            (machine.l2_bytes() / 2 / (row_bytes + row_dots)).clamp(512, 2048)
+        } else {
+            // Rows of C are read and written whole and in order: they come from L3 as well, and more rows mean better
+            // pairs, longer runs of one length and fewer copies of B (4096 x 4096, N = 128, one thread, blocks of 1024
+            // and 4096 rows: 70 % f32 71 and 74 % of peak, f64 64 and 72 %; 90 % f32 54 and 57 %; FusedMM 63 and 68 %;
+            // 16384 rows lose again where C exceeds the caches).
+            let l3_share = machine.l3_bytes() * machine.l3_groups() / threads.max(1);
+            ((l3_share / 4).max(machine.l2_bytes() / 2) / row_bytes).clamp(256, 4096)
+        };
         let pass_vectors = (row_bytes / options.vector_bytes / vectors).max(1) * vectors;
         // Copying a panel into L1 must be a small part of using it.
         let block_nnz = stats.nnz as f64 / stats.rows.max(1) as f64 * block_rows.min(stats.rows) as f64;

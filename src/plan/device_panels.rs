@@ -25,14 +25,14 @@ const WORKGROUP: usize = 128;
 /// The nonzeros by panels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePanels {
-    /// The rows of each panel, [`NONE`] where the last one has fewer.
+    /// The rows of each panel, `u32::MAX` where the last one has fewer.
     pub rows: Vec<[u32; PANEL]>,
     /// First quad of each granule of each panel, and the end of each panel's last: granules + 1 of each panel.
     pub ptr: Vec<u32>,
     /// Quads of columns, 16 bits each: five of the column within its granule, then one for each row that has it. Quads that a
     /// granule does not fill end with columns that no row has.
     pub columns: Vec<[u32; 2]>,
-    /// For each value beside a column which nonzero it is, or [`NONE`].
+    /// For each value beside a column which nonzero it is, or `u32::MAX`.
     pub order: Vec<u32>,
     /// Granules of a panel.
     pub granules: usize,

@@ -299,6 +299,10 @@ impl<T: Scalar> WithSimd for Panel<'_, T> {
     }
 }
 
+/// Visits ahead at which the row of C, which is in L2 or L3, is prefetched (4096 x 4096, one thread: 70 % zeros, N = 32, 55 % of
+/// peak instead of 49; 90 %, N = 128, 58 instead of 53).
+const AHEAD: usize = 2;
+
 /// One tile of a panel. Only copying it and the rows of C know tails: what is packed has whole registers.
 ///
 /// # Safety
@@ -326,7 +330,10 @@ unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize>(simd: S, task: &SpmmPa
             task.store::<S, NV>(simd, tile, j, y);
             weights = weights.add(2 * pair.nnz() as usize);
         }
-        for visit in task.cell.visits {
+        let visits = task.cell.visits;
+        for (v, visit) in visits.iter().enumerate() {
+            let later = visits[(v + AHEAD).min(visits.len() - 1)].row;
+            prefetch_row(task.at(tile, later), NV * T::lanes::<S>() * size_of::<T>());
             let nnz = visit.nnz as usize;
             let sum = task.load::<S, NV>(simd, tile, visit.row);
             let sum = axpy_packed::<S, T, NV>(simd, sum, nnz, weights, &mut offsets, task.scratch);

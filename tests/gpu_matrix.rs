@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use sparsimd::generate::{random_matrix, uniform_dense, uniform_values};
 use sparsimd::gpu::{DeviceOptions, DeviceScalar, EdgeKind, Gpu};
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
-use sparsimd::plan::Path;
+use sparsimd::plan::{Op, Path};
 use sparsimd::{Csr, Error, Mat, Pattern, reference};
 
 mod common;
@@ -95,11 +95,10 @@ fn check_spmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
 }
 
 /// SpMM by panels: new values on the same panels, and rows that must not meet what is infinite in rows of B that they do not use.
-fn check_panels<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
+fn check_spmm_by_panels<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
     let mut ga = gpu.csr(a).unwrap();
-    assert!(ga.prepare_spmm(Path::Panel).unwrap());
+    assert!(ga.prepare(Op::Spmm, n, Path::Panel).unwrap());
     let mut b: Mat<T> = uniform_dense(a.cols(), n, 3).unwrap();
-    let used: HashSet<u32> = (0..a.rows() / 2).flat_map(|i| a.pattern().row(i)).copied().collect();
     let mut a = a.clone();
     for (infinite, alpha, beta) in [(false, 1.0, 0.0), (true, -1.5, 0.75)] {
         if infinite {
@@ -107,9 +106,7 @@ fn check_panels<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
             ga.set_values(&values).unwrap();
             a = Csr::new(a.pattern().clone(), values).unwrap();
             // The first half of the rows stays finite.
-            for k in (0..a.cols()).filter(|&k| !used.contains(&(k as u32))) {
-                b.as_mut().into_row(k).fill(T::from_f64(f64::INFINITY));
-            }
+            make_unused_rows_infinite(&a, &mut b);
         }
         let gb = gpu.mat(b.as_ref()).unwrap();
         let (alpha, beta) = (T::from_f64(alpha), T::from_f64(beta));
@@ -121,13 +118,25 @@ fn check_panels<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
         let d = want.deviation(c.as_ref()).unwrap();
         assert!(d.error <= 1.0, "{name} by panels, {}, n = {n}, infinite {infinite}: {d:?}", T::NAME);
     }
-    assert!(!ga.prepare_spmm(Path::Direct).unwrap());
+    assert!(!ga.prepare(Op::Spmm, n, Path::Direct).unwrap());
 }
 
-fn check_sddmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
+/// Rows that the first half of the rows of A have no nonzero for become infinite.
+fn make_unused_rows_infinite<T: DeviceScalar>(a: &Csr<T>, m: &mut Mat<T>) {
+    let used: HashSet<u32> = (0..a.rows() / 2).flat_map(|i| a.pattern().row(i)).copied().collect();
+    for k in (0..a.cols()).filter(|&k| !used.contains(&(k as u32))) {
+        m.as_mut().into_row(k).fill(T::from_f64(f64::INFINITY));
+    }
+}
+
+fn check_sddmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, path: Path) {
     let ga = gpu.csr(a).unwrap();
+    assert_eq!(ga.prepare(Op::Sddmm, n, path).unwrap(), path == Path::Panel);
     let c: Mat<T> = uniform_dense(a.rows(), n, 3).unwrap();
-    let b: Mat<T> = uniform_dense(a.cols(), n, 4).unwrap();
+    let mut b: Mat<T> = uniform_dense(a.cols(), n, 4).unwrap();
+    if path == Path::Panel {
+        make_unused_rows_infinite(a, &mut b);
+    }
     let (gc, gb) = (gpu.mat(c.as_ref()).unwrap(), gpu.mat(b.as_ref()).unwrap());
     let mut out = ga.new_values().unwrap();
     let mut got = vec![T::ZERO; a.nnz()];
@@ -140,15 +149,30 @@ fn check_sddmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
         out.download(&mut got).unwrap();
         let want = reference::sddmm(a, scaled, c.as_ref(), b.as_ref()).unwrap();
         let d = want.deviation_of_values(&got).unwrap();
-        assert!(d.error <= 1.0, "{name}, {}, n = {n}, scaled {scaled}: {d:?}", T::NAME);
+        assert!(d.error <= 1.0, "{name}, {}, n = {n}, {path:?}, scaled {scaled}: {d:?}", T::NAME);
     }
 }
 
-fn check_fusedmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, out: usize) {
+/// Whether FusedMM on `n` columns goes by panels: a subgroup's registers hold a row, and workgroup memory 32 rows of B and of D.
+fn fuses_by_panels<T: DeviceScalar>(gpu: &Gpu, n: usize) -> bool {
+    let blocks = (16 * gpu.info().subgroup as usize / 4).min(128 / size_of::<T>());
+    gpu.info().shared_memory >= 32 << 10 && n.div_ceil(4) <= blocks
+}
+
+fn check_fusedmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, out: usize, path: Path) {
     let ga = gpu.csr(a).unwrap();
     let c: Mat<T> = uniform_dense(a.rows(), n, 3).unwrap();
     let b: Mat<T> = uniform_dense(a.cols(), n, 4).unwrap();
-    let d: Mat<T> = uniform_dense(a.cols(), out, 5).unwrap();
+    let mut d: Mat<T> = uniform_dense(a.cols(), out, 5).unwrap();
+    if path == Path::Panel {
+        let prepared = ga.prepare(Op::FusedMm, n.max(out), path);
+        if !fuses_by_panels::<T>(gpu, n.max(out)) {
+            assert!(matches!(prepared, Err(Error::Unavailable { .. })), "{prepared:?}");
+            return;
+        }
+        assert!(prepared.unwrap());
+        make_unused_rows_infinite(a, &mut d);
+    }
     let mut e: Mat<T> = Mat::zeros(a.rows(), out).unwrap();
     let [gc, gb, gd] = [&c, &b, &d].map(|m| gpu.mat(m.as_ref()).unwrap());
     let mut ge = gpu.zeros(a.rows(), out).unwrap();
@@ -167,7 +191,7 @@ fn check_fusedmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, o
         ge.download(e.as_mut()).unwrap();
         let want = reference::fusedmm(a, edge, c.as_ref(), b.as_ref(), d.as_ref()).unwrap();
         let dev = want.deviation(e.as_ref()).unwrap();
-        assert!(dev.error <= 1.0, "{name}, {}, n = {n} -> {out}, {kind:?}: {dev:?}", T::NAME);
+        assert!(dev.error <= 1.0, "{name}, {}, n = {n} -> {out}, {kind:?}, {path:?}: {dev:?}", T::NAME);
     }
 }
 
@@ -180,14 +204,19 @@ fn every_edge_case<T: DeviceScalar>() {
     for (name, a) in edge_matrices::<T>() {
         for &n in COLUMNS {
             check_spmm(&gpu, name, &a, n);
+            check_sddmm(&gpu, name, &a, n, Path::Direct);
+            check_fusedmm(&gpu, name, &a, n, n, Path::Direct);
+            check_fusedmm(&gpu, name, &a, n, n, Path::Panel);
             // One block, all lanes' registers and a tile of several: the others are between.
             if [3, 32, 128, 257].contains(&n) {
-                check_panels(&gpu, name, &a, n);
+                check_spmm_by_panels(&gpu, name, &a, n);
+                check_sddmm(&gpu, name, &a, n, Path::Panel);
             }
-            check_sddmm(&gpu, name, &a, n);
-            check_fusedmm(&gpu, name, &a, n, n);
         }
-        check_fusedmm(&gpu, name, &a, 20, 33);
+        for (n, out) in [(20, 33), (50, 9)] {
+            check_fusedmm(&gpu, name, &a, n, out, Path::Direct);
+            check_fusedmm(&gpu, name, &a, n, out, Path::Panel);
+        }
     }
     quiet(&gpu);
 }
@@ -202,26 +231,84 @@ fn panels_are_made_where_they_pay_and_fit() {
     let Some(gpu) = gpu() else { return };
     let dense = random_matrix::<f32>(300, 200, 0.7, 1).unwrap();
     let sparse = random_matrix::<f32>(300, 200, 0.97, 1).unwrap();
-    assert!(gpu.csr(&dense).unwrap().prepare_spmm(Path::Auto).unwrap());
-    assert!(!gpu.csr(&sparse).unwrap().prepare_spmm(Path::Auto).unwrap());
+    for op in [Op::Spmm, Op::Sddmm, Op::FusedMm] {
+        assert!(gpu.csr(&dense).unwrap().prepare(op, 64, Path::Auto).unwrap(), "{op:?}");
+        assert!(!gpu.csr(&sparse).unwrap().prepare(op, 64, Path::Auto).unwrap(), "{op:?}");
+    }
+    let one = gpu.csr(&dense).unwrap();
+    assert!(!one.prepare(Op::SpmmTransposed, 8, Path::Auto).unwrap());
+    assert!(matches!(one.prepare(Op::SpmmTransposed, 8, Path::Panel), Err(Error::Unavailable { .. })));
+    assert!(!one.prepare(Op::FusedMm, 1000, Path::Auto).unwrap());
+    assert!(matches!(one.prepare(Op::Spmm, 0, Path::Auto), Err(Error::Argument { .. })));
     // Wide enough for tiles of columns, tall enough for parts of the columns of A.
     let tall = random_matrix::<f32>(100, 3000, 0.8, 1).unwrap();
-    check_panels(&gpu, "many columns", &tall, 300);
+    check_spmm_by_panels(&gpu, "many columns", &tall, 300);
+    check_sddmm(&gpu, "many columns", &tall, 300, Path::Panel);
+    check_fusedmm(&gpu, "many columns", &tall, 64, 60, Path::Panel);
+    // Operands wider than what was prepared go by rows.
+    let (c, b) = (uniform_dense(300, 200, 1).unwrap(), uniform_dense(200, 200, 2).unwrap());
+    let (gc, gb, mut ge) = (gpu.mat(c.as_ref()).unwrap(), gpu.mat(b.as_ref()).unwrap(), gpu.zeros(300, 200).unwrap());
+    assert!(one.prepare(Op::FusedMm, 16, Path::Panel).unwrap());
+    gpu.fusedmm(&one, EdgeKind::Scale, &gc, &gb, &gb, &mut ge).unwrap();
+    let mut e = Mat::zeros(300, 200).unwrap();
+    ge.download(e.as_mut()).unwrap();
+    let want = reference::fusedmm(&dense, reference::Edge::Scale, c.as_ref(), b.as_ref(), b.as_ref()).unwrap();
+    assert!(want.deviation(e.as_ref()).unwrap().error <= 1.0);
     // On this device the matrix is cut in chunks: no panels unless they are asked for, then an error; the rows serve.
     let Some(small) = limited(DeviceOptions { range_limit: Some(40 << 10), ..DeviceOptions::default() }) else {
         return;
     };
     let cut = small.csr(&dense).unwrap();
-    assert!(cut.chunks() > 1 && !cut.prepare_spmm(Path::Auto).unwrap());
-    assert!(matches!(cut.prepare_spmm(Path::Panel), Err(Error::Unavailable { .. })));
+    assert!(cut.chunks() > 1);
+    for op in [Op::Spmm, Op::Sddmm, Op::FusedMm] {
+        assert!(!cut.prepare(op, 40, Path::Auto).unwrap());
+        assert!(matches!(cut.prepare(op, 40, Path::Panel), Err(Error::Unavailable { .. })));
+    }
     check_spmm(&small, "in chunks", &dense, 40);
     // B and C in panels of columns, A whole.
     let Some(small) = limited(DeviceOptions { range_limit: Some(200 << 10), ..DeviceOptions::default() }) else {
         return;
     };
-    check_panels(&small, "operands in panels of columns", &random_matrix::<f32>(100, 400, 0.8, 1).unwrap(), 300);
+    let whole = random_matrix::<f32>(100, 400, 0.8, 1).unwrap();
+    check_spmm_by_panels(&small, "operands in panels of columns", &whole, 300);
+    check_sddmm(&small, "operands in panels of columns", &whole, 300, Path::Panel);
     quiet(&gpu);
     quiet(&small);
+}
+
+#[test]
+fn one_layout_by_panels_serves_several_operations_and_new_values() {
+    let Some(gpu) = gpu() else { return };
+    let mut a: Csr<f32> = random_matrix(90, 200, 0.7, 4).unwrap();
+    let (c, b): (Mat<f32>, Mat<f32>) = (uniform_dense(90, 48, 1).unwrap(), uniform_dense(200, 48, 2).unwrap());
+    let (gc, gb, mut ge) = (gpu.mat(c.as_ref()).unwrap(), gpu.mat(b.as_ref()).unwrap(), gpu.zeros(90, 48).unwrap());
+    let mut ga = gpu.csr(&a).unwrap();
+    for op in [Op::Spmm, Op::Sddmm, Op::FusedMm] {
+        assert!(ga.prepare(op, 48, Path::Panel).unwrap());
+    }
+    let mut e = Mat::zeros(90, 48).unwrap();
+    let mut first: Option<Vec<f32>> = None;
+    for round in 0..3u64 {
+        // Without panels for SpMM those of the others stay.
+        assert_eq!(ga.prepare(Op::Spmm, 48, if round == 2 { Path::Direct } else { Path::Panel }).unwrap(), round != 2);
+        gpu.fusedmm(&ga, EdgeKind::Scale, &gc, &gb, &gb, &mut ge).unwrap();
+        ge.download(e.as_mut()).unwrap();
+        let want = reference::fusedmm(&a, reference::Edge::Scale, c.as_ref(), b.as_ref(), b.as_ref()).unwrap();
+        assert!(want.deviation(e.as_ref()).unwrap().error <= 1.0, "round {round}");
+        gpu.spmm(1.0, &ga, &gb, 0.0, &mut ge).unwrap();
+        ge.download(e.as_mut()).unwrap();
+        let want = reference::spmm(1.0, &a, b.as_ref(), 0.0, e.as_ref()).unwrap();
+        assert!(want.deviation(e.as_ref()).unwrap().error <= 1.0, "round {round}");
+        // The same bits each time.
+        let (mut out, mut values) = (ga.new_values().unwrap(), vec![0.0; a.nnz()]);
+        gpu.sddmm(&ga, &gc, &gb, &mut out).unwrap();
+        out.download(&mut values).unwrap();
+        assert_eq!(first.get_or_insert_with(|| values.clone()), &values);
+        let fresh: Vec<f32> = uniform_values(a.nnz(), 50 + round);
+        ga.set_values(&fresh).unwrap();
+        a = Csr::new(a.pattern().clone(), fresh).unwrap();
+    }
+    quiet(&gpu);
 }
 
 #[test]
@@ -253,8 +340,8 @@ fn operands_cut_in_chunks_and_panels_give_the_same_bits() {
     for (name, a) in edge_matrices::<f32>() {
         for n in [3, 40] {
             check_spmm(&cut, name, &a, n);
-            check_sddmm(&cut, name, &a, n);
-            check_fusedmm(&cut, name, &a, n, n);
+            check_sddmm(&cut, name, &a, n, Path::Direct);
+            check_fusedmm(&cut, name, &a, n, n, Path::Direct);
         }
     }
     quiet(&cut);
@@ -264,7 +351,7 @@ fn operands_cut_in_chunks_and_panels_give_the_same_bits() {
 fn wide_operands_take_the_unfused_way() {
     let Some(gpu) = gpu() else { return };
     for (name, a) in edge_matrices::<f32>() {
-        check_fusedmm(&gpu, name, &a, 600, 5);
+        check_fusedmm(&gpu, name, &a, 600, 5, Path::Direct);
     }
     quiet(&gpu);
 }
@@ -279,8 +366,8 @@ fn real_matrices() {
         let widths: &[usize] = if a.nnz() > 300_000 { &[17] } else { &[1, 32, 100] };
         for &n in widths {
             check_spmm(&gpu, &name, &a, n);
-            check_sddmm(&gpu, &name, &a, n);
-            check_fusedmm(&gpu, &name, &a, n, n);
+            check_sddmm(&gpu, &name, &a, n, Path::Direct);
+            check_fusedmm(&gpu, &name, &a, n, n, Path::Direct);
         }
     }
     quiet(&gpu);

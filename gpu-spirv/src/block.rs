@@ -45,8 +45,10 @@ pub trait Block: Copy {
     fn scaled(self, s: Self::Element) -> Self;
     /// `self + b`.
     fn plus(self, b: Self) -> Self;
-    /// The sum of products.
-    fn dot(self, b: Self) -> Self::Element;
+    /// `s` and the sum of products.
+    fn add_dot(self, b: Self, s: Self::Element) -> Self::Element;
+    /// The block of four elements.
+    fn of(x: [Self::Element; 4]) -> Self;
     /// `self * b` by element.
     fn times(self, b: Self) -> Self;
     /// The first `n` elements, zeros after them.
@@ -115,8 +117,13 @@ macro_rules! block {
                 self + b
             }
             #[inline(always)]
-            fn dot(self, b: Self) -> $t {
-                self.x * b.x + self.y * b.y + (self.z * b.z + self.w * b.w)
+            fn add_dot(self, b: Self, s: $t) -> $t {
+                // One after the other: a fused multiply-add for each.
+                s + self.x * b.x + self.y * b.y + self.z * b.z + self.w * b.w
+            }
+            #[inline(always)]
+            fn of(x: [$t; 4]) -> Self {
+                $v::new(x[0], x[1], x[2], x[3])
             }
             #[inline(always)]
             fn times(self, b: Self) -> Self {

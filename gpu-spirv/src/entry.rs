@@ -2,15 +2,15 @@
 
 use sparsimd_gpu_abi::edge::SOFTMAX;
 use sparsimd_gpu_abi::{
-    ElementwiseParams, FusedParams, MttkrpParams, SddmmParams, SpmmParams, TILE_BYTES, TiledParams, WORKGROUP,
+    ElementwiseParams, FusedParams, MttkrpParams, SddmmParams, SpmmParams, TILE_BYTES, Tiled, WORKGROUP,
 };
 use spirv_std::glam::{UVec2, UVec3, UVec4};
 use spirv_std::spirv;
 
+use crate::panels::{Memory, Panels, Seat};
 use crate::spmm::{Nonzeros, Shape};
 use crate::team::{Place, Subgroup, linear};
-use crate::tiled::{Memory, Panels, Seat};
-use crate::{elementwise, fusedmm, gather, mttkrp, sddmm, spmm, tiled, ttv};
+use crate::{elementwise, fusedmm, fusedmm_tiled, gather, mttkrp, sddmm, sddmm_tiled, spmm, spmm_tiled, ttv};
 
 /// Workgroup memory.
 struct Tile<'a, V, const N: usize>(&'a mut [V; N]);
@@ -60,10 +60,10 @@ macro_rules! entry_points {
         ) {
             let place = Place::new(linear(workgroup, workgroups), local, team);
             let nonzeros = Nonzeros { idx, idx4, val, val4 };
-            spmm::body(Shape { team, registers, step }, p, place, workgroup.z, tasks, nonzeros, b, c, partial);
+            spmm::body(Shape { team, registers }, step, p, place, workgroup.z, tasks, nonzeros, b, c, partial);
         }
 
-        /// [`tiled::body`] on the device.
+        /// [`spmm_tiled::body`] on the device.
         #[spirv(compute(threads(128)))]
         pub fn spmm_tiled(
             #[spirv(workgroup_id)] workgroup: UVec3,
@@ -72,7 +72,7 @@ macro_rules! entry_points {
             #[spirv(spec_constant(id = 0, default = 8))] team: u32,
             #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
             #[spirv(spec_constant(id = 3, default = 1))] parts: u32,
-            #[spirv(push_constant)] p: &TiledParams<$t>,
+            #[spirv(push_constant)] p: &Tiled<SpmmParams<$t>>,
             #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] rows: &[UVec4],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] ptr: &[u32],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] columns: &[UVec2],
@@ -83,8 +83,8 @@ macro_rules! entry_points {
             #[spirv(workgroup)] memory: &mut [$v; TILE_BYTES / size_of::<$v>()],
         ) {
             let seat = Seat { group: linear(workgroup, workgroups), local, tile: workgroup.z };
-            let panels = Panels { rows, ptr, columns, values };
-            tiled::body(Shape { team, registers, step: 4 }, parts, p, seat, panels, b, c, partial, &mut Tile(memory));
+            let (shape, panels) = (Shape { team, registers }, Panels { rows, ptr, columns });
+            spmm_tiled::body(shape, parts, p, seat, panels, values, b, c, partial, &mut Tile(memory));
         }
 
         /// [`spmm::reduce`] on the device.
@@ -124,7 +124,35 @@ macro_rules! entry_points {
         ) {
             let lanes = Subgroup::new(invocation, team);
             let task = lanes.task(linear(workgroup, workgroups) * subgroups + subgroup, subgroups);
-            sddmm::body(Shape { team, registers, step: 4 }, p, task, lanes, tasks, idx4, val, c, b, out);
+            sddmm::body(Shape { team, registers }, p, task, lanes, tasks, idx4, val, c, b, out);
+        }
+
+        /// [`sddmm_tiled::body`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn sddmm_tiled(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(subgroup_id)] subgroup: u32,
+            #[spirv(num_subgroups)] subgroups: u32,
+            #[spirv(subgroup_local_invocation_id)] invocation: u32,
+            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
+            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
+            #[spirv(spec_constant(id = 3, default = 1))] parts: u32,
+            #[spirv(push_constant)] p: &Tiled<SddmmParams<$t>>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] rows: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] ptr: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] columns: &[UVec2],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] order: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] val: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] c: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] b: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] out: &mut [$t],
+            #[spirv(workgroup)] memory: &mut [$v; TILE_BYTES / size_of::<$v>()],
+        ) {
+            let lanes = Subgroup::new(invocation, team);
+            let seat = Seat::of_subgroup(linear(workgroup, workgroups), subgroup, subgroups, invocation);
+            let (shape, panels) = (Shape { team, registers }, Panels { rows, ptr, columns });
+            sddmm_tiled::body(shape, parts, p, seat, lanes, panels, order, val, c, b, out, &mut Tile(memory));
         }
 
         /// [`fusedmm::body`] on the device.
@@ -151,8 +179,40 @@ macro_rules! entry_points {
         ) {
             let lanes = Subgroup::new(invocation, team);
             let task = lanes.task(linear(workgroup, workgroups) * subgroups + subgroup, subgroups);
-            let shape = Shape { team, registers, step: 4 };
+            let shape = Shape { team, registers };
             fusedmm::body(shape, variant, p, task, lanes, tasks, idx4, val, c, b, d, e, partial, stats);
+        }
+
+        /// [`fusedmm_tiled::body`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn fusedmm_tiled(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(subgroup_id)] subgroup: u32,
+            #[spirv(num_subgroups)] subgroups: u32,
+            #[spirv(subgroup_local_invocation_id)] invocation: u32,
+            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
+            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
+            #[spirv(spec_constant(id = 2, default = 0))] variant: u32,
+            #[spirv(spec_constant(id = 3, default = 1))] parts: u32,
+            #[spirv(push_constant)] p: &Tiled<FusedParams<$t>>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] rows: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] ptr: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] columns: &[UVec2],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] val: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] c: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] b: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] d: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] e: &mut [$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 8)] partial: &mut [$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 9)] stats: &mut [$t],
+            #[spirv(workgroup)] memory: &mut [$v; 2 * TILE_BYTES / size_of::<$v>()],
+        ) {
+            let lanes = Subgroup::new(invocation, team);
+            let seat = Seat::of_subgroup(linear(workgroup, workgroups), subgroup, subgroups, invocation);
+            let (shape, panels) = (Shape { team, registers }, Panels { rows, ptr, columns });
+            let memory = &mut Tile(memory);
+            fusedmm_tiled::body(shape, variant, parts, p, seat, lanes, panels, val, c, b, d, e, partial, stats, memory);
         }
 
         /// [`fusedmm::apply`] on the device.
@@ -213,9 +273,23 @@ macro_rules! entry_points {
             #[spirv(storage_buffer, descriptor_set = 0, binding = 10)] partial: &mut [$v],
         ) {
             let place = Place::new(linear(workgroup, workgroups), local, team);
-            let shape = Shape { team, registers, step };
+            let shape = Shape { team, registers };
             let nonzeros = Nonzeros { idx, idx4, val, val4 };
-            mttkrp::fibers(shape, p, place, workgroup.z, tasks, order, ptr, table, nonzeros, factors, out, partial);
+            mttkrp::fibers(
+                shape,
+                step,
+                p,
+                place,
+                workgroup.z,
+                tasks,
+                order,
+                ptr,
+                table,
+                nonzeros,
+                factors,
+                out,
+                partial,
+            );
         }
 
         /// [`mttkrp::nonzeros`] on the device.
@@ -237,7 +311,7 @@ macro_rules! entry_points {
             #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] partial: &mut [$v],
         ) {
             let place = Place::new(linear(workgroup, workgroups), local, team);
-            let shape = Shape { team, registers, step: 4 };
+            let shape = Shape { team, registers };
             mttkrp::nonzeros(shape, p, place, workgroup.z, tasks, order, fiber_of, table, val, factors, out, partial);
         }
 
@@ -318,7 +392,7 @@ pub mod atomic {
     ) {
         let place = Place::new(linear(workgroup, workgroups), local, team);
         let mut out = Shared(out);
-        mttkrp::atomic(Shape { team, registers, step: 4 }, p, place, workgroup.z, table, val, factors, &mut out);
+        mttkrp::atomic(Shape { team, registers }, p, place, workgroup.z, table, val, factors, &mut out);
     }
 }
 

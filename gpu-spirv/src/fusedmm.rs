@@ -36,8 +36,23 @@ pub fn edge<E: Element>(variant: u32, x: E, value: E) -> E {
 
 /// The larger value. (NaN scores do not win here, but their weight is NaN, and so then is the whole row.)
 #[inline(always)]
-fn larger<E: Element>(a: E, b: E) -> E {
+pub fn larger<E: Element>(a: E, b: E) -> E {
     if b > a { b } else { a }
+}
+
+/// exp(score - top), 0 for the score of no edge.
+///
+/// Nothing above minus infinity yet: every weight so far is zero, and exp(-inf - -inf) would be NaN. A NaN score does not take this
+/// way: its comparison with minus infinity is false.
+#[inline(always)]
+pub fn weight<E: Element>(counts: bool, score: E, top: E) -> E {
+    if counts && !(score == E::LOWEST) { (score - top).exponential() } else { E::ZERO }
+}
+
+/// What the sums so far are multiplied by when the largest score goes from `m` to `top`.
+#[inline(always)]
+pub fn shrink<E: Element>(m: E, top: E) -> E {
+    if m == E::LOWEST { E::ZERO } else { (m - top).exponential() }
 }
 
 /// acc += weights of four edges times their rows of D. `valid` tells which of the four belong to the task.
@@ -151,11 +166,9 @@ pub fn body<V: Block, T: Team>(
             top = larger(top, team.shuffle_xor(top, 1));
             top = larger(top, team.shuffle_xor(top, 2));
             let top = larger(m, top);
-            // Nothing above minus infinity yet: every weight so far is zero, and exp(-inf - -inf) would be NaN. A NaN
-            // score does not take this way: its comparison with minus infinity is false.
-            w0 = if mine0 && !(score0 == V::Element::LOWEST) { (score0 - top).exponential() } else { zero };
-            w1 = if mine1 && !(score1 == V::Element::LOWEST) { (score1 - top).exponential() } else { zero };
-            let shrink = if m == V::Element::LOWEST { zero } else { (m - top).exponential() };
+            w0 = weight(mine0, score0, top);
+            w1 = weight(mine1, score1, top);
+            let shrink = shrink(m, top);
             each_register!(shape.registers, |R| {
                 acc[R] = acc[R].scaled(shrink);
             });

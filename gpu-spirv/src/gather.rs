@@ -1,6 +1,6 @@
-//! Gather: `out_p = x[order_p]`, and 0 where the order has [`NOWHERE`]: the values of A^T, or of A by panels, from those of A.
+//! Gather: `out_p = x[order_p]`, and 0 where the order has [`NOTHING`]: the values of A^T, or of A by panels, from those of A.
 
-use sparsimd_gpu_abi::NOWHERE;
+use sparsimd_gpu_abi::NOTHING;
 
 use crate::block::{Element, at, put};
 
@@ -9,6 +9,6 @@ use crate::block::{Element, at, put};
 pub fn body<E: Element>(n: u32, i: u32, order: &[u32], x: &[E], out: &mut [E]) {
     if i < n {
         let from = at(order, i);
-        put(out, i, if from == NOWHERE { E::ZERO } else { at(x, from) });
+        put(out, i, if from == NOTHING { E::ZERO } else { at(x, from) });
     }
 }

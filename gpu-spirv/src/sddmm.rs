@@ -21,24 +21,78 @@ use crate::each_register;
 use crate::spmm::Shape;
 use crate::team::Team;
 
-/// Brings four sums, each spread over all lanes of a team, to the lanes: lane l returns the whole sum number l mod 4.
+/// Brings four sums, each spread over a quad of lanes, to the lanes: lane l gets its quad's sum number l mod 4.
 #[inline(always)]
-pub fn reduce_quad<E: Element, T: Team>(team: T, s: [E; 4]) -> E {
+fn transpose<E: Element, T: Team>(team: T, s: [E; 4]) -> E {
     let lane = team.lane();
     let upper = lane & 2 != 0;
-    let (k0, g0) = if upper { (s[2], s[0]) } else { (s[0], s[2]) };
-    let (k1, g1) = if upper { (s[3], s[1]) } else { (s[1], s[3]) };
-    let t0 = k0 + team.shuffle_xor(g0, 2);
-    let t1 = k1 + team.shuffle_xor(g1, 2);
-    let odd = lane & 1 != 0;
-    let (keep, give) = if odd { (t1, t0) } else { (t0, t1) };
-    let mut sum = keep + team.shuffle_xor(give, 1);
-    let mut mask = 4;
+    let t0 = exchange(team, 2, upper, s[0], s[2]);
+    let t1 = exchange(team, 2, upper, s[1], s[3]);
+    exchange(team, 1, lane & 1 != 0, t0, t1)
+}
+
+/// Of two sums, spread over two lanes whose numbers differ by `mask`: the first in one, the second in the other, the `upper` one.
+#[inline(always)]
+fn exchange<E: Element, T: Team>(team: T, mask: u32, upper: bool, first: E, second: E) -> E {
+    let (keep, give) = if upper { (second, first) } else { (first, second) };
+    keep + team.shuffle_xor(give, mask)
+}
+
+/// The sum over the lanes whose numbers differ by `mask` and its multiples, in each of them.
+#[inline(always)]
+fn sum_from<E: Element, T: Team>(team: T, mut sum: E, mut mask: u32) -> E {
     while mask < team.size() {
         sum = sum + team.shuffle_xor(sum, mask);
         mask *= 2;
     }
     sum
+}
+
+/// Brings four sums, each spread over all lanes of a team, to the lanes: lane l returns the whole sum number l mod 4.
+#[inline(always)]
+pub fn reduce_quad<E: Element, T: Team>(team: T, s: [E; 4]) -> E {
+    sum_from(team, transpose(team, s), 4)
+}
+
+/// Which of sixteen sums, four for each of four columns, a lane has after [`reduce_columns`]: those number l mod 4.
+#[derive(Clone, Copy)]
+pub struct Share {
+    /// Of the columns from this one on,
+    pub column: u32,
+    /// as many as these: 4, 2 or 1.
+    pub count: u32,
+}
+
+impl Share {
+    /// The share of a lane of `team`.
+    #[inline(always)]
+    pub fn of<T: Team>(team: T) -> Self {
+        let lane = team.lane();
+        if team.size() == 4 {
+            Self { column: 0, count: 4 }
+        } else if team.size() == 8 {
+            Self { column: lane >> 1 & 2, count: 2 }
+        } else {
+            Self { column: (lane >> 1 & 2) + (lane >> 3 & 1), count: 1 }
+        }
+    }
+}
+
+/// Brings sixteen sums `[column][number]`, each spread over all lanes of a team, to the lanes, whose [`Share`] tells where they
+/// are. Teams of 4, 8, 16 and 32 lanes take 12, 14, 15 and 16 shuffles, and more lanes one more each time they double.
+#[inline(always)]
+pub fn reduce_columns<E: Element, T: Team>(team: T, s: [[E; 4]; 4]) -> [E; 4] {
+    let t = [transpose(team, s[0]), transpose(team, s[1]), transpose(team, s[2]), transpose(team, s[3])];
+    if team.size() == 4 {
+        return t;
+    }
+    let upper = team.lane() & 4 != 0;
+    let (u0, u1) = (exchange(team, 4, upper, t[0], t[2]), exchange(team, 4, upper, t[1], t[3]));
+    if team.size() == 8 {
+        return [u0, u1, E::ZERO, E::ZERO];
+    }
+    let sum = sum_from(team, exchange(team, 8, team.lane() & 8 != 0, u0, u1), 16);
+    [sum, E::ZERO, E::ZERO, E::ZERO]
 }
 
 /// A dense operand: its buffer, the blocks from one row to the next and the first block of a row.
@@ -85,10 +139,10 @@ pub fn dot_quad<V: Block>(
             let b1 = at(b.data, rows.y + j);
             let b2 = at(b.data, rows.z + j);
             let b3 = at(b.data, rows.w + j);
-            s[0] = s[0] + c[R].dot(b0);
-            s[1] = s[1] + c[R].dot(b1);
-            s[2] = s[2] + c[R].dot(b2);
-            s[3] = s[3] + c[R].dot(b3);
+            s[0] = c[R].add_dot(b0, s[0]);
+            s[1] = c[R].add_dot(b1, s[1]);
+            s[2] = c[R].add_dot(b2, s[2]);
+            s[3] = c[R].add_dot(b3, s[3]);
         }
     });
     s
@@ -177,13 +231,19 @@ pub fn body<V: Block, T: Team>(
 #[inline(always)]
 fn store<E: Element>(p: &SddmmParams<E>, i: u32, start: u32, end: u32, dot: E, val: &[E], out: &mut [E]) {
     if i >= start && i < end {
-        let mut x = p.alpha * dot;
-        if p.scaled != 0 {
-            x = x * at(val, i);
-        }
-        if p.accumulate != 0 {
-            x = x + at(out, i);
-        }
-        put(out, i, x);
+        leave(p, i, dot, val, out);
     }
+}
+
+/// out_i = alpha dot [a_i] [+ out_i].
+#[inline(always)]
+pub fn leave<E: Element>(p: &SddmmParams<E>, i: u32, dot: E, val: &[E], out: &mut [E]) {
+    let mut x = p.alpha * dot;
+    if p.scaled != 0 {
+        x = x * at(val, i);
+    }
+    if p.accumulate != 0 {
+        x = x + at(out, i);
+    }
+    put(out, i, x);
 }

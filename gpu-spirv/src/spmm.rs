@@ -11,8 +11,9 @@
 //! A load that is the same for the whole team is one wavefront of the load unit, so four indices and four values cost half a
 //! wavefront per nonzero beside the four of B's row (32 lanes x 16 bytes); handing them round by subgroup shuffles
 //! would cost two. The loop therefore needs no subgroup operation. The indices of the next four nonzeros are loaded before
-//! the current four are used; a lane of few registers takes eight at a time instead (specialisation). The algorithm is that of the ESIMD paper (one output row in registers) with the row swizzle
-//! and long-row splitting of Sputnik (Gale et al., 2020), both prepared by the host as a list of tasks.
+//! the current four are used; a lane of few registers takes eight at a time instead (specialisation). The algorithm is that
+//! of the ESIMD paper (one output row in registers) with the row swizzle and long-row splitting of Sputnik (Gale et al., 2020),
+//! both prepared by the host as a list of tasks.
 
 use sparsimd_gpu_abi::{SpmmParams, WHOLE};
 use spirv_std::glam::UVec4;
@@ -28,8 +29,6 @@ pub struct Shape {
     pub team: u32,
     /// Blocks of a lane.
     pub registers: u32,
-    /// Nonzeros whose rows of B are loaded before the first is used, in [`accumulate`]: 4 or 8.
-    pub step: u32,
 }
 
 impl Shape {
@@ -72,10 +71,12 @@ fn add_one<V: Block>(
 }
 
 /// Adds the nonzeros `start .. end` times their rows of B to the register block of one lane; `first` is the lane's first
-/// block of a row of B, and its others follow `shape.team` apart, none past `last`.
+/// block of a row of B, and its others follow `shape.team` apart, none past `last`. The rows of B of `step` nonzeros, 4 or 8, are
+/// loaded before the first is used.
 #[inline(always)]
 pub fn accumulate<V: Block>(
     shape: Shape,
+    step: u32,
     nonzeros: Nonzeros<'_, V>,
     b: &[V],
     b_stride: u32,
@@ -97,7 +98,7 @@ pub fn accumulate<V: Block>(
         add_one(shape, nonzeros, b, b_stride, &at_block, p, &mut acc);
         p += 1;
     }
-    if shape.step == 8 {
+    if step == 8 {
         while p + 8 <= end {
             let (rows, v) = (at(nonzeros.idx4, p / 4) * b_stride, at(nonzeros.val4, p / 4));
             let (rows2, v2) = (at(nonzeros.idx4, p / 4 + 1) * b_stride, at(nonzeros.val4, p / 4 + 1));
@@ -193,6 +194,7 @@ pub fn settle<V: Block>(
 #[inline(always)]
 pub fn body<V: Block>(
     shape: Shape,
+    step: u32,
     p: &SpmmParams<V::Element>,
     place: Place,
     tile: u32,
@@ -208,7 +210,7 @@ pub fn body<V: Block>(
     }
     let (row, start, end, first) = (claim.task.x, claim.task.y, claim.task.z, claim.first);
     let last = p.b_offset + p.width - 1;
-    let acc = accumulate(shape, nonzeros, b, p.b_stride, p.b_offset + first, last, start, end);
+    let acc = accumulate(shape, step, nonzeros, b, p.b_stride, p.b_offset + first, last, start, end);
     settle(shape, claim, p.width, acc, partial, |j, sum| store(p, c, row, j, sum));
 }
 
@@ -230,7 +232,8 @@ pub fn store<V: Block>(p: &SpmmParams<V::Element>, c: &mut [V], i: u32, j: u32, 
 /// Adds the partial rows of a split row in the order of its parts: the result does not depend on which part ends first.
 /// A task here is (row, first slot, number of slots); one invocation adds one block.
 ///
-/// For softmax each part carries its maximum m and its sum l in `stats`, and the parts are brought to one maximum.
+/// For softmax each part carries its maximum m and its sum l in `stats`, and the parts are brought to one maximum. A part without
+/// a nonzero has a negative l; a row of such parts alone is zero.
 #[inline(always)]
 pub fn reduce<V: Block>(
     softmax: bool,
@@ -258,17 +261,20 @@ pub fn reduce<V: Block>(
             s += 1;
         }
         let mut l = V::Element::ZERO;
+        let mut empty = true;
         s = 0;
         while s < task.z {
             let slot = task.y + s;
             // A part whose scores are all minus infinity weighs nothing: exp(-inf - -inf) would be NaN.
             let own = at(stats, 2 * slot);
             let weight = if own == V::Element::LOWEST { V::Element::ZERO } else { (own - m).exponential() };
-            l = l + weight * at(stats, 2 * slot + 1);
+            let share = at(stats, 2 * slot + 1);
+            empty = empty && share < V::Element::ZERO;
+            l = l + weight * share;
             sum = sum.add_scaled(weight, at(partial, slot * p.width + j));
             s += 1;
         }
-        sum = sum.scaled(V::Element::ONE.over(l));
+        sum = if empty { V::ZERO } else { sum.scaled(V::Element::ONE.over(l)) };
     } else {
         let mut s = 0;
         while s < task.z {

@@ -7,17 +7,19 @@ use sparsimd_gpu_abi::{BLOCK, FusedParams, SpmmParams, WORKGROUP};
 use super::edge::{DeviceEdge, EdgeKind};
 use super::kernels::{EDGE, FUSEDMM, REDUCE_ROWS, groups};
 use super::operands::{GpuMat, GpuValues};
+use super::pieces::{pieces, reduce_rows};
 use super::sparse::GpuCsr;
 use super::{DeviceScalar, Gpu, Scratch, State};
 use crate::error::{Error, Result};
-use crate::plan::Team;
+use crate::plan::{Op, Team};
 
 impl Gpu {
     /// E_i = sum over j of f(C_i . B_j, a_ij) D_j for the nonzeros (i, j) of A, f the edge function.
     ///
     /// `a` is m x k, `c` m x n, `b` k x n, `d` k x n', `e` m x n'. The edge values are never stored, except for operands that are cut
     /// into panels or whose rows are longer than a team's registers (more than 512 columns with subgroups of 32): these go
-    /// through SDDMM, the edge function and SpMM.
+    /// through SDDMM, the edge function and SpMM. By rows, or by panels once [`GpuCsr::prepare`] has made them and where `n` and
+    /// n' allow it.
     ///
     /// # Errors
     /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails.
@@ -35,11 +37,21 @@ impl Gpu {
         b.expect(self, "fusedmm", "B", a.cols(), c.cols())?;
         d.expect(self, "fusedmm", "D", a.cols(), d.cols())?;
         e.expect(self, "fusedmm", "E", a.rows(), d.cols())?;
-        let team = self.team::<T>(c.blocks().max(d.blocks()));
+        let widest = c.blocks().max(d.blocks());
+        let one_panel = c.panels() == 1 && b.panels() == 1 && d.panels() == 1 && e.panels() == 1;
+        let mut slot = a.panels.lock().unwrap_or_else(PoisonError::into_inner);
+        let usable = one_panel && self.fuses_by_panels::<T>(widest);
+        if let Some(panels) = slot.serving(Op::FusedMm).filter(|_| usable) {
+            if matches!(edge.kind(), EdgeKind::Scale) {
+                a.refresh_panels(panels)?;
+            }
+            return self.fused_by_panels(panels, edge.kind(), c, b, d, e);
+        }
+        drop(slot);
+        let team = self.team::<T>(widest);
         let slots = a.pattern.chunks.iter().map(|chunk| chunk.tasks.slots).max().unwrap_or(0);
         let partial = slots * d.blocks() * BLOCK;
-        let one_panel = c.panels() == 1 && b.panels() == 1 && d.panels() == 1 && e.panels() == 1;
-        let fits = c.blocks().max(d.blocks()) <= team.blocks() && partial <= self.shape::<T>().max_len;
+        let fits = widest <= team.blocks() && partial <= self.shape::<T>().max_len;
         match one_panel && fits {
             true => self.fused(a, edge.kind(), c, b, d, e, team, slots),
             false => self.unfused(a, edge.kind(), c, b, d, e),
@@ -61,29 +73,18 @@ impl Gpu {
         let variant = edge.variant();
         let fuse = self.shared.kernels.get::<T, FusedParams<T>>(FUSEDMM, team, variant)?;
         let reduce = self.shared.kernels.get::<T, SpmmParams<T>>(REDUCE_ROWS, team, variant)?;
-        let (width, out_width) = (d.blocks(), e.blocks());
-        let tail = e.tail(out_width);
+        let sums = pieces(d, e, e.blocks()).into_iter().next().map(|piece| piece.product(T::ONE, T::ZERO, 0));
+        let p = params(edge, 0, [c, b, d, e]);
         let mut state = self.state();
         let State { stream, scratch } = &mut *state;
-        let bytes = slots * out_width * BLOCK * size_of::<T>();
+        let bytes = slots * e.blocks() * BLOCK * size_of::<T>();
         let partial = Scratch::grow(&mut scratch.partial, self.device(), bytes)?.bind_mut();
         let stats = Scratch::grow(&mut scratch.stats, self.device(), 2 * slots * size_of::<T>())?.bind_mut();
         let output = e.parts_mut()[0].bind_mut();
         let seconds = stream.record(|r| {
             for (chunk, (_, val)) in a.pattern.chunks.iter().zip(&a.values.chunks) {
                 let tasks = &chunk.tasks;
-                let p = FusedParams {
-                    scale: edge.scale(),
-                    zero: T::ZERO,
-                    tasks: tasks.tasks.len() as u32,
-                    width: c.blocks() as u32,
-                    c_stride: c.blocks() as u32,
-                    b_stride: b.blocks() as u32,
-                    d_stride: width as u32,
-                    e_stride: out_width as u32,
-                    out_width: out_width as u32,
-                    tail,
-                };
+                let p = FusedParams { tasks: tasks.tasks.len() as u32, ..p };
                 let bindings = [
                     tasks.tasks.bind(),
                     chunk.idx.bind(),
@@ -99,27 +100,10 @@ impl Gpu {
                 // SAFETY: tasks name rows of C and E and nonzeros of the chunk, indices are below the rows of B and D, all
                 // operands are of one panel, and there is a partial row and a pair of numbers for each slot.
                 unsafe { r.launch(&fuse, &bindings, &p, groups_of_tasks) }?;
-                if tasks.slots == 0 {
-                    continue;
+                if let (1.., Some(sums)) = (tasks.slots, sums) {
+                    // SAFETY: as above: the tasks of cut rows are the slots.
+                    unsafe { reduce_rows(r, self.device(), &reduce, &tasks.cut, sums, [partial, stats, output]) }?;
                 }
-                r.barrier();
-                let p = SpmmParams {
-                    alpha: T::ONE,
-                    beta: T::ZERO,
-                    tasks: tasks.cut.len() as u32,
-                    width: out_width as u32,
-                    b_stride: 0,
-                    b_offset: 0,
-                    c_stride: out_width as u32,
-                    c_offset: 0,
-                    read_c: 0,
-                    tail,
-                };
-                let items = tasks.cut.len() * out_width;
-                let bindings = [tasks.cut.bind(), partial, stats, output];
-                // SAFETY: as above; each cut row's slots were written by the launch before the barrier.
-                unsafe { r.launch(&reduce, &bindings, &p, groups(self.device(), items, WORKGROUP as usize, 1)) }?;
-                r.barrier();
             }
             Ok::<_, Error>(())
         })?;
@@ -183,5 +167,22 @@ impl Gpu {
         })?;
         self.note_kernel(seconds);
         Ok(())
+    }
+}
+
+/// The constants of a launch on whole operands C, B, D and E.
+pub(super) fn params<T: DeviceScalar>(edge: EdgeKind<T>, tasks: usize, operands: [&GpuMat<T>; 4]) -> FusedParams<T> {
+    let [c, b, d, e] = operands.map(|m| m.blocks() as u32);
+    FusedParams {
+        scale: edge.scale(),
+        zero: T::ZERO,
+        tasks: tasks as u32,
+        width: c,
+        c_stride: c,
+        b_stride: b,
+        d_stride: d,
+        e_stride: e,
+        out_width: e,
+        tail: operands[3].tail(operands[3].blocks()),
     }
 }

@@ -39,7 +39,9 @@ kernels! {
     SPMM_TILED = "spmm_tiled";
     REDUCE_ROWS = "reduce_rows";
     SDDMM = "sddmm";
+    SDDMM_TILED = "sddmm_tiled";
     FUSEDMM = "fusedmm";
+    FUSEDMM_TILED = "fusedmm_tiled";
     EDGE = "edge";
     GATHER = "gather";
     MTTKRP_FIBERS = "mttkrp_fibers";

@@ -4,7 +4,7 @@ use sparsimd_gpu_abi::{BLOCK, MttkrpParams, RUN, SpmmParams, WORKGROUP};
 
 use super::kernels::{MTTKRP_ATOMIC, MTTKRP_FIBERS, MTTKRP_NONZEROS, REDUCE_ROWS, groups};
 use super::operands::{GpuMat, Panel};
-use super::spmm::Piece;
+use super::pieces::{Piece, pieces, reduce_rows, widest};
 use super::tensor::{GpuFactors, GpuTensor, Tree};
 use super::{DeviceScalar, Gpu, Scratch, State};
 use crate::error::{Error, Result};
@@ -45,12 +45,10 @@ impl Gpu {
         }
         let routes: Vec<_> = tensor.trees.iter().filter_map(|tree| Some((tree, tree.routes[mode].as_ref()?))).collect();
         let slots = routes.iter().map(|(_, route)| route.tasks.slots).max().unwrap_or(0);
-        let block_bytes = BLOCK * size_of::<T>();
         let most = self.shape::<T>().max_len / BLOCK / slots.max(1);
         // Columns that lie in one panel of the factors and one of the output, as many as there is room for partial rows.
-        let pieces = super::spmm::pieces(stack, out, most.clamp(1, out.blocks())).collect::<Vec<_>>();
-        let tails: Vec<u32> = pieces.iter().map(|p| out.tail(p.blocks.end)).collect();
-        let width = pieces.iter().map(|p| p.blocks.len()).max().unwrap_or(0);
+        let pieces = pieces(stack, out, most.clamp(1, out.blocks()));
+        let width = widest(&pieces);
         let team = self.team::<T>(width);
         let by_fibers = self.shared.kernels.get::<T, MttkrpParams<T>>(MTTKRP_FIBERS, team, 0)?;
         let by_nonzeros = self.shared.kernels.get::<T, MttkrpParams<T>>(MTTKRP_NONZEROS, team, 0)?;
@@ -62,19 +60,19 @@ impl Gpu {
 
         let mut state = self.state();
         let State { stream, scratch } = &mut *state;
-        let partial = Scratch::grow(&mut scratch.partial, self.device(), slots * width * block_bytes)?.bind_mut();
-        let out_panels: Vec<_> = out.parts().iter().map(|p| p.blocks.clone()).collect();
+        let bytes = slots * width * BLOCK * size_of::<T>();
+        let partial = Scratch::grow(&mut scratch.partial, self.device(), bytes)?.bind_mut();
         let outputs: Vec<_> = out.parts_mut().iter_mut().map(Panel::bind_mut).collect();
         let device = self.device();
         let seconds = stream.record(|r| {
             for (tree, route) in &routes {
-                for (piece, &tail) in pieces.iter().zip(&tails) {
-                    let (fp, op) = (&stack.parts()[piece.b], &out_panels[piece.c]);
+                for piece in &pieces {
+                    let fp = &stack.parts()[piece.b];
                     let p = MttkrpParams {
                         tasks: route.tasks.tasks.len() as u32,
                         skip: route.skip as u32,
                         ordered: u32::from(route.order.is_some()),
-                        ..params(tree, piece, fp, op, tail)
+                        ..params(tree, piece)
                     };
                     let output = outputs[piece.c];
                     let tasks = &route.tasks;
@@ -118,26 +116,11 @@ impl Gpu {
                     }
                     // The next launch adds to the same rows.
                     r.barrier();
-                    if tasks.slots == 0 {
-                        continue;
+                    if tasks.slots > 0 {
+                        let sums = piece.product(T::ONE, T::ONE, 0);
+                        // SAFETY: as above: the tasks of cut rows are the slots.
+                        unsafe { reduce_rows(r, device, &reduce, &tasks.cut, sums, [partial, partial, output]) }?;
                     }
-                    let p = SpmmParams {
-                        alpha: T::ONE,
-                        beta: T::ONE,
-                        tasks: tasks.cut.len() as u32,
-                        width: p.width,
-                        b_stride: 0,
-                        b_offset: 0,
-                        c_stride: p.c_stride,
-                        c_offset: p.c_offset,
-                        read_c: 1,
-                        tail,
-                    };
-                    let items = tasks.cut.len() * piece.blocks.len();
-                    let bindings = [tasks.cut.bind(), partial, partial, output];
-                    // SAFETY: each cut row's slots were written by the launch before the barrier.
-                    unsafe { r.launch(&reduce, &bindings, &p, groups(device, items, WORKGROUP as usize, 1)) }?;
-                    r.barrier();
                 }
             }
             Ok::<_, Error>(())
@@ -156,24 +139,22 @@ impl Gpu {
         out: &mut GpuMat<T>,
     ) -> Result<()> {
         let stack = &factors.stack;
-        let pieces: Vec<_> = super::spmm::pieces(stack, out, out.blocks().max(1)).collect();
-        let tails: Vec<u32> = pieces.iter().map(|p| out.tail(p.blocks.end)).collect();
-        let team = self.team::<T>(pieces.iter().map(|p| p.blocks.len()).max().unwrap_or(0));
+        let pieces = pieces(stack, out, out.blocks());
+        let team = self.team::<T>(widest(&pieces));
         let kernel = self.shared.kernels.get::<T, MttkrpParams<T>>(MTTKRP_ATOMIC, team, 0)?;
         let mut state = self.state();
         state.stream.record(|r| {
             out.parts_mut().iter_mut().for_each(|p| r.clear(p.buffer_mut()));
             Ok::<_, Error>(())
         })?;
-        let out_panels: Vec<_> = out.parts().iter().map(|p| p.blocks.clone()).collect();
         let outputs: Vec<_> = out.parts_mut().iter_mut().map(Panel::bind_mut).collect();
         // The table has rows of the stack, in which the mode's do not start at 0.
         let base: usize = tensor.dims[..mode].iter().sum();
         let seconds = state.stream.record(|r| {
             for tree in &tensor.trees {
-                for (piece, &tail) in pieces.iter().zip(&tails) {
-                    let (fp, op) = (&stack.parts()[piece.b], &out_panels[piece.c]);
-                    let mut p = params(tree, piece, fp, op, tail);
+                for piece in &pieces {
+                    let fp = &stack.parts()[piece.b];
+                    let mut p = params(tree, piece);
                     (p.tasks, p.skip) = (tree.values.len() as u32, mode as u32);
                     p.c_offset = p.c_offset.wrapping_sub((base as u32).wrapping_mul(p.c_stride));
                     let tiles = piece.blocks.len().div_ceil(team.blocks());
@@ -195,25 +176,19 @@ impl Gpu {
 }
 
 /// The constants of one tree and one piece of the columns; tasks, level to skip and list are the caller's.
-fn params<T: DeviceScalar>(
-    tree: &Tree<T>,
-    piece: &Piece,
-    factors: &Panel<T>,
-    out: &std::ops::Range<usize>,
-    tail: u32,
-) -> MttkrpParams<T> {
+fn params<T: DeviceScalar>(tree: &Tree<T>, piece: &Piece) -> MttkrpParams<T> {
     MttkrpParams {
         zero: T::ZERO,
         one: T::ONE,
         tasks: 0,
         width: piece.blocks.len() as u32,
-        f_stride: factors.blocks.len() as u32,
-        f_offset: (piece.blocks.start - factors.blocks.start) as u32,
-        c_stride: out.len() as u32,
-        c_offset: (piece.blocks.start - out.start) as u32,
+        f_stride: piece.b_stride,
+        f_offset: piece.b_offset,
+        c_stride: piece.c_stride,
+        c_offset: piece.c_offset,
         levels: tree.levels as u32,
         skip: 0,
         ordered: 0,
-        tail,
+        tail: piece.tail,
     }
 }

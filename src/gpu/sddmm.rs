@@ -1,17 +1,22 @@
 //! SDDMM on the device.
 
+use std::sync::PoisonError;
+
 use sparsimd_gpu_abi::{SddmmParams, WORKGROUP};
 
 use super::kernels::{SDDMM, groups};
 use super::operands::{GpuMat, GpuValues};
+use super::pieces::{pieces, widest};
 use super::sparse::GpuCsr;
 use super::{DeviceScalar, Gpu};
 use crate::error::{Error, Result};
+use crate::plan::Op;
 
 impl Gpu {
     /// out_p = C_i . B_j for the nonzeros (i, j) of A in CSR order.
     ///
-    /// `a` is m x k, `c` m x n, `b` k x n, `out` made by [`GpuCsr::new_values`].
+    /// `a` is m x k, `c` m x n, `b` k x n, `out` made by [`GpuCsr::new_values`]. By rows, or by panels once [`GpuCsr::prepare`] has
+    /// made them: the two may differ in the order of the sums, each gives the same bits every time.
     ///
     /// # Errors
     /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails.
@@ -52,40 +57,25 @@ impl Gpu {
         c.expect(self, op, "C", a.rows(), c.cols())?;
         b.expect(self, op, "B", a.cols(), c.cols())?;
         a.expect_values(op, out)?;
-        // Where C and B are cut at different columns, each common piece adds its share of the dot products.
-        let mut pieces = Vec::new();
-        for pc in c.parts() {
-            for pb in b.parts() {
-                let (start, end) = (pb.blocks.start.max(pc.blocks.start), pb.blocks.end.min(pc.blocks.end));
-                if start < end {
-                    pieces.push((pc, pb, start..end));
-                }
-            }
+        let mut slot = a.panels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(panels) = slot.serving(Op::Sddmm) {
+            return self.sampled_by_panels(panels, &a.values, scaled, c, b, out);
         }
-        let width = pieces.iter().map(|(_, _, blocks)| blocks.len()).max().unwrap_or(0);
-        let team = self.team::<T>(width);
+        // Where C and B are cut at different columns, each common piece adds its share of the dot products.
+        let pieces = pieces(b, c, c.blocks());
+        let team = self.team::<T>(widest(&pieces));
         let kernel = self.shared.kernels.get::<T, SddmmParams<T>>(SDDMM, team, 0)?;
         let outputs: Vec<_> = out.chunks.iter_mut().map(|(_, buffer)| buffer.bind_mut()).collect();
         let seconds = self.state().stream.record(|r| {
-            for (i, (pc, pb, blocks)) in pieces.iter().enumerate() {
+            for (i, piece) in pieces.iter().enumerate() {
                 if i > 0 {
                     r.barrier();
                 }
+                let (c, b) = (c.parts()[piece.c].bind(), b.parts()[piece.b].bind());
                 for ((chunk, (_, val)), &output) in a.pattern.chunks.iter().zip(&a.values.chunks).zip(&outputs) {
                     let tasks = &chunk.tasks.tasks;
-                    let p = SddmmParams {
-                        alpha: T::ONE,
-                        beta: T::ZERO,
-                        tasks: tasks.len() as u32,
-                        width: blocks.len() as u32,
-                        c_stride: pc.blocks.len() as u32,
-                        c_offset: (blocks.start - pc.blocks.start) as u32,
-                        b_stride: pb.blocks.len() as u32,
-                        b_offset: (blocks.start - pb.blocks.start) as u32,
-                        scaled: u32::from(scaled),
-                        accumulate: u32::from(i > 0),
-                    };
-                    let bindings = [tasks.bind(), chunk.idx.bind(), val.bind(), pc.bind(), pb.bind(), output];
+                    let p = piece.sampled::<T>(tasks.len(), scaled, i > 0);
+                    let bindings = [tasks.bind(), chunk.idx.bind(), val.bind(), c, b, output];
                     let groups = groups(self.device(), tasks.len(), (WORKGROUP / team.lanes) as usize, 1);
                     // SAFETY: tasks name rows of C and nonzeros of the chunk, indices (and the padding's zeros, read only beside
                     // a nonzero) are below B's rows, the block range lies in both panels.

@@ -7,7 +7,7 @@ use sparsimd_gpu_host::Buffer;
 
 use super::kernels::{GATHER, groups};
 use super::operands::GpuValues;
-use super::tiled::GpuPanels;
+use super::tiled;
 use super::{DeviceScalar, Gpu};
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
@@ -29,8 +29,8 @@ pub struct GpuCsr<T> {
     transposed: Mutex<Option<Transposed<T>>>,
     /// Edge values of FusedMM on operands too large to fuse.
     pub(super) edges: Mutex<Option<GpuValues<T>>>,
-    /// The nonzeros by panels, once [`GpuCsr::prepare_spmm`] has made them.
-    pub(super) panels: Mutex<Option<GpuPanels<T>>>,
+    /// The nonzeros by panels, once [`GpuCsr::prepare`] has made them.
+    pub(super) panels: Mutex<tiled::Prepared<T>>,
 }
 
 /// The pattern's part.

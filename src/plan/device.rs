@@ -4,6 +4,8 @@
 //! the teams of one subgroup and the subgroups of one wave have equal work (Gale et al. 2020 call it row swizzle), and
 //! parts of a row write partial results that are added in the order of the parts: results do not depend on timing.
 
+use sparsimd_gpu_abi::WHOLE;
+
 use super::{MttkrpFormat, threads_per_row};
 
 /// What a plan needs to know of a device.
@@ -84,7 +86,7 @@ impl RowChunk {
 /// The tasks of one chunk, as the kernels read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceTasks {
-    /// (row, first nonzero, end, slot): nonzeros relative to the chunk; the slot of the partial result, or `u32::MAX` for a
+    /// (row, first nonzero, end, slot): nonzeros relative to the chunk; the slot of the partial result, or `WHOLE` for a
     /// whole row. Longest first.
     pub tasks: Vec<[u32; 4]>,
     /// (row, first slot, slots, 0) of each row that was cut.
@@ -134,7 +136,7 @@ impl DeviceTasks {
             let part = part(end - start).max(1);
             let count = (end - start).div_ceil(part);
             if count <= 1 {
-                made.tasks.push([i as u32, start as u32, end as u32, u32::MAX]);
+                made.tasks.push([i as u32, start as u32, end as u32, WHOLE]);
                 continue;
             }
             made.cut.push([i as u32, made.slots as u32, count as u32, 0]);

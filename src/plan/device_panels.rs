@@ -1,17 +1,23 @@
-//! How a matrix so dense that its rows share columns is laid out for the tiled SpMM of a Vulkan device.
+//! How a matrix so dense that its rows share columns is laid out for the tiled kernels of a Vulkan device.
 //!
 //! Four rows of similar length are a panel. A panel lists each column that any of its rows has once, with the four values beside
 //! each other, and which of the rows have it. Lists are cut at every [`GRANULE`] columns of A, so that workgroups can take the
 //! rows of B by granules.
 
-use super::{DeviceShape, Team, threads_per_row};
+use sparsimd_gpu_abi::{self as abi, NOTHING};
 
-/// Columns of A in a granule. The kernels' number, which this module must not depend on.
-pub const GRANULE: usize = 32;
+use super::{DeviceShape, Op, Team, threads_per_row};
+
+/// Columns of A in a granule.
+const GRANULE: usize = abi::GRANULE as usize;
 /// Rows of a panel.
-pub const PANEL: usize = 4;
-/// Stands for a row or a nonzero that there is none of.
-pub const NONE: u32 = u32::MAX;
+const PANEL: usize = 4;
+/// Invocations of a workgroup.
+const WORKGROUP: usize = abi::WORKGROUP as usize;
+/// Blocks of a lane at most.
+const MAX_REGISTERS: usize = abi::MAX_REGISTERS as usize;
+/// Lanes of a team at least.
+const MIN_TEAM: usize = abi::MIN_TEAM as usize;
 
 /// Share of the places of A that must be nonzeros for panels to pay. Counted, not measured: at 90 % zeros a panel uses a row of B
 /// 1.16 times a load, from memory of certain speed, and a row kernel once, from whichever cache has it; below 8 % even
@@ -19,26 +25,24 @@ pub const NONE: u32 = u32::MAX;
 const DENSE: f64 = 0.08;
 /// Rows below which a workgroup's panels are too few for its loads of B to pay.
 const LEAST_ROWS: usize = 64;
-/// Invocations of a workgroup. As [`GRANULE`].
-const WORKGROUP: usize = 128;
 
 /// The nonzeros by panels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePanels {
-    /// The rows of each panel, `u32::MAX` where the last one has fewer.
+    /// The rows of each panel, `NOTHING` (`u32::MAX`) where the last one has fewer.
     pub rows: Vec<[u32; PANEL]>,
     /// First quad of each granule of each panel, and the end of each panel's last: granules + 1 of each panel.
     pub ptr: Vec<u32>,
     /// Quads of columns, 16 bits each: five of the column within its granule, then one for each row that has it. Quads that a
     /// granule does not fill end with columns that no row has.
     pub columns: Vec<[u32; 2]>,
-    /// For each value beside a column which nonzero it is, or `u32::MAX`.
+    /// For each value beside a column which nonzero it is, or `NOTHING`.
     pub order: Vec<u32>,
     /// Granules of a panel.
     pub granules: usize,
 }
 
-/// How the tiled SpMM is launched for one number of columns.
+/// How a tiled kernel is launched for one number of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
     /// The lanes that own a panel, and their blocks.
@@ -49,6 +53,13 @@ pub struct Tiling {
     pub parts: usize,
     /// Workgroups in all, for each tile of the columns of B.
     pub groups: usize,
+}
+
+impl Tiling {
+    /// The same without parts.
+    pub fn undivided(self) -> Self {
+        Self { parts: 1, groups: self.groups / self.parts, ..self }
+    }
 }
 
 /// Whether panels pay for a matrix of so many rows, columns and nonzeros.
@@ -77,7 +88,7 @@ impl DevicePanels {
         // Of one panel: (column, row of the panel, nonzero).
         let mut entries: Vec<(u32, u8, u32)> = Vec::new();
         for group in by_length.chunks(PANEL) {
-            let mut own = [NONE; PANEL];
+            let mut own = [NOTHING; PANEL];
             own[..group.len()].copy_from_slice(group);
             made.rows.push(own);
             entries.clear();
@@ -112,7 +123,7 @@ impl DevicePanels {
             if !fits {
                 if count % 4 == 0 {
                     self.columns.push([0; 2]);
-                    self.order.extend([NONE; 4 * PANEL]);
+                    self.order.extend([NOTHING; 4 * PANEL]);
                 }
                 last = Some((k, 0));
                 count += 1;
@@ -130,28 +141,45 @@ impl DevicePanels {
 
     /// Nonzeros for each column listed, padding counted: how often a row of B serves once it is in registers.
     pub fn sharing(&self) -> f64 {
-        let nonzeros = self.order.iter().filter(|&&p| p != NONE).count();
+        let nonzeros = self.order.iter().filter(|&&p| p != NOTHING).count();
         nonzeros as f64 / (4 * self.columns.len()).max(1) as f64
     }
 
-    /// How to launch a product with rows of `blocks` blocks, of which workgroup memory holds `memory`.
+    /// Blocks of a row that a tiled kernel takes at a time, when workgroup memory holds `memory` blocks of each operand that goes
+    /// through it: SpMM and SDDMM take wider rows in several steps, FusedMM does not.
+    pub fn widest(op: Op, memory: usize, shape: DeviceShape) -> usize {
+        (memory / GRANULE).max(MIN_TEAM).min(Self::most_lanes(op, shape) * MAX_REGISTERS).min(WORKGROUP)
+    }
+
+    /// Lanes of a team at most: where they exchange values, those of a subgroup.
+    fn most_lanes(op: Op, shape: DeviceShape) -> usize {
+        match op {
+            Op::Spmm | Op::SpmmTransposed => WORKGROUP,
+            Op::Sddmm | Op::FusedMm => shape.subgroup.clamp(MIN_TEAM, WORKGROUP),
+        }
+    }
+
+    /// How to launch `op` with rows of `blocks` blocks; `memory` as for [`DevicePanels::widest`].
     ///
     /// Few lanes with many registers reuse B most; as long as that leaves the device half empty, panels are spread over more
     /// lanes, and then their columns over more workgroups, NT of the occupancy formula with the workgroups that are resident.
-    pub fn tiling(panels: usize, granules: usize, blocks: usize, memory: usize, shape: DeviceShape) -> Tiling {
-        // Rows of a tile take at least one granule of B, and at most 32 lanes of one register or 8 of four.
-        let most = (memory / GRANULE).max(4);
-        let width = blocks.next_power_of_two().clamp(4, most.min(WORKGROUP));
-        let mut registers = (width / 4).clamp(1, 4);
-        let tiles = blocks.div_ceil(width).max(1);
+    /// FusedMM has rows of C and of E in registers, and so half as many of each where the subgroup has the lanes.
+    pub fn tiling(op: Op, panels: usize, granules: usize, blocks: usize, memory: usize, shape: DeviceShape) -> Tiling {
+        let lanes = Self::most_lanes(op, shape);
+        let width = blocks.next_power_of_two().clamp(MIN_TEAM, Self::widest(op, memory, shape));
+        let wanted = if op == Op::FusedMm { MAX_REGISTERS / 2 } else { MAX_REGISTERS };
+        let least = width.div_ceil(lanes);
+        let mut registers = (width / MIN_TEAM).clamp(1, wanted).max(least);
+        // Tiles of SDDMM's dot products follow each other.
+        let tiles = if op == Op::Sddmm { 1 } else { blocks.div_ceil(width).max(1) };
         let resident = (shape.resident * shape.subgroup / WORKGROUP).max(1);
         let groups_of = |registers: usize| panels.div_ceil(WORKGROUP / (width / registers)).max(1);
-        while registers > 1 && groups_of(registers) * tiles * 2 < resident {
+        while registers > least && groups_of(registers) * tiles * 2 < resident {
             registers /= 2;
         }
         let groups = groups_of(registers);
         let span = (memory / width / GRANULE).max(1);
-        // A part has a few spans at least: its partial rows must be less than what it reads.
+        // A part has a few spans at least: its partial rows, or the rows of C that it reads, must be less than what it reads of B.
         let most_parts = (granules / span / 4).max(1);
         let parts = threads_per_row(groups * tiles, resident).min(1 << most_parts.ilog2());
         let team = Team { lanes: (width / registers) as u32, registers: registers as u32 };
@@ -160,7 +188,7 @@ impl DevicePanels {
 
     /// (row, first partial row, parts, 0) of every row of panels of `rows`: what is added when `parts` workgroups share a panel.
     pub fn cut(rows: &[[u32; PANEL]], parts: usize) -> Vec<[u32; 4]> {
-        let rows = rows.iter().flatten().enumerate().filter(|&(_, &row)| row != NONE);
+        let rows = rows.iter().flatten().enumerate().filter(|&(_, &row)| row != NOTHING);
         rows.map(|(slot, &row)| [row, (slot * parts) as u32, parts as u32, 0]).collect()
     }
 }
@@ -180,8 +208,8 @@ mod tests {
                         let half = panels.columns[quad as usize][c / 2] >> (16 * (c % 2)) & 0xffff;
                         for (r, &row) in rows.iter().enumerate() {
                             let p = panels.order[(4 * quad as usize + c) * PANEL + r];
-                            assert_eq!(half >> (5 + r) & 1 == 1, p != NONE);
-                            if p != NONE {
+                            assert_eq!(half >> (5 + r) & 1 == 1, p != NOTHING);
+                            if p != NOTHING {
                                 found.push((row, (granule * GRANULE) as u32 + half % 32, p));
                             }
                         }
@@ -204,7 +232,7 @@ mod tests {
         }
         let panels = DevicePanels::new(&row_ptr, &col_idx, 70, 1 << 20).unwrap();
         assert_eq!((panels.rows.len(), panels.granules), (2, 3));
-        assert_eq!(panels.rows[1][2..], [NONE; 2]);
+        assert_eq!(panels.rows[1][2..], [NOTHING; 2]);
         let mut found = places(&panels);
         found.sort_unstable_by_key(|&(.., p)| p);
         let all = lists.iter().enumerate().flat_map(|(i, list)| list.iter().map(move |&k| (i as u32, k)));
@@ -233,27 +261,39 @@ mod tests {
     #[test]
     fn tilings_fit_memory_and_fill_the_device() {
         let h200 = DeviceShape { subgroup: 32, resident: 132 * 64, max_len: 1 << 30 };
-        for rows in [4usize, 1024, 3072, 8192, 32768] {
-            for blocks in [1, 3, 8, 32, 65, 256] {
-                for memory in [1024, 512] {
-                    let granules = 256;
-                    let t = DevicePanels::tiling(rows.div_ceil(4), granules, blocks, memory, h200);
-                    let width = t.team.blocks();
-                    assert!(t.span * GRANULE * width <= memory, "{t:?}");
-                    assert!(
-                        t.team.lanes.is_power_of_two() && t.team.lanes <= 128 && [1, 2, 4].contains(&t.team.registers)
-                    );
-                    assert!(t.parts <= 16 && t.parts.is_power_of_two());
-                    let per_group = WORKGROUP / t.team.lanes as usize;
-                    assert!(t.groups / t.parts * per_group >= rows.div_ceil(4));
+        let processor = DeviceShape { subgroup: 4, resident: 16, max_len: 1 << 30 };
+        for op in [Op::Spmm, Op::Sddmm, Op::FusedMm] {
+            for (rows, shape) in
+                [4usize, 1024, 3072, 8192, 32768].map(|rows| [(rows, h200), (rows, processor)]).concat()
+            {
+                for blocks in [1, 3, 8, 32, 65, 256] {
+                    for memory in [1024, 512] {
+                        let t = DevicePanels::tiling(op, rows.div_ceil(4), 256, blocks, memory, shape);
+                        let width = t.team.blocks();
+                        assert!(t.span * GRANULE * width <= memory, "{t:?}");
+                        assert!(width <= DevicePanels::widest(op, memory, shape));
+                        let (lanes, registers) = (t.team.lanes as usize, t.team.registers);
+                        assert!(lanes.is_power_of_two() && lanes >= 4 && [1, 2, 4].contains(&registers), "{t:?}");
+                        assert!(lanes <= if op == Op::Spmm { 128 } else { shape.subgroup }, "{op:?}: {t:?}");
+                        assert!(t.parts <= 16 && t.parts.is_power_of_two());
+                        assert!(t.groups / t.parts * (WORKGROUP / lanes) >= rows.div_ceil(4));
+                        assert_eq!(t.undivided().groups * t.parts, t.groups);
+                    }
                 }
             }
         }
-        // The paper's shapes: many rows keep eight lanes of four registers, few are spread.
-        let of = |rows: usize| DevicePanels::tiling(rows / 4, rows / 32, 32, 1024, h200);
-        assert_eq!(of(1 << 17).team, Team { lanes: 8, registers: 4 });
-        assert_eq!(of(1024).team, Team { lanes: 32, registers: 1 });
-        assert!(of(1024).parts > 1);
+        // The paper's shapes: many rows keep eight lanes of four registers (FusedMM sixteen of two), few are spread.
+        let of = |op, rows: usize| DevicePanels::tiling(op, rows / 4, rows / 32, 32, 1024, h200);
+        for op in [Op::Spmm, Op::Sddmm] {
+            assert_eq!(of(op, 1 << 17).team, Team { lanes: 8, registers: 4 });
+            assert_eq!(of(op, 1024).team, Team { lanes: 32, registers: 1 });
+        }
+        assert_eq!(of(Op::FusedMm, 1 << 17).team, Team { lanes: 16, registers: 2 });
+        assert!(of(Op::Spmm, 1024).parts > 1);
+        // Subgroups of four lanes: N = 64 at most, in all registers.
+        let small = DevicePanels::tiling(Op::FusedMm, 64, 8, 16, 1024, processor);
+        assert_eq!(small.team, Team { lanes: 4, registers: 4 });
+        assert_eq!(DevicePanels::widest(Op::FusedMm, 1024, processor), 16);
         assert!(device_panels_pay(4096, 4096, 4096 * 410) && !device_panels_pay(4096, 4096, 4096 * 200));
         assert!(!device_panels_pay(16, 4096, 16 * 4096));
     }

@@ -18,17 +18,14 @@ pub const MIN_TEAM: u32 = 4;
 /// Nonzeros of a task of the atomic MTTKRP: runs of one output row are seldom longer, and short ones keep all of a device busy.
 pub const RUN: u32 = 64;
 
-/// Columns of A that the panels of the tiled SpMM take together: their numbers within a granule have five bits.
+/// Columns of A that the panels of the tiled kernels take together: their numbers within a granule have five bits.
 pub const GRANULE: u32 = 32;
 
-/// Bytes of workgroup memory of the tiled SpMM: what every Vulkan device has.
+/// Bytes of workgroup memory that one dense operand of a tiled kernel takes: what every Vulkan device has. FusedMM has two.
 pub const TILE_BYTES: usize = 16 << 10;
 
-/// A row of a panel that there is none of.
-pub const NO_ROW: u32 = u32::MAX;
-
-/// An element of a gather that comes from nowhere and is 0.
-pub const NOWHERE: u32 = u32::MAX;
+/// Stands for a row of a panel, or for a nonzero, that there is none of.
+pub const NOTHING: u32 = u32::MAX;
 
 /// The fourth word of a task that owns its row alone; otherwise that word is the task's slot among the partial rows.
 pub const WHOLE: u32 = u32::MAX;
@@ -41,7 +38,7 @@ pub mod spec {
     pub const REGISTERS: u32 = 1;
     /// Which edge function (`edge::*`), or which operator.
     pub const VARIANT: u32 = 2;
-    /// Workgroups that share the rows of a panel, each with its part of their columns: NT of the ESIMD paper, for the tiled SpMM.
+    /// Workgroups that share the rows of a panel, each with its part of their columns: NT of the ESIMD paper, for the tiled kernels.
     /// (The other kernels find their parts in the list of tasks.)
     pub const PARTS: u32 = 3;
     /// Nonzeros whose rows are in flight at a time, 4 or 8: VLC of the ESIMD paper, for the sums of rows of SpMM and of MTTKRP's
@@ -93,6 +90,34 @@ unsafe impl Number for f32 {}
 // SAFETY: a float.
 unsafe impl Number for f64 {}
 
+/// How the panels of a tiled kernel are walked.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Walk {
+    /// Granules of a panel.
+    pub granules: u32,
+    /// Granules whose rows of B are in workgroup memory at a time.
+    pub span: u32,
+    /// Rows of B.
+    pub b_rows: u32,
+    /// Not used.
+    pub zero: u32,
+}
+
+/// Push constants of a tiled kernel: those of the kernel by rows, whose tasks are panels here, and the walk.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Tiled<P> {
+    /// As for the kernel by rows.
+    pub of: P,
+    /// The walk.
+    pub walk: Walk,
+}
+
+// SAFETY: repr(C); the size of `P`, which has no padding, is a multiple of its alignment, which no other field's exceeds, and
+// that of four words a multiple of 8, the largest alignment there is.
+unsafe impl<P: PushConstants> PushConstants for Tiled<P> {}
+
 /// Declares a struct of push constants for f32 and f64: two numbers, then an even number of words.
 macro_rules! params {
     ($(#[$doc:meta])* $name:ident { $(#[$xdoc:meta])* $x:ident, $(#[$ydoc:meta])* $y:ident,
@@ -110,7 +135,8 @@ macro_rules! params {
             let words = [$(stringify!($field)),*].len();
             assert!(words % 2 == 0);
             assert!(size_of::<$name<f32>>() == 4 * (2 + words));
-            assert!(size_of::<$name<f64>>() == 4 * (4 + words) && 4 * (4 + words) <= 128);
+            assert!(size_of::<$name<f64>>() == 4 * (4 + words) && size_of::<Tiled<$name<f64>>>() == 4 * (8 + words));
+            assert!(4 * (8 + words) <= 128);
         };
         // SAFETY: repr(C), numbers and words only; the sizes asserted above leave no room for padding.
         unsafe impl<T: Number> PushConstants for $name<T> {}
@@ -118,7 +144,7 @@ macro_rules! params {
 }
 
 params! {
-    /// Push constants of `spmm` and `reduce_rows`.
+    /// Push constants of `spmm`, `spmm_tiled` and `reduce_rows`.
     SpmmParams {
         /// Factor of the product.
         alpha,
@@ -144,41 +170,7 @@ params! {
 }
 
 params! {
-    /// Push constants of `spmm_tiled`.
-    TiledParams {
-        /// Factor of the product.
-        alpha,
-        /// Factor of the old C.
-        beta,
-        /// Number of panels.
-        panels,
-        /// Blocks of a row to compute.
-        width,
-        /// Blocks from one row of B to the next.
-        b_stride,
-        /// First block of a row of B.
-        b_offset,
-        /// Blocks from one row of C to the next.
-        c_stride,
-        /// First block of a row of C.
-        c_offset,
-        /// 0: C is not read.
-        read_c,
-        /// Elements that count in the last block of `width`: 1 to 4. The others are stored as zeros.
-        tail,
-        /// Granules of a panel.
-        granules,
-        /// Granules whose rows of B are in workgroup memory at a time.
-        span,
-        /// Rows of B.
-        b_rows,
-        /// Not used.
-        zero,
-    }
-}
-
-params! {
-    /// Push constants of `sddmm`.
+    /// Push constants of `sddmm` and `sddmm_tiled`.
     SddmmParams {
         /// Factor of every dot product.
         alpha,
@@ -204,7 +196,7 @@ params! {
 }
 
 params! {
-    /// Push constants of `fusedmm` and `edge`.
+    /// Push constants of `fusedmm`, `fusedmm_tiled` and `edge`.
     FusedParams {
         /// Factor of the scores of softmax.
         scale,

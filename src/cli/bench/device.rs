@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use sparsimd::gpu::{EdgeKind, Gpu};
-use sparsimd::plan::Path;
+use sparsimd::gpu::{EdgeKind, Gpu, GpuCsr};
+use sparsimd::plan::{Op, Path};
 use sparsimd::reference::{self, Deviation};
 use sparsimd::{Error, Mat, Result};
 
@@ -116,6 +116,7 @@ impl Target {
         let (c, b) = (task.dense(a.rows(), 1)?, task.dense(a.cols(), 2)?);
         let start = Instant::now();
         let ga = gpu.csr(a)?;
+        let layout = layout(&ga, Op::Sddmm, task.n)?;
         let prepare_s = start.elapsed().as_secs_f64();
         let (gc, gb) = (gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?);
         let mut values = ga.new_values()?;
@@ -128,7 +129,7 @@ impl Target {
         let error = task.bench.cpu.install(|| {
             reference::sddmm(&rows.a, false, gathered.as_ref(), b.as_ref())?.deviation_of_values(&rows.values(&out))
         })?;
-        timed.into_sample("by rows", prepare_s, error, case);
+        timed.into_sample(layout, prepare_s, error, case);
         Ok(())
     }
 
@@ -137,7 +138,7 @@ impl Target {
         let b = task.dense(a.cols(), 2)?;
         let start = Instant::now();
         let ga = gpu.csr(a)?;
-        let panels = ga.prepare_spmm(Path::Auto)?;
+        let layout = layout(&ga, Op::Spmm, task.n)?;
         let prepare_s = start.elapsed().as_secs_f64();
         let (gb, mut gc) = (gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), task.n)?);
         let mut run = || gpu.spmm(1.0, &ga, &gb, 0.0, &mut gc);
@@ -148,7 +149,7 @@ impl Target {
         let zero = Mat::zeros(rows.rows.len(), task.n)?;
         let expected = cpu.install(|| reference::spmm(1.0, &rows.a, b.as_ref(), 0.0, zero.as_ref()))?;
         let error = rows.deviation(cpu, &expected, &c)?;
-        timed.into_sample(if panels { "by panels" } else { "by rows" }, prepare_s, error, case);
+        timed.into_sample(layout, prepare_s, error, case);
         Ok(())
     }
 
@@ -157,6 +158,7 @@ impl Target {
         let (c, b, d) = (task.dense(a.rows(), 1)?, task.dense(a.cols(), 2)?, task.dense(a.cols(), 3)?);
         let start = Instant::now();
         let ga = gpu.csr(a)?;
+        let layout = layout(&ga, Op::FusedMm, task.n)?;
         let prepare_s = start.elapsed().as_secs_f64();
         let [gc, gb, gd] = [&c, &b, &d].map(|m| gpu.mat(m.as_ref()));
         let (gc, gb, gd, mut ge) = (gc?, gb?, gd?, gpu.zeros(a.rows(), task.n)?);
@@ -169,7 +171,7 @@ impl Target {
         let edge = reference::Edge::Identity;
         let expected = cpu.install(|| reference::fusedmm(&rows.a, edge, gathered.as_ref(), b.as_ref(), d.as_ref()))?;
         let error = rows.deviation(cpu, &expected, &e)?;
-        timed.into_sample("by rows", prepare_s, error, case);
+        timed.into_sample(layout, prepare_s, error, case);
         Ok(())
     }
 
@@ -208,6 +210,11 @@ impl Target {
         (timed.cold_s, timed.call_s, timed.kernels) = (cold[cold.len() / 2], call_s, kernels);
         Ok(timed)
     }
+}
+
+/// Lays the matrix out as the plan says, and tells how.
+fn layout(a: &GpuCsr<f32>, op: Op, n: usize) -> Result<&'static str> {
+    Ok(if a.prepare(op, n, Path::Auto)? { "by panels" } else { "by rows" })
 }
 
 /// Times of our runs.

@@ -3,10 +3,10 @@
 use std::cell::Cell;
 
 use sparsimd::edge::{self, Edge};
-use sparsimd::gpu::{self, DeviceEdge, DeviceScalar, Gpu};
+use sparsimd::gpu::{self, DeviceEdge, DeviceScalar, Gpu, GpuCsr};
 use sparsimd::hetero::{Hetero, HeteroCsr};
 use sparsimd::io::{Matrix, write_mtx, write_mtx_dense};
-use sparsimd::plan::Path;
+use sparsimd::plan::{Op, Path};
 use sparsimd::{Cpu, Csr, Error, Mat, Result, reference};
 
 use super::Ran;
@@ -21,6 +21,8 @@ struct Job<'a, T: DeviceScalar> {
     a: &'a Csr<T>,
     /// The operation, as the library calls it.
     op: &'static str,
+    /// Whether the device goes by panels.
+    by_panels: Cell<bool>,
 }
 
 /// Times of the runs, and what the devices say of one of them.
@@ -36,7 +38,7 @@ struct Timed {
 impl<'a, T: DeviceScalar> Job<'a, T> {
     fn new(op: &'static str, args: &'a Common, cpu: &Cpu, a: &'a Csr<T>) -> Result<Self> {
         match Devices::open(&args.place, cpu)? {
-            Some(devices) => Ok(Self { devices, args, a, op }),
+            Some(devices) => Ok(Self { devices, args, a, op, by_panels: Cell::new(false) }),
             None => Err(Error::Argument { name: "device", detail: "the processor is none".to_owned() }),
         }
     }
@@ -64,6 +66,9 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
                     // The operands came once, before the runs, and the result goes once, after them.
                     (done.upload_s, done.download_s) = (uploaded.upload_s, gpu.take_times().download_s);
                     done.plan = format!("{} nonzeros on {name}, subgroups of {}", self.a.nnz(), gpu.info().subgroup);
+                    if self.by_panels.get() {
+                        done.plan.push_str("; panels of four rows, B in workgroup memory");
+                    }
                     Ok(done)
                 }
                 Err(Error::Device { detail }) => {
@@ -103,6 +108,12 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
         Ok(Timed { plan: String::new(), prepare_s, times, kernel_s, upload_s, download_s })
     }
 
+    /// Lays `a` out by panels where the path asks for it.
+    fn prepare(&self, op: Op, a: &GpuCsr<T>) -> Result<()> {
+        self.by_panels.set(a.prepare(op, self.args.n, self.args.path())?);
+        Ok(())
+    }
+
     fn report(&self, timed: Timed, check: Check, flops: f64, bytes: f64) -> Measured {
         let Timed { plan, prepare_s, times, kernel_s, upload_s, download_s } = timed;
         let ran = Ran { device: self.devices.name(), kernel_s, upload_s: Some(upload_s), download_s: Some(download_s) };
@@ -116,12 +127,11 @@ pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Mea
     let b = args.operand::<T>(cpu, a.cols(), 1)?;
     let mut c = Mat::zeros(a.rows(), args.n)?;
     let (one, zero) = (T::ONE, T::ZERO);
-    let by_panels = Cell::new(false);
-    let mut timed = job.run(
+    let timed = job.run(
         &mut c,
         |gpu| {
             let (a, b, mut c) = (gpu.csr(a)?, gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), args.n)?);
-            by_panels.set(a.prepare_spmm(args.path())?);
+            job.prepare(Op::Spmm, &a)?;
             gpu.spmm(one, &a, &b, zero, &mut c)?;
             Ok((a, b, c))
         },
@@ -130,9 +140,6 @@ pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Mea
         |gpu, c| gpu.spmm_streamed(one, a, b.as_ref(), zero, c.as_mut()),
         |both, a, c| both.spmm(one, a, b.as_ref(), zero, c.as_mut()),
     )?;
-    if by_panels.get() {
-        timed.plan.push_str("; panels of four rows, B in workgroup memory");
-    }
     let check = Check::when(args.verify, || {
         reference::spmm(T::ONE, a, b.as_ref(), T::ZERO, c.as_ref())?.deviation(c.as_ref())
     })?;
@@ -160,6 +167,7 @@ pub fn sddmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Me
         |gpu| {
             let (a, c, b) = (gpu.csr(a)?, gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?);
             let mut values = a.new_values()?;
+            job.prepare(Op::Sddmm, &a)?;
             on_device(gpu, &a, &c, &b, &mut values)?;
             Ok((a, c, b, values))
         },
@@ -216,6 +224,7 @@ fn fused<T: DeviceScalar, F: Edge<T> + DeviceEdge<T>>(
         |gpu| {
             let dense = |m: &Mat<T>| gpu.mat(m.as_ref());
             let (a, c, b, d, mut e) = (gpu.csr(a)?, dense(&c)?, dense(&b)?, dense(&d)?, gpu.zeros(a.rows(), args.n)?);
+            job.prepare(Op::FusedMm, &a)?;
             gpu.fusedmm(&a, edge, &c, &b, &d, &mut e)?;
             Ok((a, c, b, d, e))
         },

@@ -1,0 +1,110 @@
+//! SpMM of a pattern so dense that rows share columns: C = alpha A B + beta C, by panels with B from workgroup memory.
+//!
+//! ```text
+//! team = panel; lane owns the blocks lane, lane + T, ... of a tile of four rows of C, in registers
+//!   for the columns k of a granule that any of the four rows has, four at a time:
+//!     x = val4[k]                          the four rows' values, zero where a row has none
+//!     y = B[k][j_r] from workgroup memory
+//!     acc[i][r] += x[i] * y                for the rows i of the panel that have column k
+//! ```
+
+use sparsimd_gpu_abi::{GRANULE, NOTHING, SpmmParams, Tiled};
+
+use crate::block::{Block, at, put};
+use crate::each_register;
+use crate::panels::{Memory, Panels, Rows, Seat, Span, Station, copy_rows, entry};
+use crate::sddmm::Dense;
+use crate::spmm::{Shape, store};
+
+/// What one invocation does. All of a workgroup call it together; `parts` workgroups share the columns of the same panels.
+/// `values` has those of the four rows at each column.
+#[inline(always)]
+pub fn body<V: Block, M: Memory<V>>(
+    shape: Shape,
+    parts: u32,
+    p: &Tiled<SpmmParams<V::Element>>,
+    seat: Seat,
+    panels: Panels<'_>,
+    values: &[V],
+    b: &[V],
+    c: &mut [V],
+    partial: &mut [V],
+    memory: &mut M,
+) {
+    let (of, walk) = (&p.of, &p.walk);
+    let station = Station::new(shape, parts, of.tasks, seat);
+    if !station.any {
+        return;
+    }
+    let b = Dense { data: b, stride: of.b_stride, offset: of.b_offset };
+    let (lane, tile) = (station.lane, shape.blocks());
+    let base = seat.tile * tile;
+    let live = station.panel < of.tasks && base + lane < of.width;
+    let pointers = station.panel * (walk.granules + 1);
+    let mut acc = Rows::zero();
+    let mut span = Span::first(walk, station.part, parts);
+    while span.any() {
+        memory.barrier();
+        copy_rows(memory, 0, b, walk, span, base, tile, of.width, seat.local);
+        memory.barrier();
+        if live {
+            let mut granule = span.first;
+            while granule < span.next {
+                let first = (granule - span.first) * GRANULE * tile + lane;
+                let mut quad = at(panels.ptr, pointers + granule);
+                let last = at(panels.ptr, pointers + granule + 1);
+                while quad < last {
+                    let k = at(panels.columns, quad);
+                    let (x0, x1) = (at(values, 4 * quad), at(values, 4 * quad + 1));
+                    let (x2, x3) = (at(values, 4 * quad + 2), at(values, 4 * quad + 3));
+                    acc.add_entry(shape, memory, entry(k, 0), x0, first);
+                    acc.add_entry(shape, memory, entry(k, 1), x1, first);
+                    acc.add_entry(shape, memory, entry(k, 2), x2, first);
+                    acc.add_entry(shape, memory, entry(k, 3), x3, first);
+                    quad += 1;
+                }
+                granule += 1;
+            }
+        }
+        span = span.following(walk);
+    }
+    if live {
+        let rows = at(panels.rows, station.panel);
+        let slot = station.slot(parts);
+        let out = Out { shape, parts, p: of, first: base + lane };
+        out.row(rows.x, slot, &acc.a, c, partial);
+        out.row(rows.y, slot + parts, &acc.b, c, partial);
+        out.row(rows.z, slot + 2 * parts, &acc.c, c, partial);
+        out.row(rows.w, slot + 3 * parts, &acc.d, c, partial);
+    }
+}
+
+/// How a lane leaves its sums.
+#[derive(Clone, Copy)]
+struct Out<'a, E> {
+    shape: Shape,
+    parts: u32,
+    p: &'a SpmmParams<E>,
+    first: u32,
+}
+
+impl<E: Copy> Out<'_, E> {
+    /// One row's: to C, or to its part's partial row.
+    #[inline(always)]
+    fn row<V: Block<Element = E>>(self, row: u32, slot: u32, sums: &[V; 4], c: &mut [V], partial: &mut [V]) {
+        let p = self.p;
+        if row == NOTHING {
+            return;
+        }
+        each_register!(self.shape.registers, |R| {
+            let j = self.first + R as u32 * self.shape.team;
+            if j < p.width {
+                if self.parts == 1 {
+                    store(p, c, row, j, sums[R]);
+                } else {
+                    put(partial, slot * p.width + j, sums[R]);
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,135 @@
+//! MTTKRP's bodies on the processor: by fibers, by nonzeros, and by atomic additions.
+
+mod common;
+
+use common::{by_fours, close, dense, random, vec4};
+use sparsimd_gpu_abi::{MttkrpParams, WHOLE};
+use sparsimd_shaders::mttkrp;
+use sparsimd_shaders::spmm::{Nonzeros, Shape};
+use sparsimd_shaders::team::Place;
+use spirv_std::glam::{UVec4, Vec4};
+
+/// Memory that nobody else adds to.
+struct Alone<'a>(&'a mut [f32]);
+
+impl mttkrp::Add<f32> for Alone<'_> {
+    fn add(&mut self, i: u32, x: f32) {
+        self.0[i as usize] += x;
+    }
+}
+
+#[test]
+fn mttkrp_by_fibers_and_by_nonzeros_agree_with_the_sum() {
+    // Order 3, dims 2 x 3 x 4; factors stacked: rows 0-1, 2-4, 5-8. Fibers (0,1), (0,2), (1,1).
+    let ptr = [0, 2, 3, 6];
+    let table = [0, 3, 0, 4, 1, 3];
+    let leaf = [5, 7, 8, 5, 6, 8, 0, 0, 0, 0, 0, 0];
+    let val: Vec<f32> = (0..12).map(|p| random(p) as f32).collect();
+    let val4: Vec<Vec4> = val.chunks_exact(4).map(Vec4::from_slice).collect();
+    let leaf4 = by_fours(&leaf);
+    let width = 5;
+    let (factors, rows) = dense(9, width, 5, vec4);
+    let fiber_of = [0, 0, 1, 2, 2, 2];
+    let params = |tasks: usize, skip, ordered| MttkrpParams {
+        zero: 0.0f32,
+        one: 1.0,
+        tasks: tasks as u32,
+        width,
+        f_stride: width,
+        f_offset: 0,
+        c_stride: width,
+        c_offset: 0,
+        levels: 2,
+        skip,
+        ordered,
+        tail: 4,
+    };
+    let nonzeros = Nonzeros { idx: &leaf, idx4: &leaf4, val: &val, val4: &val4 };
+    let shape = Shape { team: 4, registers: 2 };
+    // (output rows, tasks, level skipped, items through a list, list)
+    let slices = vec![UVec4::new(0, 0, 2, WHOLE), UVec4::new(1, 2, 3, WHOLE)];
+    let by_fiber = vec![UVec4::new(1, 0, 2, WHOLE), UVec4::new(2, 2, 3, WHOLE)];
+    let by_leaf = vec![
+        UVec4::new(0, 0, 2, WHOLE),
+        UVec4::new(1, 2, 3, WHOLE),
+        UVec4::new(2, 3, 4, WHOLE),
+        UVec4::new(3, 4, 6, WHOLE),
+    ];
+    let cases =
+        [(2usize, slices, 0u32, vec![]), (3, by_fiber, 1, vec![0, 2, 1]), (4, by_leaf, 2, vec![0, 3, 4, 1, 2, 5])];
+    let coords = |p: usize| {
+        let fiber = fiber_of[p] as usize;
+        [table[2 * fiber], table[2 * fiber + 1], leaf[p]]
+    };
+    let want = |mode: usize, i: usize, j: usize| -> f64 {
+        let term = |p: usize| {
+            let others = (0..3).filter(|&m| m != mode);
+            f64::from(val[p]) * others.map(|m| rows[coords(p)[m] as usize][j]).product::<f64>()
+        };
+        (0..6).filter(|&p| coords(p)[mode] as usize - [0, 2, 5][mode] == i).map(term).sum()
+    };
+    // The atomic variant, on coordinates; rows of five blocks of which the last holds three numbers.
+    let table3: Vec<u32> = (0..6).flat_map(coords).collect();
+    for (mode, dim) in [2usize, 3, 4].into_iter().enumerate() {
+        let mut out = vec![0.0f32; dim * 4 * width as usize];
+        let mut p = params(6, mode as u32, 0);
+        (p.levels, p.tail) = (3, 3);
+        p.c_offset = 0u32.wrapping_sub([0, 2, 5][mode] * width);
+        for lane in 0..4 {
+            let place = Place { team: 0, lane };
+            mttkrp::atomic(shape, &p, place, 0, &table3, &val, &factors, &mut Alone(&mut out));
+        }
+        for (at, &got) in out.iter().enumerate() {
+            let (i, j) = (at / (4 * width as usize), at % (4 * width as usize));
+            let want = if j + 1 < 4 * width as usize { want(mode, i, j) } else { 0.0 };
+            close(f64::from(got), want, &format!("atomic, mode {mode}, row {i}, {j}"));
+        }
+    }
+    for (mode, (dim, tasks, skip, order)) in cases.into_iter().enumerate() {
+        let mut out = vec![Vec4::ZERO; dim * width as usize];
+        let p = params(tasks.len(), skip, u32::from(!order.is_empty()));
+        for team in 0..tasks.len() as u32 {
+            for lane in 0..4 {
+                let (place, out) = (Place { team, lane }, &mut out);
+                if skip < 2 {
+                    mttkrp::fibers(
+                        shape,
+                        8,
+                        &p,
+                        place,
+                        0,
+                        &tasks,
+                        &order,
+                        &ptr,
+                        &table,
+                        nonzeros,
+                        &factors,
+                        out,
+                        &mut [],
+                    );
+                } else {
+                    mttkrp::nonzeros(
+                        shape,
+                        &p,
+                        place,
+                        0,
+                        &tasks,
+                        &order,
+                        &fiber_of,
+                        &table,
+                        &val,
+                        &factors,
+                        out,
+                        &mut [],
+                    );
+                }
+            }
+        }
+        for i in 0..dim {
+            for j in 0..4 * width as usize {
+                let want = want(mode, i, j);
+                close(f64::from(out[i * width as usize + j / 4][j % 4]), want, &format!("mode {mode}, row {i}, {j}"));
+            }
+        }
+    }
+}

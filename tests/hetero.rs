@@ -205,7 +205,13 @@ fn a_lost_device_is_replaced_by_the_processor() {
 fn a_device_that_does_not_answer_is_replaced_by_the_processor() {
     let Some(slow) = gpu(DeviceOptions { time_limit: Duration::ZERO, ..DeviceOptions::default() }) else { return };
     let both = Hetero::new(cpu(), slow, Split::Static(0.6)).unwrap();
-    survives(&both, "no answer");
+    // A thread that is held up between submitting and waiting may find the work done; not every time.
+    for _ in 0..50 {
+        survives(&both, "no answer");
+        if !both.failures().is_empty() {
+            break;
+        }
+    }
     let reasons = both.failures();
     assert!(reasons.len() == 1 && reasons[0].contains("no answer within 0 s"), "{reasons:?}");
 }

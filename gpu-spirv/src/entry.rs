@@ -297,7 +297,9 @@ macro_rules! entry_points {
         pub fn mttkrp_nonzeros(
             #[spirv(workgroup_id)] workgroup: UVec3,
             #[spirv(num_workgroups)] workgroups: UVec3,
-            #[spirv(local_invocation_index)] local: u32,
+            #[spirv(subgroup_id)] subgroup: u32,
+            #[spirv(num_subgroups)] subgroups: u32,
+            #[spirv(subgroup_local_invocation_id)] invocation: u32,
             #[spirv(spec_constant(id = 0, default = 8))] team: u32,
             #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
             #[spirv(push_constant)] p: &MttkrpParams<$t>,
@@ -310,9 +312,10 @@ macro_rules! entry_points {
             #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] out: &mut [$v],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] partial: &mut [$v],
         ) {
-            let place = Place::new(linear(workgroup, workgroups), local, team);
-            let shape = Shape { team, registers };
-            mttkrp::nonzeros(shape, p, place, workgroup.z, tasks, order, fiber_of, table, val, factors, out, partial);
+            let lanes = Subgroup::new(invocation, team);
+            let task = lanes.task(linear(workgroup, workgroups) * subgroups + subgroup, subgroups);
+            let (shape, tile) = (Shape { team, registers }, workgroup.z);
+            mttkrp::nonzeros(shape, p, task, lanes, tile, tasks, order, fiber_of, table, val, factors, out, partial);
         }
 
         /// [`ttv::body`] on the device.

@@ -19,10 +19,10 @@
 use sparsimd_gpu_abi::{MttkrpParams, RUN};
 use spirv_std::glam::UVec4;
 
-use crate::block::{Block, at, put};
+use crate::block::{Block, Element, at, put};
 use crate::each_register;
 use crate::spmm::{Nonzeros, Shape, accumulate, claim, settle};
-use crate::team::Place;
+use crate::team::{Place, Team};
 
 /// acc *= the rows of `item` in the table but that of level `skip`.
 #[inline(always)]
@@ -98,11 +98,15 @@ pub fn fibers<V: Block>(
 }
 
 /// One lane's share of a task whose items are nonzeros; adds to `out`.
+///
+/// The lanes fetch the values and the fibers of as many nonzeros as they are, side by side, and hand them round: otherwise each
+/// nonzero would begin with a chain of three loads, all the same for the whole team.
 #[inline(always)]
-pub fn nonzeros<V: Block>(
+pub fn nonzeros<V: Block, T: Team>(
     shape: Shape,
     p: &MttkrpParams<V::Element>,
-    place: Place,
+    task: u32,
+    team: T,
     tile: u32,
     tasks: &[UVec4],
     order: &[u32],
@@ -113,24 +117,45 @@ pub fn nonzeros<V: Block>(
     out: &mut [V],
     partial: &mut [V],
 ) {
-    let claim = claim(shape, place, tile, tasks, p.tasks, p.width);
-    if !claim.any {
-        return;
+    // Lanes past the row's end fetch for the others.
+    let place = Place { team: task, lane: team.lane() };
+    let claim = claim(shape, place, tile, tasks, p.tasks, u32::MAX);
+    let (mut start, mut end) = (0, 0);
+    if claim.any {
+        start = claim.task.y;
+        end = claim.task.z;
     }
-    let (row, start, end, first) = (claim.task.x, claim.task.y, claim.task.z, claim.first);
     let mut acc = [V::ZERO; 4];
-    let mut i = start;
-    while i < end {
-        let item = if p.ordered != 0 { at(order, i) } else { i };
-        let x = V::splat(at(val, item));
-        let mut product = [x; 4];
-        times_rows(shape, p, &mut product, at(fiber_of, item), table, factors, first);
-        each_register!(shape.registers, |R| {
-            acc[R] = acc[R].plus(product[R]);
-        });
-        i += 1;
+    let mut steps = team.in_step_max((end - start).div_ceil(team.size()));
+    while steps > 0 {
+        let (mut x, mut fiber) = (V::Element::ZERO, 0);
+        if start + team.lane() < end {
+            let at_list = start + team.lane();
+            let item = if p.ordered != 0 { at(order, at_list) } else { at_list };
+            x = at(val, item);
+            fiber = at(fiber_of, item);
+        }
+        let left = if end - start < team.size() { end - start } else { team.size() };
+        let most = team.in_step_max(left);
+        let mut i = 0;
+        while i < most {
+            let (x, fiber) = (team.value_of(x, i), team.word_of(fiber, i));
+            if i < left {
+                let mut product = [V::splat(x); 4];
+                times_rows(shape, p, &mut product, fiber, table, factors, claim.first);
+                each_register!(shape.registers, |R| {
+                    acc[R] = acc[R].plus(product[R]);
+                });
+            }
+            i += 1;
+        }
+        start += left;
+        steps -= 1;
     }
-    settle(shape, claim, p.width, acc, partial, |j, sum| add(p, out, row, j, sum));
+    if claim.any {
+        let row = claim.task.x;
+        settle(shape, claim, p.width, acc, partial, |j, sum| add(p, out, row, j, sum));
+    }
 }
 
 /// Adds one element to memory that other invocations add to as well.

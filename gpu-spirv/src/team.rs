@@ -38,6 +38,8 @@ pub trait Team: Copy {
     fn shuffle_xor<E: Element>(self, x: E, mask: u32) -> E;
     /// The value of lane `lane`.
     fn value_of<E: Element>(self, x: E, lane: u32) -> E;
+    /// The word of lane `lane`.
+    fn word_of(self, x: u32, lane: u32) -> u32;
     /// The largest value of all teams that run in step with this one.
     fn in_step_max(self, n: u32) -> u32;
 }
@@ -86,6 +88,10 @@ impl Team for Subgroup {
     #[inline(always)]
     fn value_of<E: Element>(self, x: E, lane: u32) -> E {
         x.hardware_shuffle(self.base + lane)
+    }
+    #[inline(always)]
+    fn word_of(self, x: u32, lane: u32) -> u32 {
+        spirv_std::arch::subgroup_shuffle(x, self.base + lane)
     }
     #[inline(always)]
     fn in_step_max(self, n: u32) -> u32 {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{by_fours, close, dense, random, vec4};
+use common::{Emulation, by_fours, close, dense, random, vec4};
 use sparsimd_gpu_abi::{MttkrpParams, WHOLE};
 use sparsimd_shaders::mttkrp;
 use sparsimd_shaders::spmm::{Nonzeros, Shape};
@@ -89,29 +89,24 @@ fn mttkrp_by_fibers_and_by_nonzeros_agree_with_the_sum() {
         let mut out = vec![Vec4::ZERO; dim * width as usize];
         let p = params(tasks.len(), skip, u32::from(!order.is_empty()));
         for team in 0..tasks.len() as u32 {
-            for lane in 0..4 {
+            for lane in (0..4).filter(|_| skip < 2) {
                 let (place, out) = (Place { team, lane }, &mut out);
-                if skip < 2 {
-                    mttkrp::fibers(
-                        shape,
-                        8,
-                        &p,
-                        place,
-                        0,
-                        &tasks,
-                        &order,
-                        &ptr,
-                        &table,
-                        nonzeros,
-                        &factors,
-                        out,
-                        &mut [],
-                    );
-                } else {
+                mttkrp::fibers(shape, 8, &p, place, 0, &tasks, &order, &ptr, &table, nonzeros, &factors, out, &mut []);
+            }
+        }
+        // Two teams to a subgroup.
+        for first in (0..tasks.len() as u32).step_by(2).filter(|_| skip == 2) {
+            let blank = vec![Vec4::ZERO; out.len()];
+            let sums = Emulation::new(8, 4).run(
+                &blank,
+                |x| *x == Vec4::ZERO,
+                |team, lane, own| {
+                    let task = first + team;
                     mttkrp::nonzeros(
                         shape,
                         &p,
-                        place,
+                        task,
+                        lane,
                         0,
                         &tasks,
                         &order,
@@ -119,11 +114,12 @@ fn mttkrp_by_fibers_and_by_nonzeros_agree_with_the_sum() {
                         &table,
                         &val,
                         &factors,
-                        out,
+                        own,
                         &mut [],
                     );
-                }
-            }
+                },
+            );
+            out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
         }
         for i in 0..dim {
             for j in 0..4 * width as usize {

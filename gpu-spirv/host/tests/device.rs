@@ -118,7 +118,9 @@ fn a_device_that_does_not_answer_in_time_is_given_up() {
     let kernel = gather(&device);
     let mut stream = Stream::new(&device).unwrap();
     let name = device.info().name.clone();
-    let error = reverse(&device, &mut stream, &kernel, &numbers(4 << 20)).unwrap_err();
+    // A thread that is held up between submitting and waiting may find the work done; not every time.
+    let data = numbers(4 << 20);
+    let error = (0..50).find_map(|_| reverse(&device, &mut stream, &kernel, &data).err()).unwrap();
     assert_eq!(error.to_string(), format!("{name}: no answer within 0 s"));
     // Nothing more is sent to it, and another one can be opened.
     assert!(matches!(Buffer::<u32>::new(&device, 8, "x"), Err(Error::Lost { .. })));

@@ -81,6 +81,9 @@ impl Team for Lane<'_> {
     fn value_of<E: Element>(self, x: E, lane: u32) -> E {
         E::from_f64(self.exchange(x.to_f64(), self.number - self.lane() + lane))
     }
+    fn word_of(self, x: u32, lane: u32) -> u32 {
+        self.exchange(f64::from(x), self.number - self.lane() + lane) as u32
+    }
     fn in_step_max(self, n: u32) -> u32 {
         (0..self.all.lanes).map(|l| self.exchange(f64::from(n), l) as u32).max().unwrap()
     }

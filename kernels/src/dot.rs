@@ -6,6 +6,9 @@
 //! too, the last one with the dots that there are and no more (8 nonzeros to a visit, N = 128: four in each group of the
 //! tail reach 34 % of peak, those that there are 37 %), and stored masked.
 
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
 use core::any::TypeId;
 
 use pulp::Simd;
@@ -231,7 +234,13 @@ unsafe fn dots_pair_run<S: Simd, T: Scalar, const NV: usize, const BOTH: bool>(
                         [every_other(0), every_other(1)]
                     };
                     if lanes > GROUP {
-                        let [x, y] = group_pair::<S, T, NV>(simd, c, rows);
+                        // The dots that there are and no more; common columns come in twos.
+                        let [x, y] = match rest - g * GROUP {
+                            1 if !BOTH => group_pair::<S, T, NV, 1>(simd, c, rows),
+                            1 | 2 => group_pair::<S, T, NV, 2>(simd, c, rows),
+                            3 if !BOTH => group_pair::<S, T, NV, 3>(simd, c, rows),
+                            _ => group_pair::<S, T, NV, GROUP>(simd, c, rows),
+                        };
                         (sums[g], sums[groups + g]) = (x, y);
                     } else {
                         for r in 0..2 {
@@ -250,18 +259,18 @@ unsafe fn dots_pair_run<S: Simd, T: Scalar, const NV: usize, const BOTH: bool>(
     }
 }
 
-/// [`group`] for two rows of C, without tails.
+/// [`group`] for two rows of C, without masks.
 ///
 /// # Safety
-/// The rows are valid for reads of the tile.
+/// The first `DOTS` rows of each are valid for reads of the tile.
 #[inline(always)]
-unsafe fn group_pair<S: Simd, T: Scalar, const NV: usize>(
+unsafe fn group_pair<S: Simd, T: Scalar, const NV: usize, const DOTS: usize>(
     simd: S,
     c: &[[T::Vector<S>; NV]; 2],
     rows: [[*const T; GROUP]; 2],
 ) -> [T::Vector<S>; 2] {
     let mut sums = [[T::splat(simd, T::ZERO); GROUP]; 2];
-    for u in 0..GROUP {
+    for u in 0..DOTS {
         for j in 0..NV {
             for r in 0..2 {
                 // SAFETY: the caller's promise. Where both rows are the same, the compiler loads once.
@@ -345,182 +354,4 @@ fn join<S: Simd, T: Scalar>(simd: S, groups: [T::Vector<S>; GROUPS]) -> T::Vecto
 /// Whether `A` and `B` are the same type; known at compile time, so that the other arm vanishes.
 fn same<A: 'static, B: 'static>() -> bool {
     TypeId::of::<A>() == TypeId::of::<B>()
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    //! The shuffle trees. pulp names the instructions, but not generically; which shuffle follows which is a property of
-    //! the register width and is the only place in the kernels that knows it.
-
-    use core::arch::x86_64::*;
-    use core::mem::transmute_copy;
-
-    use pulp::Simd;
-    use pulp::x86::{V3, V4};
-
-    use super::same;
-    use crate::Scalar;
-
-    /// Defines a function over the four pairs of register and element type.
-    macro_rules! by_type {
-        ($(#[$doc:meta])* $name:ident, $v4_f32:ident, $v4_f64:ident, $v3_f32:ident, $v3_f64:ident) => {
-            $(#[$doc])*
-            #[inline(always)]
-            pub fn $name<S: Simd, T: Scalar>(simd: S, v: &[T::Vector<S>; 4]) -> Option<T::Vector<S>> {
-                // SAFETY: in each arm the types on both sides are the same, as its condition has just shown.
-                unsafe {
-                    if same::<S, V4>() && same::<T, f32>() {
-                        Some(transmute_copy(&$v4_f32(transmute_copy(&simd), transmute_copy(v))))
-                    } else if same::<S, V4>() && same::<T, f64>() {
-                        Some(transmute_copy(&$v4_f64(transmute_copy(&simd), transmute_copy(v))))
-                    } else if same::<S, V3>() && same::<T, f32>() {
-                        Some(transmute_copy(&$v3_f32(transmute_copy(&simd), transmute_copy(v))))
-                    } else if same::<S, V3>() && same::<T, f64>() {
-                        Some(transmute_copy(&$v3_f64(transmute_copy(&simd), transmute_copy(v))))
-                    } else {
-                        None
-                    }
-                }
-            }
-        };
-    }
-
-    by_type!(
-        /// Four registers to one that holds four dots, each in as many partial sums as there are groups.
-        sum_group, v4_f32_group, v4_f64_group, v3_f32_group, v3_f64_group
-    );
-    by_type!(
-        /// Groups to the register of their dots.
-        join, v4_f32_join, v4_f64_join, v3_f32_join, v3_f64_join
-    );
-
-    /// One level: lanes `by_n` apart are added, of `a` into the lower half of each group of lanes, of `b` into the upper.
-    /// `tree!(simd, registers, by_1, by_2, ..)` runs the levels, the registers halving in number.
-    macro_rules! tree {
-        ($s:ident, $v:ident, $($level:ident),+) => {{
-            let mut v = $v;
-            let mut n = v.len();
-            $(
-                n /= 2;
-                for i in 0..n {
-                    v[i] = $level($s, v[2 * i], v[2 * i + 1]);
-                }
-            )+
-            v[0]
-        }};
-    }
-
-    #[inline(always)]
-    fn v4_ps_by_1(s: V4, a: __m512, b: __m512) -> __m512 {
-        let f = s.avx512f;
-        f._mm512_add_ps(f._mm512_unpacklo_ps(a, b), f._mm512_unpackhi_ps(a, b))
-    }
-
-    #[inline(always)]
-    fn v4_ps_by_2(s: V4, a: __m512, b: __m512) -> __m512 {
-        let f = s.avx512f;
-        let (a, b) = (f._mm512_castps_pd(a), f._mm512_castps_pd(b));
-        f._mm512_add_ps(f._mm512_castpd_ps(f._mm512_unpacklo_pd(a, b)), f._mm512_castpd_ps(f._mm512_unpackhi_pd(a, b)))
-    }
-
-    #[inline(always)]
-    fn v4_ps_by_4(s: V4, a: __m512, b: __m512) -> __m512 {
-        let f = s.avx512f;
-        f._mm512_add_ps(f._mm512_shuffle_f32x4::<0x44>(a, b), f._mm512_shuffle_f32x4::<0xee>(a, b))
-    }
-
-    #[inline(always)]
-    fn v4_ps_by_8(s: V4, a: __m512, b: __m512) -> __m512 {
-        let f = s.avx512f;
-        f._mm512_add_ps(f._mm512_shuffle_f32x4::<0x88>(a, b), f._mm512_shuffle_f32x4::<0xdd>(a, b))
-    }
-
-    #[inline(always)]
-    fn v4_pd_by_1(s: V4, a: __m512d, b: __m512d) -> __m512d {
-        let f = s.avx512f;
-        f._mm512_add_pd(f._mm512_unpacklo_pd(a, b), f._mm512_unpackhi_pd(a, b))
-    }
-
-    #[inline(always)]
-    fn v4_pd_by_2(s: V4, a: __m512d, b: __m512d) -> __m512d {
-        let f = s.avx512f;
-        f._mm512_add_pd(f._mm512_shuffle_f64x2::<0x44>(a, b), f._mm512_shuffle_f64x2::<0xee>(a, b))
-    }
-
-    #[inline(always)]
-    fn v4_pd_by_4(s: V4, a: __m512d, b: __m512d) -> __m512d {
-        let f = s.avx512f;
-        f._mm512_add_pd(f._mm512_shuffle_f64x2::<0x88>(a, b), f._mm512_shuffle_f64x2::<0xdd>(a, b))
-    }
-
-    #[inline(always)]
-    fn v3_ps_by_1(s: V3, a: __m256, b: __m256) -> __m256 {
-        let f = s.avx;
-        f._mm256_add_ps(f._mm256_unpacklo_ps(a, b), f._mm256_unpackhi_ps(a, b))
-    }
-
-    #[inline(always)]
-    fn v3_ps_by_2(s: V3, a: __m256, b: __m256) -> __m256 {
-        let f = s.avx;
-        let (a, b) = (f._mm256_castps_pd(a), f._mm256_castps_pd(b));
-        f._mm256_add_ps(f._mm256_castpd_ps(f._mm256_unpacklo_pd(a, b)), f._mm256_castpd_ps(f._mm256_unpackhi_pd(a, b)))
-    }
-
-    #[inline(always)]
-    fn v3_ps_by_4(s: V3, a: __m256, b: __m256) -> __m256 {
-        let f = s.avx;
-        f._mm256_add_ps(f._mm256_permute2f128_ps::<0x20>(a, b), f._mm256_permute2f128_ps::<0x31>(a, b))
-    }
-
-    #[inline(always)]
-    fn v3_pd_by_1(s: V3, a: __m256d, b: __m256d) -> __m256d {
-        let f = s.avx;
-        f._mm256_add_pd(f._mm256_unpacklo_pd(a, b), f._mm256_unpackhi_pd(a, b))
-    }
-
-    #[inline(always)]
-    fn v3_pd_by_2(s: V3, a: __m256d, b: __m256d) -> __m256d {
-        let f = s.avx;
-        f._mm256_add_pd(f._mm256_permute2f128_pd::<0x20>(a, b), f._mm256_permute2f128_pd::<0x31>(a, b))
-    }
-
-    #[inline(always)]
-    fn v4_f32_group(s: V4, v: [__m512; 4]) -> __m512 {
-        tree!(s, v, v4_ps_by_1, v4_ps_by_2)
-    }
-
-    #[inline(always)]
-    fn v4_f32_join(s: V4, v: [__m512; 4]) -> __m512 {
-        tree!(s, v, v4_ps_by_4, v4_ps_by_8)
-    }
-
-    #[inline(always)]
-    fn v4_f64_group(s: V4, v: [__m512d; 4]) -> __m512d {
-        tree!(s, v, v4_pd_by_1, v4_pd_by_2)
-    }
-
-    #[inline(always)]
-    fn v4_f64_join(s: V4, [v, w, ..]: [__m512d; 4]) -> __m512d {
-        v4_pd_by_4(s, v, w)
-    }
-
-    #[inline(always)]
-    fn v3_f32_group(s: V3, v: [__m256; 4]) -> __m256 {
-        tree!(s, v, v3_ps_by_1, v3_ps_by_2)
-    }
-
-    #[inline(always)]
-    fn v3_f32_join(s: V3, [v, w, ..]: [__m256; 4]) -> __m256 {
-        v3_ps_by_4(s, v, w)
-    }
-
-    #[inline(always)]
-    fn v3_f64_group(s: V3, v: [__m256d; 4]) -> __m256d {
-        tree!(s, v, v3_pd_by_1, v3_pd_by_2)
-    }
-
-    #[inline(always)]
-    fn v3_f64_join(_: V3, [v, ..]: [__m256d; 4]) -> __m256d {
-        v
-    }
 }

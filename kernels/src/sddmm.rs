@@ -16,7 +16,7 @@ use crate::arch::dispatch_compiled;
 use crate::cell::{Cell, Offsets};
 use crate::dot::{Sink, dots, dots_packed, dots_pair};
 use crate::rows::Gathered;
-use crate::tile::{self, Tile, tiles, with_width};
+use crate::tile::{self, Tile, tiles, with_vectors, with_width};
 use crate::walk::{Part, Walk};
 use crate::{Arch, Scalar, prefetch_l1, prefetch_row};
 
@@ -82,39 +82,79 @@ impl<T: Scalar> WithSimd for Rows<T> {
     }
 }
 
-/// What a register of dots becomes: added to earlier tiles' sums, multiplied by the values after the last tile.
+/// Where the dots of a row go.
+trait Target<T: Scalar>: Sink<T> + Copy {
+    /// The same for dots from position `place` on, whose sums of earlier tiles begin at `own`.
+    ///
+    /// # Safety
+    /// Both are inside the output.
+    unsafe fn at(self, place: usize, own: usize) -> Self;
+}
+
+/// Dots are the result: one tile, no values.
 #[derive(Clone, Copy)]
-pub(crate) struct Output<T> {
+struct Plain<T>(*mut T);
+
+impl<T: Scalar> Target<T> for Plain<T> {
+    #[inline(always)]
+    unsafe fn at(self, place: usize, _: usize) -> Self {
+        // SAFETY: the caller's promise.
+        Self(unsafe { self.0.add(place) })
+    }
+}
+
+impl<T: Scalar> Sink<T> for Plain<T> {
+    #[inline(always)]
+    unsafe fn emit<S: Simd>(&self, simd: S, at: usize, lanes: [usize; 2], dots: T::Vector<S>) {
+        // SAFETY: the caller's promise; where lanes before the first are left out, the mask keeps them from memory.
+        unsafe {
+            let out = self.0.wrapping_add(at).wrapping_sub(lanes[0]);
+            if lanes == [0, T::lanes::<S>()] {
+                T::store(simd, out, dots);
+            } else {
+                T::store_masked(simd, T::lanes_between(simd, lanes[0], lanes[1]), out, dots);
+            }
+        }
+    }
+}
+
+/// Dots are added to earlier tiles' sums and multiplied by the values after the last tile.
+#[derive(Clone, Copy)]
+struct Output<T> {
     /// Where the first dot goes.
     out: *mut T,
+    /// Null for none.
     values: *const T,
     /// Earlier tiles' sum of the first dot; null for none.
     sums: *const T,
 }
 
 impl<T: Scalar> Output<T> {
-    /// Of the tile at `tile`, of rows of `n` elements, whose tiles are summed in `out`.
+    /// Of the tile at `tile`, of rows of `n` elements: the sums of tiles are at `sums` until the last, which goes to `out`.
     #[inline(always)]
-    fn new<S: Simd>(out: *mut T, values: *const T, tile: Tile, n: usize) -> Self {
-        Self { values: if is_last::<S, T>(tile, n) { values } else { std::ptr::null() }, ..Self::plain(out, tile) }
+    fn new<S: Simd>(out: *mut T, values: *const T, sums: *mut T, tile: Tile, n: usize) -> Self {
+        let last = is_last::<S, T>(tile, n);
+        Self {
+            out: if last { out } else { sums },
+            values: if last { values } else { std::ptr::null() },
+            sums: if tile.start > 0 { sums } else { std::ptr::null() },
+        }
     }
 
-    /// Of the tile at `tile`, no values.
+    /// The place of the dots, where that is all there is to it.
     #[inline(always)]
-    fn plain(out: *mut T, tile: Tile) -> Self {
-        Self { out, values: std::ptr::null(), sums: if tile.start > 0 { out } else { std::ptr::null() } }
+    fn plain(&self) -> Option<Plain<T>> {
+        (self.values.is_null() && self.sums.is_null()).then_some(Plain(self.out))
     }
+}
 
-    /// The same from position `at` on.
-    ///
-    /// # Safety
-    /// `at` is inside the output.
+impl<T: Scalar> Target<T> for Output<T> {
     #[inline(always)]
-    unsafe fn at(self, at: usize) -> Self {
-        // SAFETY: the caller's promise, and there are as many values and sums as outputs.
-        let from = |p: *const T| if p.is_null() { p } else { unsafe { p.add(at) } };
+    unsafe fn at(self, place: usize, own: usize) -> Self {
+        // SAFETY: the caller's promise, and there are as many values as outputs.
+        let from = |p: *const T, at: usize| if p.is_null() { p } else { unsafe { p.add(at) } };
         // SAFETY: the caller's promise.
-        Self { out: unsafe { self.out.add(at) }, values: from(self.values), sums: from(self.sums) }
+        Self { out: unsafe { self.out.add(place) }, values: from(self.values, place), sums: from(self.sums, own) }
     }
 }
 
@@ -161,7 +201,7 @@ impl<T: Scalar> Sink<T> for Output<T> {
 #[inline(always)]
 unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd: S, task: &SddmmRows<T>, tile: Tile) {
     let mask = T::first_lanes(simd, tile.rest);
-    let output = Output::new::<S>(task.out, task.values, tile, task.n);
+    let output = Output::new::<S>(task.out, task.values, task.out, tile, task.n);
     // SAFETY: the promise of `sddmm_rows`.
     unsafe {
         for Part { row: i, start, end, .. } in
@@ -180,7 +220,7 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
             let c = task.c.wrapping_add(i * task.ldc + tile.start);
             prefetch_row(c.wrapping_add(2 * task.ldc), NV * T::lanes::<S>() * size_of::<T>());
             let c = tile::load::<S, T, NV, TAIL>(simd, mask, c);
-            dots::<S, T, NV, TAIL>(simd, mask, &c, end - start, &rows, &output.at(start));
+            dots::<S, T, NV, TAIL>(simd, mask, &c, end - start, &rows, &output.at(start, start));
         }
     }
 }
@@ -234,9 +274,19 @@ impl<T: Scalar> WithSimd for Panel<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        for tile in tiles(self.0.n, T::lanes::<S>(), max_vectors::<S>().min(self.0.tile_vectors)) {
-            // SAFETY: the promise of `sddmm_panel`.
-            unsafe { with_width!(tile, panel_tile::<S, T>(simd, &self.0, tile)) }
+        let task = &self.0;
+        // Sums of tiles stay in the cell's own order, near; only the last tile's go to their places, far apart.
+        let sums = if task.starts.is_null() { task.out } else { task.sums };
+        for tile in tiles(task.n, T::lanes::<S>(), max_vectors::<S>().min(task.tile_vectors)) {
+            let output = Output::new::<S>(task.out, task.values, sums, tile, task.n);
+            // SAFETY: the promise of `sddmm_panel`. Looking for values and sums at every register of dots costs 5 % where
+            // rows are short.
+            unsafe {
+                match output.plain() {
+                    Some(plain) => with_vectors!(tile, panel_tile::<S, T, Plain<T>>(simd, task, tile, plain)),
+                    None => with_vectors!(tile, panel_tile::<S, T, Output<T>>(simd, task, tile, output)),
+                }
+            }
         }
     }
 }
@@ -253,66 +303,91 @@ const AHEAD_C: usize = 2;
 /// # Safety
 /// As [`sddmm_panel`].
 #[inline(always)]
-unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const NV: usize>(
     simd: S,
     task: &SddmmPanel<'_, T>,
     tile: Tile,
+    output: O,
 ) {
-    let mask = T::first_lanes(simd, tile.rest);
-    // Sums of tiles stay in the cell's own order, near; only the last tile's go to their places, far apart.
     let scattered = !task.starts.is_null() && is_last::<S, T>(tile, task.n);
-    let mut output = Output::new::<S>(task.out, task.values, tile, task.n);
-    if !task.starts.is_null() {
-        let sums = Output::plain(task.sums, tile);
-        output = if scattered { Output { sums: sums.sums, ..output } } else { sums };
-    }
+    let visits = task.cell.visits;
     let mut own = 0;
     // SAFETY: the promise of `sddmm_panel`; offsets advance over the cell's own, as do sums.
     unsafe {
         let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
-        let b = task.b.add(tile.start);
         let row_bytes = NV * T::lanes::<S>() * size_of::<T>();
-        // Rows that are one after the other already, each on cache lines of its own, are taken where they are.
-        let panel = if !TAIL && task.ldb * size_of::<T>() == row_bytes && b.addr().is_multiple_of(row_bytes.min(64)) {
-            b
-        } else {
-            tile::pack::<S, T, NV, TAIL>(simd, mask, b, task.ldb, task.width, None, task.scratch);
-            task.scratch.cast_const()
-        };
-        let row = |i: u32| task.c.wrapping_add(i as usize * task.ldc + tile.start);
+        let panel = task.packed::<S, NV>(simd, tile);
         for (k, pair) in task.cell.pairs.iter().enumerate() {
             for i in task.cell.pairs.get(k + 1).unwrap_or(pair).rows {
-                prefetch_row(row(i), row_bytes);
+                prefetch_row(task.row(tile, i), row_bytes);
             }
-            let mut c = [[T::splat(simd, T::ZERO); NV]; 2];
-            for r in 0..2 {
-                c[r] = tile::load::<S, T, NV, TAIL>(simd, mask, row(pair.rows[r]));
-            }
+            let c = [task.load::<S, NV>(simd, tile, pair.rows[0]), task.load::<S, NV>(simd, tile, pair.rows[1])];
             let nnz = pair.nnz() as usize;
-            let outputs = [output.at(own), output.at(own + nnz)];
+            let outputs = [output.at(own, own), output.at(own + nnz, own + nnz)];
             dots_pair::<S, T, NV>(simd, &c, pair, &mut offsets, panel, outputs.each_ref());
             own += 2 * nnz;
         }
-        for (v, visit) in task.cell.visits.iter().enumerate() {
+        for (v, visit) in visits.iter().enumerate() {
             let nnz = visit.nnz as usize;
-            let output = if scattered {
+            let mut place = own;
+            if scattered {
                 // Dots of neighbouring visits are far apart: their lines are asked for in time.
-                let later = (v + AHEAD).min(task.cell.visits.len() - 1);
+                place = *task.starts.add(v);
                 // Visits are ordered by length: the later one is about as long. Beyond three lines the processor follows.
-                let out = task.out.wrapping_add(*task.starts.add(later));
+                let out = task.out.wrapping_add(*task.starts.add((v + AHEAD).min(visits.len() - 1)));
                 for at in [0, 64 / size_of::<T>(), nnz] {
                     prefetch_l1(out.wrapping_add(at));
                 }
-                let sums = if output.sums.is_null() { output.sums } else { output.sums.add(own) };
-                Output { sums, ..Output { sums: std::ptr::null(), ..output }.at(*task.starts.add(v)) }
-            } else {
-                output.at(own)
-            };
-            prefetch_row(row(task.cell.visits[(v + AHEAD_C).min(task.cell.visits.len() - 1)].row), row_bytes);
-            // Packed rows end in zeros, so that only the row of C needs the mask.
-            let c = tile::load::<S, T, NV, TAIL>(simd, mask, row(visit.row));
-            dots_packed::<S, T, NV>(simd, &c, nnz, &mut offsets, panel, &output);
+            }
+            prefetch_row(task.row(tile, visits[(v + AHEAD_C).min(visits.len() - 1)].row), row_bytes);
+            let c = task.load::<S, NV>(simd, tile, visit.row);
+            dots_packed::<S, T, NV>(simd, &c, nnz, &mut offsets, panel, &output.at(place, own));
             own += nnz;
         }
+    }
+}
+
+impl<T: Scalar> SddmmPanel<'_, T> {
+    /// The tile of row `i` of the block of C.
+    #[inline(always)]
+    fn row(&self, tile: Tile, i: u32) -> *const T {
+        self.c.wrapping_add(i as usize * self.ldc + tile.start)
+    }
+
+    /// The same in registers. Packed rows of B end in zeros, so that only the rows of C need the mask.
+    ///
+    /// # Safety
+    /// As [`sddmm_panel`]; the cell has the row.
+    #[inline(always)]
+    unsafe fn load<S: Simd, const NV: usize>(&self, simd: S, tile: Tile, i: u32) -> [T::Vector<S>; NV] {
+        let mask = T::first_lanes(simd, tile.rest);
+        // SAFETY: the caller's promise.
+        unsafe {
+            match tile.rest {
+                0 => tile::load::<S, T, NV, false>(simd, mask, self.row(tile, i)),
+                _ => tile::load::<S, T, NV, true>(simd, mask, self.row(tile, i)),
+            }
+        }
+    }
+
+    /// The panel's rows of the tile, packed: where they are one after the other already, each on cache lines of its own,
+    /// they are taken where they are.
+    ///
+    /// # Safety
+    /// As [`sddmm_panel`].
+    #[inline(always)]
+    unsafe fn packed<S: Simd, const NV: usize>(&self, simd: S, tile: Tile) -> *const T {
+        let mask = T::first_lanes(simd, tile.rest);
+        let row_bytes = NV * T::lanes::<S>() * size_of::<T>();
+        // SAFETY: the caller's promise.
+        unsafe {
+            let b = self.b.add(tile.start);
+            match tile.rest {
+                0 if self.ldb * size_of::<T>() == row_bytes && b.addr().is_multiple_of(row_bytes.min(64)) => return b,
+                0 => tile::pack::<S, T, NV, false>(simd, mask, b, self.ldb, self.width, None, self.scratch),
+                _ => tile::pack::<S, T, NV, true>(simd, mask, b, self.ldb, self.width, None, self.scratch),
+            }
+        }
+        self.scratch
     }
 }

@@ -5,6 +5,7 @@
 //! device.
 
 mod buffer;
+mod commands;
 mod device;
 mod error;
 mod instance;

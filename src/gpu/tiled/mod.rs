@@ -62,8 +62,8 @@ impl<T: DeviceScalar> GpuCsr<T> {
     /// New values ([`GpuCsr::set_values`]) are laid out on the device at the next run that reads them.
     ///
     /// SpMM and SDDMM may then be run with any number of columns. FusedMM goes by panels only where a team has rows of C and E in
-    /// registers and workgroup memory has rows of B and D (up to 128 columns of 32 bits and 64 of 64, half as many with subgroups of
-    /// four); wider operands go as if nothing was prepared. A^T has no panels.
+    /// registers and workgroup memory has rows of B and D: up to 128 columns of 32 bits (64 with subgroups of four lanes) or 64 of
+    /// 64 bits; wider operands go as if nothing was prepared. A^T has no panels.
     ///
     /// # Errors
     /// [`Error::Argument`] when `n` is 0, [`Error::Unavailable`] when panels are asked for and the operation has none, the rows

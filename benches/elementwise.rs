@@ -1,5 +1,6 @@
 //! TEW (y = x + z, and so on) and TS (y = x times a number) on the values of one pattern.
 
+mod settings;
 mod tensor;
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -42,5 +43,5 @@ fn elementwise(c: &mut Criterion) {
     }
 }
 
-criterion_group! { name = benches; config = tensor::criterion(); targets = elementwise }
+criterion_group! { name = benches; config = settings::criterion(); targets = elementwise }
 criterion_main!(benches);

@@ -1,6 +1,7 @@
 //! E = f(C B^T at the nonzeros of A) D for the identity and the sigmoid.
 
 mod common;
+mod settings;
 
 use common::Operation;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -69,5 +70,5 @@ fn fusedmm(c: &mut Criterion) {
     common::bench::<Sigmoid>(c, &[]);
 }
 
-criterion_group! { name = benches; config = common::criterion(); targets = fusedmm }
+criterion_group! { name = benches; config = settings::criterion(); targets = fusedmm }
 criterion_main!(benches);

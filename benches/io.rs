@@ -2,6 +2,8 @@
 //! `.smtx`, by all threads; and bytes a second of a tensor's `.tns` and of its `.tnsb`: mapped with its checksums
 //! verified, and copied into a tensor.
 
+mod settings;
+
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -67,7 +69,7 @@ fn tensors(c: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default().sample_size(10).warm_up_time(std::time::Duration::from_millis(300)).measurement_time(std::time::Duration::from_secs(1));
+    config = settings::criterion();
     targets = readers, tensors
 }
 criterion_main!(benches);

@@ -1,5 +1,6 @@
 //! MTTKRP in every format, mode by mode.
 
+mod settings;
 mod tensor;
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -31,5 +32,5 @@ fn mttkrp(c: &mut Criterion) {
     }
 }
 
-criterion_group! { name = benches; config = tensor::criterion(); targets = mttkrp }
+criterion_group! { name = benches; config = settings::criterion(); targets = mttkrp }
 criterion_main!(benches);

@@ -1,7 +1,7 @@
 //! Crates that do the same: the sparse product of sprs, and the dense ones of gemm and faer, counted by the nonzeros as in
 //! the ESIMD paper. Beside `spmm` and `sddmm` on the same matrix.
 
-use std::time::Duration;
+mod settings;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sparsimd::reference::Deviation;
@@ -60,12 +60,5 @@ fn right(name: &str, deviation: Deviation) {
     assert!(deviation.error <= 1.0, "{name}: {deviation:?}");
 }
 
-fn criterion() -> Criterion {
-    Criterion::default()
-        .sample_size(10)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_secs(1))
-}
-
-criterion_group! { name = benches; config = criterion(); targets = peers }
+criterion_group! { name = benches; config = settings::criterion(); targets = peers }
 criterion_main!(benches);

@@ -1,6 +1,7 @@
 //! The entries of C B^T at the nonzeros of A.
 
 mod common;
+mod settings;
 
 use common::Operation;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -37,5 +38,5 @@ fn sddmm(c: &mut Criterion) {
     common::bench::<Sddmm>(c, &[(0.7, 128), (0.9, 32)]);
 }
 
-criterion_group! { name = benches; config = common::criterion(); targets = sddmm }
+criterion_group! { name = benches; config = settings::criterion(); targets = sddmm }
 criterion_main!(benches);

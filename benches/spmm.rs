@@ -1,6 +1,7 @@
 //! C = A B.
 
 mod common;
+mod settings;
 
 use common::Operation;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -35,5 +36,5 @@ fn spmm(c: &mut Criterion) {
     common::bench::<Spmm>(c, &[(0.7, 128), (0.9, 128), (0.7, 32)]);
 }
 
-criterion_group! { name = benches; config = common::criterion(); targets = spmm }
+criterion_group! { name = benches; config = settings::criterion(); targets = spmm }
 criterion_main!(benches);

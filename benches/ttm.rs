@@ -1,5 +1,6 @@
 //! Y = X x_n U, mode by mode, by both algorithms.
 
+mod settings;
 mod tensor;
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -31,5 +32,5 @@ fn ttm(c: &mut Criterion) {
     }
 }
 
-criterion_group! { name = benches; config = tensor::criterion(); targets = ttm }
+criterion_group! { name = benches; config = settings::criterion(); targets = ttm }
 criterion_main!(benches);

@@ -1,5 +1,6 @@
 //! y = X x_n v, mode by mode.
 
+mod settings;
 mod tensor;
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -24,5 +25,5 @@ fn ttv(c: &mut Criterion) {
     }
 }
 
-criterion_group! { name = benches; config = tensor::criterion(); targets = ttv }
+criterion_group! { name = benches; config = settings::criterion(); targets = ttv }
 criterion_main!(benches);

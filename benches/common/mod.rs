@@ -3,7 +3,6 @@
 //! Throughput is in elements a second, one element for each floating point operation: Gelem/s are GFLOP/s.
 
 use std::path::{Path as File, PathBuf};
-use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
@@ -31,14 +30,6 @@ pub trait Operation: Sized {
     fn run(&mut self, cpu: &Cpu, a: &Prepared<f32>) -> Result<()>;
     /// How far the last run's result is from the reference.
     fn deviation(&self, a: &Csr<f32>) -> Result<Deviation>;
-}
-
-/// Short: the figures of a compute-bound kernel settle at once.
-pub fn criterion() -> Criterion {
-    Criterion::default()
-        .sample_size(20)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_secs(1))
 }
 
 /// Random matrices of the given sparsity and N on both paths with one and two threads; then real matrices with the

@@ -2,8 +2,6 @@
 //!
 //! Throughput is in elements a second, one element for each floating point operation: Gelem/s are GFLOP/s.
 
-use std::time::Duration;
-
 use criterion::{Criterion, Throughput};
 use sparsimd::reference::Deviation;
 use sparsimd::{CooTensor, Cpu, Result, generate};
@@ -12,14 +10,6 @@ use sparsimd::{CooTensor, Cpu, Result, generate};
 pub fn setting() -> (CooTensor<f32>, [Cpu; 2]) {
     let x = generate::skewed(&[12_000, 9_000, 29_000], 1_000_000, 0).expect("a tensor");
     (x, [1, 2].map(|threads| Cpu::builder().threads(threads).build().expect("a pool")))
-}
-
-/// Short: the figures settle at once.
-pub fn criterion() -> Criterion {
-    Criterion::default()
-        .sample_size(20)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_secs(1))
 }
 
 /// Times `run` of `flops` operations after the check that its result, `deviation`, is right.

@@ -17,22 +17,28 @@ const CANDIDATES: usize = 64;
 /// Orders `rows` so that those at 2 k and 2 k + 1 are paired, one left over at the end, and says in `shared[k]` how many
 /// columns the pair has in common.
 ///
-/// `sets[r]` are the columns of `rows[r]`; both are reordered together. As many overlaps are written as there are pairs.
+/// `sets[r]` are the columns of `rows[r]`, all below `width`; both are reordered together. As many overlaps are written as
+/// there are pairs.
 ///
 /// # Panics
 /// When `sets` is not as long as `rows` or `shared` shorter than half of it.
-pub fn pair_rows(arch: Arch, sets: &mut [ColumnSet], rows: &mut [u32], shared: &mut [u32]) {
+pub fn pair_rows(arch: Arch, width: usize, sets: &mut [ColumnSet], rows: &mut [u32], shared: &mut [u32]) {
     assert!(sets.len() == rows.len() && shared.len() >= rows.len() / 2, "one set per row, one overlap per pair");
-    arch.dispatch(PairRows { sets, rows, shared });
+    match width {
+        0..=64 => arch.dispatch(PairRows::<1> { sets, rows, shared }),
+        65..=128 => arch.dispatch(PairRows::<2> { sets, rows, shared }),
+        _ => arch.dispatch(PairRows::<4> { sets, rows, shared }),
+    }
 }
 
-struct PairRows<'a> {
+/// Of sets whose first `WORDS` words have all columns.
+struct PairRows<'a, const WORDS: usize> {
     sets: &'a mut [ColumnSet],
     rows: &'a mut [u32],
     shared: &'a mut [u32],
 }
 
-impl WithSimd for PairRows<'_> {
+impl<const WORDS: usize> WithSimd for PairRows<'_, WORDS> {
     type Output = ();
 
     #[inline(always)]
@@ -43,7 +49,7 @@ impl WithSimd for PairRows<'_> {
             let mut best = (0, from);
             let to = self.rows.len().min(from + CANDIDATES);
             for (at, other) in (from..to).zip(&self.sets[from..to]) {
-                let overlap = (0..set.len()).map(|w| (set[w] & other[w]).count_ones()).sum::<u32>();
+                let overlap = (0..WORDS).map(|w| (set[w] & other[w]).count_ones()).sum::<u32>();
                 best = if overlap > best.0 { (overlap, at) } else { best };
             }
             self.sets.swap(from, best.1);
@@ -63,7 +69,7 @@ mod tests {
             let mut sets = [[0b1111, 0, 0, 1], [0b1000, 0, 0, 0], [0, 7, 0, 0], [0b0111, 0, 0, 1], [0, 3, 0, 0]];
             let mut rows = [10, 11, 12, 13, 14];
             let mut shared = [9; 3];
-            pair_rows(arch, &mut sets, &mut rows, &mut shared);
+            pair_rows(arch, 256, &mut sets, &mut rows, &mut shared);
             assert_eq!(rows, [10, 13, 12, 14, 11], "{}", arch.name());
             assert_eq!(shared, [4, 2, 9]);
             assert_eq!(sets[1], [0b0111, 0, 0, 1]);

@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
+use pulp::{Simd, WithSimd};
 use sparsimd_kernels::{Arch, Cell, ColumnSet, Pair, Scalar, Visit, pair_rows};
 
 use super::panel::{MAX_WIDTH, Panel};
+use crate::dense::reserved;
 use crate::machine::addresses;
 
 /// Offsets of one word in the kernels.
@@ -70,20 +72,18 @@ struct Found {
     start: usize,
 }
 
-/// `items` by ascending key below `bound`, equal keys in their order.
-fn counting_sort(items: &[Found], bound: usize, key: impl Fn(&Found) -> usize) -> Vec<Found> {
+/// `items` by ascending key below `bound`, equal keys in their order, to `sorted`, which is as long.
+fn counting_sort(items: &[Found], sorted: &mut [Found], bound: usize, key: impl Fn(&Found) -> usize) {
     let mut next = vec![0usize; bound + 1];
     items.iter().for_each(|item| next[key(item) + 1] += 1);
     for k in 0..bound {
         next[k + 1] += next[k];
     }
-    let mut sorted = vec![Found::default(); items.len()];
     for item in items {
         let slot = &mut next[key(item)];
         sorted[*slot] = *item;
         *slot += 1;
     }
-    sorted
 }
 
 /// `n` offsets padded to whole words.
@@ -97,10 +97,10 @@ impl Block {
         let found = find_visits(rows.clone(), row_ptr, columns, width as u32);
         let (first, nnz) = (row_ptr[rows.start], row_ptr[rows.end] - row_ptr[rows.start]);
         let mut block = Self { rows, first, nnz, ..Self::default() };
-        block.offsets.reserve_exact(found.iter().map(|v| padded(v.nnz)).sum::<usize>() + 2 * CHUNK);
-        block.starts.reserve_exact(found.len());
+        block.offsets = reserved(found.iter().map(|v| padded(v.nnz)).sum::<usize>() + 2 * CHUNK);
+        block.starts = reserved(found.len());
         if pairing.is_some() {
-            block.ranks.reserve_exact(nnz);
+            block.ranks = reserved(nnz);
         }
         let mut nonzeros = 0;
         let mut partners = Partners::default();
@@ -113,8 +113,8 @@ impl Block {
             match pairing {
                 None => cell.iter().for_each(|visit| block.push_visit(visit, columns, base)),
                 Some(arch) => {
-                    partners.choose(arch, cell, columns, base);
-                    partners.pairs.iter().for_each(|pair| block.push_pair(pair, cell));
+                    partners.choose(arch, cell, columns, base, width);
+                    arch.dispatch(PushPairs { block: &mut block, pairs: &partners.pairs, cell });
                     partners.alone.iter().for_each(|&v| block.push_visit(&cell[v as usize], columns, base));
                 }
             }
@@ -134,6 +134,7 @@ impl Block {
     }
 
     /// Appends two rows.
+    #[inline(always)]
     fn push_pair(&mut self, chosen: &Chosen, cell: &[Found]) {
         let [x, y] = chosen.visits.map(|v| cell[v as usize]);
         self.pairs.push(Pair { rows: [x.row, y.row], both: chosen.both, each: x.nnz - chosen.both });
@@ -243,6 +244,24 @@ impl Block {
     }
 }
 
+/// Appends all pairs of a cell: a loop over bits, which newer instruction sets have instructions for.
+struct PushPairs<'a> {
+    block: &'a mut Block,
+    pairs: &'a [Chosen],
+    cell: &'a [Found],
+}
+
+impl WithSimd for PushPairs<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for pair in self.pairs {
+            self.block.push_pair(pair, self.cell);
+        }
+    }
+}
+
 /// The visits of `rows`, by panel and then by number of nonzeros.
 fn find_visits(rows: Range<usize>, row_ptr: &[usize], columns: &[u32], width: u32) -> Vec<Found> {
     let mut visits: Vec<Found> = Vec::new();
@@ -260,8 +279,11 @@ fn find_visits(rows: Range<usize>, row_ptr: &[usize], columns: &[u32], width: u3
     }
     // Two stable counting sorts, the less significant key first.
     let panels = visits.iter().map(|v| v.panel + 1).max().unwrap_or(0);
-    visits = counting_sort(&visits, MAX_WIDTH + 1, |v| v.nnz as usize);
-    counting_sort(&visits, panels as usize, |v| v.panel as usize)
+    let mut sorted = reserved(visits.len());
+    sorted.resize(visits.len(), Found::default());
+    counting_sort(&visits, &mut sorted, MAX_WIDTH + 1, |v| v.nnz as usize);
+    counting_sort(&sorted, &mut visits, panels as usize, |v| v.panel as usize);
+    visits
 }
 
 /// Which visits of a cell go together.
@@ -287,7 +309,7 @@ struct Chosen {
 impl Partners {
     /// Pairs up the visits of `cell`, which are ordered by their number of nonzeros; only equal ones are paired, so that
     /// a pair has one number of further nonzeros.
-    fn choose(&mut self, arch: Arch, cell: &[Found], columns: &[u32], base: u32) {
+    fn choose(&mut self, arch: Arch, cell: &[Found], columns: &[u32], base: u32, width: usize) {
         self.pairs.clear();
         self.alone.clear();
         self.order.clear();
@@ -314,7 +336,7 @@ impl Partners {
         for equal in cell.chunk_by(|a, b| a.nnz == b.nnz) {
             let (order, sets) =
                 (&mut self.order[start..start + equal.len()], &mut self.sets[start..start + equal.len()]);
-            pair_rows(arch, sets, order, &mut self.shared);
+            pair_rows(arch, width, sets, order, &mut self.shared);
             for ((visits, sets), &shared) in order.chunks(2).zip(sets.chunks(2)).zip(&self.shared) {
                 // An even number, so that there are half as many trip counts.
                 let both = shared / 2 * 2;
@@ -332,6 +354,7 @@ impl Partners {
 }
 
 /// The `n` lowest columns of `set`, all or all but one.
+#[inline(always)]
 fn lowest(set: &ColumnSet, n: u32) -> ColumnSet {
     let mut out = *set;
     if set.iter().map(|word| word.count_ones()).sum::<u32>() > n
@@ -349,6 +372,7 @@ struct Columns {
 }
 
 impl Columns {
+    #[inline(always)]
     fn of(set: ColumnSet) -> Self {
         Self { set, word: 0 }
     }
@@ -357,6 +381,7 @@ impl Columns {
 impl Iterator for Columns {
     type Item = u8;
 
+    #[inline(always)]
     fn next(&mut self) -> Option<u8> {
         while *self.set.get(self.word)? == 0 {
             self.word += 1;

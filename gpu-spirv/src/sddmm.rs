@@ -235,7 +235,7 @@ fn store<E: Element>(p: &SddmmParams<E>, i: u32, start: u32, end: u32, dot: E, v
     }
 }
 
-/// out_i = alpha dot [a_i] [+ out_i].
+/// `out_i = alpha dot [a_i] [+ out_i]`.
 #[inline(always)]
 pub fn leave<E: Element>(p: &SddmmParams<E>, i: u32, dot: E, val: &[E], out: &mut [E]) {
     let mut x = p.alpha * dot;

@@ -3,7 +3,6 @@
 #![cfg(feature = "vulkan")]
 
 use std::ops::ControlFlow;
-use std::sync::OnceLock;
 
 use sparsimd::decomp::{CpOptions, CpState};
 use sparsimd::formats::{Csf, CsfKind, CsfSet, FiberCoo};
@@ -16,21 +15,7 @@ use sparsimd::{CooTensor, Cpu, Error, Mat, MatRef, reference};
 
 mod common;
 
-fn gpu() -> Option<Gpu> {
-    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
-    GPU.get_or_init(|| limited(DeviceOptions::default())).clone()
-}
-
-fn limited(options: DeviceOptions) -> Option<Gpu> {
-    match Gpu::validated(DeviceOptions { cache_dir: None, ..options }) {
-        Ok(gpu) => Some(gpu),
-        Err(e @ Error::Unavailable { .. }) => {
-            println!("skipped: no device ({e})");
-            None
-        }
-        Err(e) => panic!("{e}"),
-    }
-}
+use common::device::{gpu, limited};
 
 /// `count` places at pseudo-random coordinates that crowd at small ones, without duplicates.
 fn tensor<T: DeviceScalar>(dims: &[usize], count: usize) -> CooTensor<T> {

@@ -9,11 +9,15 @@ use sparsimd::decomp::CpOptions;
 use sparsimd::edge::{Sigmoid, Softmax};
 use sparsimd::formats::FiberCoo;
 use sparsimd::generate::{random_matrix, skewed, uniform_dense, uniform_values};
-use sparsimd::gpu::{DeviceOptions, Gpu};
+use sparsimd::gpu::DeviceOptions;
 use sparsimd::hetero::{Hetero, HeteroCsr, HeteroFibers, HeteroTensor, Split};
 use sparsimd::ops::Arithmetic;
 use sparsimd::plan::MttkrpFormat;
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, MatRef, reference};
+
+mod common;
+
+use common::device::limited;
 
 const SPLITS: [Split; 4] = [Split::Static(0.0), Split::Static(0.3), Split::Static(1.0), Split::Adaptive];
 
@@ -21,21 +25,10 @@ fn cpu() -> Cpu {
     Cpu::builder().threads(1).build().unwrap()
 }
 
-fn gpu(options: DeviceOptions) -> Option<Gpu> {
-    match Gpu::validated(DeviceOptions { cache_dir: None, ..options }) {
-        Ok(gpu) => Some(gpu),
-        Err(e @ Error::Unavailable { .. }) => {
-            println!("skipped: no device ({e})");
-            None
-        }
-        Err(e) => panic!("{e}"),
-    }
-}
-
 /// A device with the processor, and two devices: one driver opened twice will do.
 fn executors(split: Split) -> Vec<Hetero> {
-    let Some(first) = gpu(DeviceOptions::default()) else { return Vec::new() };
-    let second = gpu(DeviceOptions::default()).unwrap();
+    let Some(first) = limited(DeviceOptions::default()) else { return Vec::new() };
+    let second = limited(DeviceOptions::default()).unwrap();
     let alone = Hetero::new(cpu(), first.clone(), split).unwrap();
     vec![alone, Hetero::pair(cpu(), first, second, split).unwrap()]
 }
@@ -185,11 +178,11 @@ fn a_lost_device_is_replaced_by_the_processor() {
         for lose_at in 0..12 {
             // Every copy is a submission.
             let options = DeviceOptions { lose_at: Some(lose_at), always_stage: true, ..DeviceOptions::default() };
-            let Some(first) = gpu(options) else { return };
+            let Some(first) = limited(options) else { return };
             let name = first.info().name.clone();
             let both = match lose_at % 2 {
                 0 => Hetero::new(cpu(), first, split).unwrap(),
-                _ => Hetero::pair(cpu(), first, gpu(DeviceOptions::default()).unwrap(), split).unwrap(),
+                _ => Hetero::pair(cpu(), first, limited(DeviceOptions::default()).unwrap(), split).unwrap(),
             };
             survives(&both, &format!("{split:?}, lost at {lose_at}"));
             for reason in both.failures() {
@@ -203,7 +196,7 @@ fn a_lost_device_is_replaced_by_the_processor() {
 
 #[test]
 fn a_device_that_does_not_answer_is_replaced_by_the_processor() {
-    let Some(slow) = gpu(DeviceOptions { time_limit: Duration::ZERO, ..DeviceOptions::default() }) else { return };
+    let Some(slow) = limited(DeviceOptions { time_limit: Duration::ZERO, ..DeviceOptions::default() }) else { return };
     let both = Hetero::new(cpu(), slow, Split::Static(0.6)).unwrap();
     // A thread that is held up between submitting and waiting may find the work done; not every time.
     for _ in 0..50 {
@@ -218,7 +211,7 @@ fn a_device_that_does_not_answer_is_replaced_by_the_processor() {
 
 #[test]
 fn a_device_without_room_is_replaced_by_the_processor() {
-    let Some(small) = gpu(DeviceOptions { memory_limit: Some(20_000), ..DeviceOptions::default() }) else { return };
+    let Some(small) = limited(DeviceOptions { memory_limit: Some(20_000), ..DeviceOptions::default() }) else { return };
     let both = Hetero::new(cpu(), small, Split::Adaptive).unwrap();
     survives(&both, "no room");
     assert!(both.failures()[0].contains("out of memory"), "{:?}", both.failures());
@@ -234,7 +227,7 @@ fn cp_survives_a_lost_device() {
     let want = cpu().cp_als(&alone, &options, |_, _| ControlFlow::Continue(())).unwrap().fit();
     for lose_at in [0, 7, 30] {
         let options_of_device = DeviceOptions { lose_at: Some(lose_at), ..DeviceOptions::default() };
-        let Some(device) = gpu(options_of_device) else { return };
+        let Some(device) = limited(options_of_device) else { return };
         let both = Hetero::new(cpu(), device, Split::Static(0.5)).unwrap();
         let mut shared = HeteroTensor::new(x.clone(), 4);
         let got = both.cp_als(&mut shared, &options, |_, _| ControlFlow::Continue(())).unwrap().fit();

@@ -3,7 +3,6 @@
 #![cfg(feature = "vulkan")]
 
 use std::collections::HashSet;
-use std::sync::OnceLock;
 
 use sparsimd::generate::{random_matrix, uniform_dense, uniform_values};
 use sparsimd::gpu::{DeviceOptions, DeviceScalar, EdgeKind, Gpu};
@@ -15,27 +14,7 @@ use sparsimd::{Csr, Error, Mat, Pattern, reference};
 mod common;
 mod panels;
 
-/// A validated device, shared by the tests that need no limits of their own.
-fn gpu() -> Option<Gpu> {
-    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
-    GPU.get_or_init(|| limited(DeviceOptions::default())).clone()
-}
-
-/// A validated device with limits.
-fn limited(options: DeviceOptions) -> Option<Gpu> {
-    match Gpu::validated(DeviceOptions { cache_dir: None, ..options }) {
-        Ok(gpu) => Some(gpu),
-        Err(e @ Error::Unavailable { .. }) => {
-            println!("skipped: no device ({e})");
-            None
-        }
-        Err(e) => panic!("{e}"),
-    }
-}
-
-fn quiet(gpu: &Gpu) {
-    assert_eq!(gpu.validation_messages(), Vec::<String>::new());
-}
+use common::device::{gpu, limited, quiet};
 
 /// Matrices at the edges: of each shape a kernel may trip over.
 fn edge_matrices<T: DeviceScalar>() -> Vec<(&'static str, Csr<T>)> {

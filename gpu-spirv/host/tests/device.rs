@@ -6,7 +6,11 @@ use std::time::Duration;
 
 use sparsimd_gpu_host::{Buffer, Device, DeviceOptions, Error, Instance, Manifest, Module, Pipeline, Stream};
 
+#[path = "../../../tests/common/turn.rs"]
+mod turn;
+
 fn open(options: DeviceOptions) -> Option<Device> {
+    turn::wait();
     let opened = Instance::new(true).and_then(|instance| Device::new(&instance, options));
     match opened {
         Ok(device) => Some(device),

@@ -146,7 +146,7 @@ impl Ceilings {
 fn working_sets(machine: &Machine, threads: usize) -> Vec<(&'static str, usize)> {
     let caches = machine.caches();
     let siblings = machine.threads().len().div_ceil(machine.cores()).min(threads.div_ceil(machine.cores()));
-    let share = caches.l3.map_or(0, |l3| l3 * machine.l3_groups() / threads);
+    let share = caches.l3.map_or(0, |_| machine.l3_share(threads));
     let elements = |bytes: usize| (bytes / size_of::<f32>()).next_multiple_of(GRAIN);
     let mut sets = vec![("L1", elements(caches.l1d / 2 / siblings)), ("L2", elements(caches.l2 / 2 / siblings))];
     // Where a thread's share of L3 is hardly more than its L2, there is no such level to see.

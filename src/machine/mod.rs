@@ -232,6 +232,11 @@ impl Machine {
         self.caches.l3.unwrap_or(self.caches.l2)
     }
 
+    /// Bytes of last-level cache that each of `threads` threads has for itself when all are at work.
+    pub fn l3_share(&self, threads: usize) -> usize {
+        self.l3_bytes() * self.l3_groups() / threads.max(1)
+    }
+
     /// Bytes of a cache line.
     pub fn line_bytes(&self) -> usize {
         self.caches.line

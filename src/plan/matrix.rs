@@ -184,8 +184,7 @@ impl Plan {
             // pairs, longer runs of one length and fewer copies of B (4096 x 4096, N = 128, one thread, blocks of 1024
             // and 4096 rows: 70 % f32 71 and 74 % of peak, f64 64 and 72 %; 90 % f32 54 and 57 %; FusedMM 63 and 68 %;
             // 16384 rows lose again where C exceeds the caches).
-            let l3_share = machine.l3_bytes() * machine.l3_groups() / threads.max(1);
-            ((l3_share / 4).max(machine.l2_bytes() / 2) / row_bytes).clamp(256, 4096)
+            ((machine.l3_share(threads) / 4).max(machine.l2_bytes() / 2) / row_bytes).clamp(256, 4096)
         };
         let pass_vectors = (row_bytes / options.vector_bytes / vectors).max(1) * vectors;
         // Copying a panel into L1 must be a small part of using it.

@@ -6,6 +6,10 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 fn bench(folder: &Path, args: &[&str], openblas: Option<&Path>) -> Output {
+    command(folder, args, openblas).output().expect("the program starts")
+}
+
+fn command(folder: &Path, args: &[&str], openblas: Option<&Path>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sparsimd"));
     command.arg("bench").args(args).args(["--quick", "--threads", "1", "--out"]).arg(folder);
     // What the program chooses for itself, and tells itself when it starts again.
@@ -13,7 +17,7 @@ fn bench(folder: &Path, args: &[&str], openblas: Option<&Path>) -> Output {
     if let Some(path) = openblas {
         command.env("SPARSIMD_OPENBLAS", path);
     }
-    command.output().expect("the program starts")
+    command
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -73,10 +77,12 @@ fn mistakes_are_one_line() {
     let none = ["esimd", "--peers", "none", "--filter", "3k/1k/32/90"];
     let data = empty.to_str().unwrap();
     for (out, args, words) in [
-        (&empty, &["esimdd"][..], "esimd, dlmc, graphs, pasta, mmcsf, sycl"),
+        (&empty, &["esimdd"][..], "esimd, dlmc, graphs, pasta, mmcsf, cp, sycl"),
         (&empty, &["dlmc", "--data", data], "no .smtx file below"),
         (&empty, &["graphs", "--data", "/nonexistent"], "/nonexistent"),
         (&empty, &["esimd", "--peers", "none", "--filter", "5k"], "no case has the words"),
+        (&empty, &["cp", "--peers", "mkl"], "mkl has nothing to do with this suite"),
+        (&empty, &["graphs", "--data", data, "--peers", "genten"], "no .mtx file below"),
         (&file, &none, "file: "),
         (&damaged, &none, "is not a file of results"),
     ] {
@@ -148,4 +154,48 @@ fn peers_that_are_absent_broken_or_wrong_are_named_and_left_out() {
     let ratio = &results["summary"][0];
     assert!(ratio["against"] == "OpenBLAS gemm" && ratio["mean"].as_f64().unwrap() > 1.0, "{ratio}");
     assert!(results["settings"]["peers"]["OpenBLAS"].as_str().unwrap().contains("Slow kernels"));
+}
+
+#[test]
+#[cfg(unix)]
+fn iterations_of_cp_als_beside_a_process() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, python: &Path| {
+        let out = folder.path().join(name);
+        let done = command(&out, &["cp", "--filter", "skew3d"], None).env("SPARSIMD_PYTHON", python).output().unwrap();
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        (results(&out), text(&done.stderr))
+    };
+    let (alone, stderr) = run("alone", &folder.path().join("nobody"));
+    assert!(stderr.contains("not compared with genten") && stderr.contains("nobody"), "{stderr}");
+    let samples = alone["cases"][0]["samples"].as_array().unwrap();
+    assert_eq!(samples.iter().map(|s| s["name"].as_str().unwrap()).collect::<Vec<_>>(), ["ours", "ours, f32"]);
+    for sample in samples {
+        let [min, mttkrp, fit] =
+            [&sample["min_s"], &sample["figures"]["mttkrp_s"], &sample["figures"]["fit"]].map(|x| x.as_f64().unwrap());
+        assert!(0.0 < mttkrp && mttkrp < min && 0.0 < fit && fit < 1.0, "{sample}");
+        assert!(sample["error"].as_f64().unwrap() <= 1.0 && sample["runs"] == 9, "{sample}");
+    }
+
+    // Speaks as the peer's process does, and is wrong.
+    let fake = folder.path().join("fake");
+    let answer = r#"{"seconds": [0.5, 0.25, 0.5], "mttkrp": [0.1, 0.1, 0.1], "fit": 0.875}"#;
+    let script = format!(
+        "#!/bin/sh\necho '{{\"detail\": \"a fake\"}}'\n\
+         while read -r line; do case $line in *load*) echo '{{}}' ;; *) echo '{answer}' ;; esac; done\n"
+    );
+    std::fs::write(&fake, script).unwrap();
+    std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (beside, _) = run("beside", &fake);
+    assert_eq!(beside["settings"]["peers"]["GenTen"], "a fake");
+    let case = &beside["cases"][0];
+    assert!(case["notes"][0].as_str().unwrap().contains("GenTen: a fit of 0.875 instead of"), "{}", case["notes"]);
+    let (ours, theirs) = (&case["samples"][0], &case["samples"][2]);
+    assert_eq!((&theirs["name"], &theirs["min_s"], &theirs["median_s"]), (&"GenTen".into(), &0.25.into(), &0.5.into()));
+    let ratio = &beside["summary"][0];
+    assert_eq!((&ratio["op"], &ratio["against"]), (&"CP-ALS".into(), &"GenTen".into()));
+    let expected = 0.25 / ours["min_s"].as_f64().unwrap();
+    assert!((ratio["mean"].as_f64().unwrap() / expected - 1.0).abs() < 1e-9, "{ratio}");
 }

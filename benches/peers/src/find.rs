@@ -111,6 +111,17 @@ fn own_folders() -> Vec<PathBuf> {
     folders.into_iter().filter_map(|folder| folder.canonicalize().ok()).collect()
 }
 
+/// The folders of Python packages below `target/peers`.
+pub fn packages() -> Vec<PathBuf> {
+    let below = own_folders().into_iter().filter_map(|folder| fs::read_dir(folder.join("lib")).ok());
+    below
+        .flatten()
+        .flatten()
+        .map(|python| python.path().join("site-packages"))
+        .filter(|folder| folder.is_dir())
+        .collect()
+}
+
 /// The folder of packages and the folder of libraries of the Python that `python3` starts.
 fn python_folders() -> Vec<PathBuf> {
     const ASK: &str = "import sys, sysconfig; print(sysconfig.get_path('platlib')); print(sys.prefix + '/lib')";

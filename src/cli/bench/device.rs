@@ -78,7 +78,7 @@ impl Target {
 
     /// Versions of the peers.
     pub fn details(&self) -> BTreeMap<String, String> {
-        self.torch.iter().map(|torch| (CUSPARSE.to_owned(), torch.borrow().detail.clone())).collect()
+        self.torch.iter().map(|torch| (CUSPARSE.to_owned(), torch.borrow().detail().to_owned())).collect()
     }
 
     /// Verifies and times `task`.

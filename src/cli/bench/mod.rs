@@ -3,15 +3,18 @@
 //! A suite is a list of jobs; a job makes one case of results. Files are written after every job, and a job whose case is in
 //! the folder's results.json already is not run again.
 
+mod cp;
 #[cfg_attr(not(feature = "vulkan"), path = "no_device.rs")]
 mod device;
 mod esimd;
 mod files;
+mod genten;
 mod matrix;
 mod mmcsf;
 mod pasta;
 mod peers;
 mod picture;
+mod python;
 mod race;
 mod report;
 mod results;
@@ -63,7 +66,7 @@ pub struct Args {
     /// Folder for results.json, results.csv, report.html and pictures; finished cases that it has are not run again
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Folder of the files that dlmc and graphs take [default: the one that SPARSIMD_DATA names], mmcsf and sycl may take
+    /// Folder of the files that dlmc and graphs take [default: the one that SPARSIMD_DATA names], mmcsf, cp and sycl may take
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Where our operations run: cpu, or gpu[:INDEX|:NAME] (a Vulkan device; suites of matrices only): then times are of kernels,
@@ -91,6 +94,8 @@ enum SuiteName {
     Pasta,
     /// Formats for MTTKRP: time, fibers and bytes, on the .tns files below --data or on look-alikes of the MM-CSF paper's
     Mmcsf,
+    /// CP-ALS, an iteration beside GenTen's, on generated tensors or the .tns files below --data
+    Cp,
     /// TTM and MTTKRP by rows and by elements, best, worst and real-like cases, over 1 to 128 columns
     Sycl,
 }
@@ -148,6 +153,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         SuiteName::Graphs => Box::new(Files::new(&args.data()?, ".mtx", &[128], args.quick)?),
         SuiteName::Pasta => Box::new(pasta::Pasta::new(args.quick)),
         SuiteName::Mmcsf => Box::new(mmcsf::MmCsf::new(args.data.as_deref(), args.quick)?),
+        SuiteName::Cp => Box::new(cp::Cp::new(args.data.as_deref(), args.quick)?),
         SuiteName::Sycl => Box::new(sycl::Sycl::new(args.data.as_deref(), args.quick)?),
     };
     let jobs = suite.jobs();
@@ -161,7 +167,6 @@ pub fn run(args: &Args) -> Result<Verdict> {
         return Err(Error::Argument { name: "filter", detail });
     }
     writable(&args.out)?;
-    // The tensor suites compare formats: there is no peer of theirs to load.
     let matrices = matches!(args.suite, SuiteName::Esimd | SuiteName::Dlmc | SuiteName::Graphs);
     let on_device = args.device != DeviceName::Cpu;
     if on_device && !matrices {
@@ -169,11 +174,17 @@ pub fn run(args: &Args) -> Result<Verdict> {
         return Err(Error::Argument { name: "device", detail });
     }
     let names = match &args.peers {
+        Some(names) if args.suite == SuiteName::Cp || matrices => names.clone(),
+        None if args.suite == SuiteName::Cp => vec![PeerName::Genten],
+        // The other tensor suites compare formats: there is no peer of theirs to load.
         _ if !matrices => vec![PeerName::None],
-        Some(names) => names.clone(),
         None if on_device => vec![PeerName::Torch],
-        None => default_peers(),
+        _ => default_peers(),
     };
+    if let Some(name) = names.iter().find(|name| !name.knows(args.suite == SuiteName::Cp)) {
+        let detail = format!("{} has nothing to do with this suite", name.text());
+        return Err(Error::Argument { name: "peers", detail });
+    }
     let form = usize::from(args.quick);
     let device = Target::open(&args.device, &names, args.device_peak, BUDGET[form])?;
     let peers = match &device {
@@ -262,7 +273,7 @@ fn settings(args: &Args, cpu: &Cpu, device: Option<&Target>, peers: &Peers) -> S
     Settings {
         suite: args.suite.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default(),
         quick: args.quick,
-        dtype: "f32".to_owned(),
+        dtype: if args.suite == SuiteName::Cp { "f64" } else { "f32" }.to_owned(),
         threads: cpu.threads(),
         simd: cpu.arch().name().to_owned(),
         processor: cpu.machine().processor().to_owned(),

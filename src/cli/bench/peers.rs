@@ -1,5 +1,6 @@
 //! The peers of a run: which there are, each with the settings at which it is fastest, and their products on our operands.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use sparsimd::{Cpu, Csr, Error, Mat, MatMut, MatRef, Result, generate};
 use sparsimd_peers::{Blas, Gemm, Loaded, Mkl, MklCsr, QUIET, Setting};
 
+use super::genten::GenTen;
 use crate::cli::{Verdict, output};
 
 /// Tells the restarted program which settings were chosen, so that it does not choose again.
@@ -37,6 +39,8 @@ pub enum PeerName {
     Gemm,
     /// cuSPARSE through PyTorch, with --device gpu alone
     Torch,
+    /// GenTen's CP-ALS through its Python package, for the suite cp alone
+    Genten,
 }
 
 impl PeerName {
@@ -48,7 +52,12 @@ impl PeerName {
         }
     }
 
-    fn text(self) -> String {
+    /// Whether it has CP-ALS, or matrix products.
+    pub fn knows(self, cp: bool) -> bool {
+        self == Self::None || cp == (self == Self::Genten)
+    }
+
+    pub fn text(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 }
@@ -83,6 +92,8 @@ pub struct Peers {
     pub dense: Vec<(&'static str, Dense)>,
     /// Sparse products by name, the one with threads first.
     pub sparse: Vec<(&'static str, SparseLibrary)>,
+    /// CP-ALS.
+    pub genten: Option<RefCell<GenTen>>,
     /// Versions and paths taken, by name.
     pub details: BTreeMap<String, String>,
     /// Who is not there, and why.
@@ -203,6 +214,11 @@ impl Peers {
     fn add(&mut self, name: PeerName, threads: usize) -> Result<(), String> {
         match name {
             PeerName::None => {}
+            PeerName::Genten => {
+                let genten = GenTen::start(threads)?;
+                self.details.insert("GenTen".to_owned(), genten.detail().to_owned());
+                self.genten = Some(RefCell::new(genten));
+            }
             PeerName::Torch => return Err("only with --device gpu".to_owned()),
             PeerName::Mkl => {
                 let mkl = Mkl::load(threads).map_err(|e| e.to_string())?;

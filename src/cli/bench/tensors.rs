@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use sparsimd::generate::{self, TensorSpec};
 use sparsimd::reference::Deviation;
-use sparsimd::{CooTensor, Cpu, Mat, Result};
+use sparsimd::{CooTensor, Cpu, Mat, Result, Scalar};
 
 use super::Bench;
 use super::files::below;
@@ -85,7 +85,7 @@ impl Input {
     }
 
     /// Reads or makes it.
-    pub fn load(&self, cpu: &Cpu) -> Result<CooTensor<f32>> {
+    pub fn load<T: Scalar>(&self, cpu: &Cpu) -> Result<CooTensor<T>> {
         cpu.install(|| match self {
             Self::File(path) => read_file(path, false, true),
             Self::Made(_, spec, _) => spec.generate(0),
@@ -139,7 +139,7 @@ pub fn factors(cpu: &Cpu, x: &CooTensor<f32>, rank: usize) -> Result<Vec<Mat<f32
 }
 
 /// An empty case of `op` on `x`.
-pub fn empty(id: &str, op: &str, input: &str, x: &CooTensor<f32>, n: usize) -> Case {
+pub fn empty<T: Scalar>(id: &str, op: &str, input: &str, x: &CooTensor<T>, n: usize) -> Case {
     Case {
         id: id.to_owned(),
         op: op.to_owned(),

@@ -40,43 +40,25 @@ pub fn times_small<T: Scalar>(arch: Arch, rows: &[T], stride: usize, small: &[T]
     arch.dispatch(Times { rows, stride, small, inner, out });
 }
 
+/// Rows that are taken together: a register of the small matrix is loaded (and of the Gram matrix stored) once for all.
+const ROWS: usize = 4;
+
+/// Registers across: with as many rows of them in registers, and what they meet, four fit 32 registers, two 16.
+macro_rules! with_registers {
+    ($run:ident::<$S:ty, $T:ty>($($arg:expr),*)) => {
+        match <$S>::REGISTER_COUNT {
+            0..32 => $run::<$S, $T, 2>($($arg),*),
+            _ => $run::<$S, $T, 4>($($arg),*),
+        }
+    };
+}
+
 impl<T: Scalar> WithSimd for Gram<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { rows, stride, gram } = self;
-        let lanes = T::lanes::<S>();
-        // Four rows at a time, so that a register of the Gram matrix is loaded and stored once for four products.
-        let whole = rows.len() / (4 * stride) * (4 * stride);
-        for four in rows[..whole].chunks_exact(4 * stride) {
-            for i in 0..stride {
-                let x = [0, 1, 2, 3].map(|k| T::splat(simd, four[k * stride + i]));
-                for j in (0..stride).step_by(lanes) {
-                    // SAFETY: i, j + lanes <= stride, and the lengths were checked.
-                    unsafe {
-                        let at = gram.as_mut_ptr().add(i * stride + j);
-                        let mut sum = T::load(simd, at);
-                        for (k, &x) in x.iter().enumerate() {
-                            sum = T::vmul_add(simd, x, T::load(simd, four.as_ptr().add(k * stride + j)), sum);
-                        }
-                        T::store(simd, at, sum);
-                    }
-                }
-            }
-        }
-        for row in rows[whole..].chunks_exact(stride) {
-            for i in 0..stride {
-                let x = T::splat(simd, row[i]);
-                for j in (0..stride).step_by(lanes) {
-                    // SAFETY: as above.
-                    unsafe {
-                        let at = gram.as_mut_ptr().add(i * stride + j);
-                        T::store(simd, at, T::vmul_add(simd, x, T::load(simd, row.as_ptr().add(j)), T::load(simd, at)));
-                    }
-                }
-            }
-        }
+        with_registers!(gram::<S, T>(simd, self));
     }
 }
 
@@ -85,22 +67,167 @@ impl<T: Scalar> WithSimd for Times<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { rows, stride, small, inner, out } = self;
-        let lanes = T::lanes::<S>();
-        for (row, out) in rows.chunks_exact(stride).zip(out.chunks_exact_mut(stride)) {
-            let mut j = 0;
-            while j < stride {
-                // Two chains, which halve the latency of the sum.
-                let mut sums = [T::splat(simd, T::ZERO); 2];
-                // SAFETY: j + lanes <= stride, k < inner, and the lengths were checked.
-                unsafe {
-                    for (k, &x) in row[..inner].iter().enumerate() {
-                        let b = T::load(simd, small.as_ptr().add(k * stride + j));
-                        sums[k % 2] = T::vmul_add(simd, T::splat(simd, x), b, sums[k % 2]);
-                    }
-                    T::store(simd, out.as_mut_ptr().add(j), T::vadd(simd, sums[0], sums[1]));
+        with_registers!(times::<S, T>(simd, self));
+    }
+}
+
+#[inline(always)]
+fn gram<S: Simd, T: Scalar, const ACROSS: usize>(simd: S, task: Gram<'_, T>) {
+    let Gram { rows, stride, gram } = task;
+    let whole = rows.len() / (ROWS * stride) * (ROWS * stride);
+    let gram = gram.as_mut_ptr();
+    // SAFETY: the lengths were checked: columns below `stride` are in every row, and `gram` has `stride` rows.
+    unsafe {
+        for rows in rows[..whole].chunks_exact(ROWS * stride) {
+            add_rows::<S, T, ROWS, ACROSS>(simd, rows.as_ptr(), stride, gram);
+        }
+        for row in rows[whole..].chunks_exact(stride) {
+            add_rows::<S, T, 1, ACROSS>(simd, row.as_ptr(), stride, gram);
+        }
+    }
+}
+
+/// `gram += A^T A` for `R` rows.
+///
+/// # Safety
+/// There are so many rows, and `gram` has `stride` rows, `stride` being whole registers.
+#[inline(always)]
+unsafe fn add_rows<S: Simd, T: Scalar, const R: usize, const ACROSS: usize>(
+    simd: S,
+    rows: *const T,
+    stride: usize,
+    gram: *mut T,
+) {
+    let lanes = T::lanes::<S>();
+    let mut j = 0;
+    // SAFETY: the caller's promise.
+    unsafe {
+        while j + ACROSS * lanes <= stride {
+            add_columns::<S, T, R, ACROSS>(simd, rows, stride, j, gram);
+            j += ACROSS * lanes;
+        }
+        while j < stride {
+            add_columns::<S, T, R, 1>(simd, rows, stride, j, gram);
+            j += lanes;
+        }
+    }
+}
+
+/// The columns of the Gram matrix from `j` on, `V` registers of them.
+///
+/// # Safety
+/// As [`add_rows`]; the columns are below `stride`.
+#[inline(always)]
+unsafe fn add_columns<S: Simd, T: Scalar, const R: usize, const V: usize>(
+    simd: S,
+    rows: *const T,
+    stride: usize,
+    j: usize,
+    gram: *mut T,
+) {
+    let lanes = T::lanes::<S>();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut a = [[T::splat(simd, T::ZERO); V]; R];
+        for (k, a) in a.iter_mut().enumerate() {
+            for (v, a) in a.iter_mut().enumerate() {
+                *a = T::load(simd, rows.add(k * stride + j + v * lanes));
+            }
+        }
+        for i in 0..stride {
+            let mut x = [T::splat(simd, T::ZERO); R];
+            for (k, x) in x.iter_mut().enumerate() {
+                *x = T::splat(simd, *rows.add(k * stride + i));
+            }
+            for v in 0..V {
+                let at = gram.add(i * stride + j + v * lanes);
+                let mut sum = T::load(simd, at);
+                for k in 0..R {
+                    sum = T::vmul_add(simd, x[k], a[k][v], sum);
                 }
-                j += lanes;
+                T::store(simd, at, sum);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn times<S: Simd, T: Scalar, const ACROSS: usize>(simd: S, task: Times<'_, T>) {
+    let Times { rows, stride, small, inner, out } = task;
+    let whole = rows.len() / (ROWS * stride) * (ROWS * stride);
+    let (rows, rest) = rows.split_at(whole);
+    let (out, last) = out.split_at_mut(whole);
+    // SAFETY: the lengths were checked: `inner <= stride` columns are in every row, and `small` has as many rows.
+    unsafe {
+        for (rows, out) in rows.chunks_exact(ROWS * stride).zip(out.chunks_exact_mut(ROWS * stride)) {
+            multiply_rows::<S, T, ROWS, ACROSS>(simd, rows.as_ptr(), stride, small, inner, out.as_mut_ptr());
+        }
+        for (row, out) in rest.chunks_exact(stride).zip(last.chunks_exact_mut(stride)) {
+            multiply_rows::<S, T, 1, ACROSS>(simd, row.as_ptr(), stride, small, inner, out.as_mut_ptr());
+        }
+    }
+}
+
+/// `out = A B` for `R` rows.
+///
+/// # Safety
+/// There are so many rows of both, and `small` has `inner` rows, `stride` being whole registers.
+#[inline(always)]
+unsafe fn multiply_rows<S: Simd, T: Scalar, const R: usize, const ACROSS: usize>(
+    simd: S,
+    rows: *const T,
+    stride: usize,
+    small: &[T],
+    inner: usize,
+    out: *mut T,
+) {
+    let lanes = T::lanes::<S>();
+    let mut j = 0;
+    // SAFETY: the caller's promise.
+    unsafe {
+        while j + ACROSS * lanes <= stride {
+            multiply_columns::<S, T, R, ACROSS>(simd, rows, stride, small.as_ptr().add(j), inner, out.add(j));
+            j += ACROSS * lanes;
+        }
+        while j < stride {
+            multiply_columns::<S, T, R, 1>(simd, rows, stride, small.as_ptr().add(j), inner, out.add(j));
+            j += lanes;
+        }
+    }
+}
+
+/// `V` registers of columns of the product, those of B at `small` and of the result at `out`.
+///
+/// # Safety
+/// As [`multiply_rows`]; the columns are below `stride`.
+#[inline(always)]
+unsafe fn multiply_columns<S: Simd, T: Scalar, const R: usize, const V: usize>(
+    simd: S,
+    rows: *const T,
+    stride: usize,
+    small: *const T,
+    inner: usize,
+    out: *mut T,
+) {
+    let lanes = T::lanes::<S>();
+    let mut sums = [[T::splat(simd, T::ZERO); V]; R];
+    // SAFETY: the caller's promise.
+    unsafe {
+        for k in 0..inner {
+            let mut b = [T::splat(simd, T::ZERO); V];
+            for (v, b) in b.iter_mut().enumerate() {
+                *b = T::load(simd, small.add(k * stride + v * lanes));
+            }
+            for r in 0..R {
+                let x = T::splat(simd, *rows.add(r * stride + k));
+                for v in 0..V {
+                    sums[r][v] = T::vmul_add(simd, x, b[v], sums[r][v]);
+                }
+            }
+        }
+        for r in 0..R {
+            for v in 0..V {
+                T::store(simd, out.add(r * stride + v * lanes), sums[r][v]);
             }
         }
     }
@@ -113,7 +240,9 @@ mod tests {
     #[test]
     fn products_match_naive_loops() {
         for arch in Arch::available() {
-            for (rows, stride, inner) in [(0, 16, 3), (1, 16, 16), (7, 32, 20), (9, 48, 48)] {
+            for (rows, stride, inner) in
+                [(0, 16, 3), (1, 16, 16), (7, 32, 20), (9, 48, 48), (4, 80, 79), (13, 112, 100)]
+            {
                 // Small integers: every order of summation is exact.
                 let a: Vec<f32> = (0..rows * stride).map(|p| (p * 7 % 5) as f32 - 2.0).collect();
                 let b: Vec<f32> = (0..inner * stride).map(|p| (p * 3 % 7) as f32 - 3.0).collect();

@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 /// Rows of one partial sum. Fixed, so that sums do not depend on the threads; short, so that partial sums in single
 /// precision lose little.
 const CHUNK: usize = 512;
+/// Chunks whose partial sums are there at a time.
+const BLOCK: usize = 64;
 
 /// Eigenvalues below this part of the largest one count as 0.
 const RANK_TOLERANCE: f64 = 1e-12;
@@ -23,6 +25,10 @@ pub(super) struct Small {
 }
 
 impl Small {
+    fn zeros(n: usize) -> Self {
+        Self { n, data: vec![0.0; n * n] }
+    }
+
     pub(super) fn ones(n: usize) -> Self {
         Self { n, data: vec![1.0; n * n] }
     }
@@ -52,16 +58,26 @@ fn padded<T: Scalar>(rows: &[T], stride: usize, cols: usize, width: usize) -> Ve
     copy
 }
 
-/// Elements of a row of whole cache lines.
-fn line_width<T>(cols: usize) -> usize {
-    cols.next_multiple_of(ALIGN / size_of::<T>())
+/// The rows of a factor as the kernels take them.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// Columns.
+    n: usize,
+    /// Elements from row to row.
+    stride: usize,
+    /// Elements of a row of whole cache lines.
+    width: usize,
 }
 
-/// A^T A.
-pub(super) fn gram<T: Scalar>(cpu: &Cpu, a: &Mat<T>) -> Small {
-    let (n, stride) = (a.cols(), a.as_ref().stride());
-    let width = line_width::<T>(n);
-    let partial = |rows: &[T]| {
+impl Layout {
+    fn of<T: Scalar>(a: &Mat<T>) -> Self {
+        let n = a.cols();
+        Self { n, stride: a.as_ref().stride(), width: n.next_multiple_of(ALIGN / size_of::<T>()) }
+    }
+
+    /// A^T A of some rows, `width` elements from row to row.
+    fn gram<T: Scalar>(self, cpu: &Cpu, rows: &[T]) -> Vec<T> {
+        let Self { n, stride, width } = self;
         let mut sum = vec![T::ZERO; width * width];
         if stride == width {
             add_gram(cpu.arch(), rows, width, &mut sum);
@@ -69,43 +85,120 @@ pub(super) fn gram<T: Scalar>(cpu: &Cpu, a: &Mat<T>) -> Small {
             add_gram(cpu.arch(), &padded(rows, stride, n, width), width, &mut sum);
         }
         sum
-    };
-    let view = a.as_ref();
-    let rows = &view.data()[..a.rows() * stride];
-    // Chunks are added in order, a bounded number of them at a time.
-    let mut data = vec![0.0; n * n];
-    for block in rows.chunks(CHUNK * stride * 64) {
-        for sum in block.par_chunks(CHUNK * stride).map(partial).collect::<Vec<_>>() {
-            for (to, from) in data.chunks_mut(n).zip(sum.chunks(width)) {
-                to.iter_mut().zip(from).for_each(|(to, from)| *to += from.to_f64());
-            }
+    }
+
+    /// `to += from`, which is such a sum.
+    fn add<T: Scalar>(self, to: &mut Small, from: &[T]) {
+        for (to, from) in to.data.chunks_mut(self.n).zip(from.chunks(self.width)) {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += from.to_f64());
         }
     }
-    Small { n, data }
 }
 
-/// `out = a w`.
-pub(super) fn times<T: Scalar>(cpu: &Cpu, a: &Mat<T>, w: &Small, out: &mut Mat<T>) {
-    let (n, stride) = (a.cols(), a.as_ref().stride());
-    let width = line_width::<T>(n);
-    let mut small = vec![T::ZERO; n * width];
-    for (to, from) in small.chunks_mut(width).zip(w.data.chunks(n)) {
-        to.iter_mut().zip(from).for_each(|(to, &from)| *to = T::from_f64(from));
-    }
+/// A^T A.
+pub(super) fn gram<T: Scalar>(cpu: &Cpu, a: &Mat<T>) -> Small {
+    let layout = Layout::of(a);
     let view = a.as_ref();
-    let rows = &view.data()[..a.rows() * stride];
-    let out = &mut out.as_mut().into_data()[..rows.len()];
-    out.par_chunks_mut(CHUNK * stride).zip(rows.par_chunks(CHUNK * stride)).for_each(|(out, rows)| {
+    let rows = &view.data()[..a.rows() * layout.stride];
+    let mut sum = Small::zeros(layout.n);
+    for block in rows.chunks(BLOCK * CHUNK * layout.stride) {
+        let parts = block.par_chunks(CHUNK * layout.stride).map(|rows| layout.gram(cpu, rows));
+        parts.collect::<Vec<_>>().iter().for_each(|part| layout.add(&mut sum, part));
+    }
+    sum
+}
+
+/// A small matrix as the factor of many rows.
+pub(super) struct Weights<T> {
+    layout: Layout,
+    small: Vec<T>,
+}
+
+impl<T: Scalar> Weights<T> {
+    /// `w`, for rows that lie as those of `a`.
+    pub(super) fn new(w: &Small, a: &Mat<T>) -> Self {
+        let layout = Layout::of(a);
+        let mut small = vec![T::ZERO; layout.n * layout.width];
+        for (to, from) in small.chunks_mut(layout.width).zip(w.data.chunks(layout.n)) {
+            to.iter_mut().zip(from).for_each(|(to, &from)| *to = T::from_f64(from));
+        }
+        Self { layout, small }
+    }
+
+    /// `out = rows w`.
+    pub(super) fn times(&self, cpu: &Cpu, rows: &[T], out: &mut [T]) {
+        let Layout { n, stride, width } = self.layout;
         if stride == width {
-            times_small(cpu.arch(), rows, width, &small, n, out);
+            times_small(cpu.arch(), rows, width, &self.small, n, out);
             return;
         }
         let mut result = vec![T::ZERO; rows.len() / stride * width];
-        times_small(cpu.arch(), &padded(rows, stride, n, width), width, &small, n, &mut result);
+        times_small(cpu.arch(), &padded(rows, stride, n, width), width, &self.small, n, &mut result);
         for (to, from) in out.chunks_mut(stride).zip(result.chunks(width)) {
             to[..n].copy_from_slice(&from[..n]);
         }
+    }
+}
+
+/// What a factor's new rows came to.
+pub(super) struct Settled {
+    /// Lengths of the columns, which have length 1 now; columns of zeros stay, with length 0.
+    pub lengths: Vec<f64>,
+    /// A^T A of the columns of length 1, to the bit what [`gram`] says of them: a resumed run begins there.
+    pub gram: Small,
+    /// What `fill` gave, added up.
+    pub sum: f64,
+}
+
+/// Has `fill(first, rows)` make the rows from `first` on, chunk by chunk, and divides every column by its length.
+///
+/// The factor of a long mode is larger than the caches: whatever is asked of a chunk is asked while it is near, so that the
+/// factor passes twice and not five times.
+pub(super) fn settle<T: Scalar>(
+    cpu: &Cpu,
+    a: &mut Mat<T>,
+    fill: impl Fn(usize, &mut [T]) -> f64 + Send + Sync,
+) -> Settled {
+    let layout = Layout::of(a);
+    let Layout { n, stride, .. } = layout;
+    let len = a.rows() * stride;
+    let data = &mut a.as_mut().into_data()[..len];
+    let filled = data.par_chunks_mut(CHUNK * stride).enumerate().map(|(chunk, rows)| {
+        let term = fill(chunk * CHUNK, rows);
+        let mut squares = vec![0.0; n];
+        for row in rows.chunks(stride) {
+            squares.iter_mut().zip(row).for_each(|(sum, x)| *sum += x.to_f64() * x.to_f64());
+        }
+        (term, squares)
     });
+    let (mut lengths, mut sum) = (vec![0.0f64; n], 0.0);
+    for (term, squares) in filled.collect::<Vec<_>>() {
+        sum += term;
+        lengths.iter_mut().zip(squares).for_each(|(length, square)| *length += square);
+    }
+    lengths.iter_mut().for_each(|length| *length = length.sqrt());
+    let inverse: Vec<T> = lengths.iter().map(|&l| T::from_f64(if l > 0.0 { 1.0 / l } else { 0.0 })).collect();
+    let mut gram = Small::zeros(n);
+    for block in data.chunks_mut(BLOCK * CHUNK * stride) {
+        let parts = block.par_chunks_mut(CHUNK * stride).map(|rows| {
+            for row in rows.chunks_mut(stride) {
+                row.iter_mut().zip(&inverse).for_each(|(x, &inverse)| *x = *x * inverse);
+            }
+            layout.gram(cpu, rows)
+        });
+        parts.collect::<Vec<_>>().iter().for_each(|part| layout.add(&mut gram, part));
+    }
+    Settled { lengths, gram, sum }
+}
+
+/// `sum_ir m_ir a_ir` over some rows, `stride` elements apart and padded with zeros.
+pub(super) fn inner_product<T: Scalar>(m: &[T], a: &[T], stride: usize) -> f64 {
+    // A sum for each column: the additions of one do not wait for those of another.
+    let mut sums = vec![0.0; stride];
+    for (m, a) in m.chunks_exact(stride).zip(a.chunks_exact(stride)) {
+        sums.iter_mut().zip(m).zip(a).for_each(|((sum, m), a)| *sum += m.to_f64() * a.to_f64());
+    }
+    sums.iter().sum()
 }
 
 /// The pseudo-inverse of a symmetric positive semi-definite matrix.
@@ -125,68 +218,23 @@ pub(super) fn pseudo_inverse(a: &Small) -> Result<Small> {
     Ok(Small { n, data })
 }
 
-/// One pass of hierarchical alternating least squares: every column in turn becomes
-/// `max(0, a_r + (m_r - A v_r) / v_rr)`, A being the factor times `lambda`. Rows are independent.
-pub(super) fn hals<T: Scalar>(factor: &mut Mat<T>, lambda: &[f64], m: &Mat<T>, v: &Small) {
-    let (n, stride) = (m.cols(), m.as_ref().stride());
-    let view = m.as_ref();
-    let products = &view.data()[..m.rows() * stride];
-    let rows = &mut factor.as_mut().into_data()[..products.len()];
-    rows.par_chunks_mut(CHUNK * stride).zip(products.par_chunks(CHUNK * stride)).for_each(|(rows, products)| {
-        let mut a = vec![0.0; n];
-        for (row, m) in rows.chunks_mut(stride).zip(products.chunks(stride)) {
-            for ((a, x), lambda) in a.iter_mut().zip(&*row).zip(lambda) {
-                *a = x.to_f64() * lambda;
-            }
-            for r in 0..n {
-                let v_r = &v.data[r * n..(r + 1) * n];
-                // A component that the other modes have lost has no least squares solution: it stays as it is.
-                if v_r[r] > 0.0 {
-                    let model: f64 = a.iter().zip(v_r).map(|(a, v)| a * v).sum();
-                    a[r] = (a[r] + (m[r].to_f64() - model) / v_r[r]).max(0.0);
-                }
-            }
-            row.iter_mut().zip(&a).for_each(|(x, &a)| *x = T::from_f64(a));
+/// One pass of hierarchical alternating least squares over some `rows`, `stride` elements apart, with their `products`: every column
+/// in turn becomes `max(0, a_r + (m_r - A v_r) / v_rr)`, A being the factor times `lambda`. Rows are independent.
+pub(super) fn hals<T: Scalar>(rows: &mut [T], stride: usize, lambda: &[f64], products: &[T], v: &Small) {
+    let n = v.n;
+    let mut a = vec![0.0; n];
+    for (row, m) in rows.chunks_mut(stride).zip(products.chunks(stride)) {
+        for ((a, x), lambda) in a.iter_mut().zip(&*row).zip(lambda) {
+            *a = x.to_f64() * lambda;
         }
-    });
-}
-
-/// Divides every column by its length, and returns the lengths. Columns of zeros stay, with length 0.
-pub(super) fn normalise<T: Scalar>(a: &mut Mat<T>) -> Vec<f64> {
-    let (n, stride) = (a.cols(), a.as_ref().stride());
-    let len = a.rows() * stride;
-    let data = &mut a.as_mut().into_data()[..len];
-    let partial = |rows: &[T]| {
-        let mut sums = vec![0.0; n];
-        for row in rows.chunks(stride) {
-            sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x.to_f64() * x.to_f64());
+        for r in 0..n {
+            let v_r = &v.data[r * n..(r + 1) * n];
+            // A component that the other modes have lost has no least squares solution: it stays as it is.
+            if v_r[r] > 0.0 {
+                let model: f64 = a.iter().zip(v_r).map(|(a, v)| a * v).sum();
+                a[r] = (a[r] + (m[r].to_f64() - model) / v_r[r]).max(0.0);
+            }
         }
-        sums
-    };
-    let mut lengths = vec![0.0f64; n];
-    for sums in data.par_chunks(CHUNK * stride).map(partial).collect::<Vec<_>>() {
-        lengths.iter_mut().zip(sums).for_each(|(length, sum)| *length += sum);
+        row.iter_mut().zip(&a).for_each(|(x, &a)| *x = T::from_f64(a));
     }
-    lengths.iter_mut().for_each(|length| *length = length.sqrt());
-    let inverse: Vec<T> = lengths.iter().map(|&l| T::from_f64(if l > 0.0 { 1.0 / l } else { 0.0 })).collect();
-    data.par_chunks_mut(CHUNK * stride).for_each(|rows| {
-        for row in rows.chunks_mut(stride) {
-            row.iter_mut().zip(&inverse).for_each(|(x, &inverse)| *x = *x * inverse);
-        }
-    });
-    lengths
-}
-
-/// `sum_ir m_ir a_ir lambda_r`.
-pub(super) fn inner_product<T: Scalar>(m: &Mat<T>, a: &Mat<T>, lambda: &[f64]) -> f64 {
-    let partial = |chunk: usize| {
-        let rows = chunk * CHUNK..m.rows().min((chunk + 1) * CHUNK);
-        let row = |i: usize| {
-            let terms = m.row(i).iter().zip(a.row(i)).zip(lambda);
-            terms.map(|((m, a), lambda)| m.to_f64() * a.to_f64() * lambda).sum::<f64>()
-        };
-        rows.map(row).sum::<f64>()
-    };
-    let sums: Vec<f64> = (0..m.rows().div_ceil(CHUNK)).into_par_iter().map(partial).collect();
-    sums.iter().sum()
 }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use sparsimd_kernels::Scalar;
 
-use self::dense::{Small, gram, hals, inner_product, normalise, pseudo_inverse, times};
+use self::dense::{Small, Weights, gram, hals, inner_product, pseudo_inverse, settle};
 use super::converged;
 use crate::cpu::Cpu;
 use crate::dense::Mat;
@@ -188,7 +188,7 @@ fn check<T: Scalar>(tensor: Target<'_>, options: &CpOptions<T>) -> Result<()> {
 }
 
 /// The state before the first iteration.
-fn begin<T: Scalar>(tensor: Target<'_>, options: &CpOptions<T>) -> Result<CpState<T>> {
+fn begin<T: Scalar>(cpu: &Cpu, tensor: Target<'_>, options: &CpOptions<T>) -> Result<CpState<T>> {
     let mut factors = match &options.init {
         CpInit::Resume(state) => return Ok(state.clone()),
         CpInit::Factors(factors) => factors.clone(),
@@ -209,7 +209,7 @@ fn begin<T: Scalar>(tensor: Target<'_>, options: &CpOptions<T>) -> Result<CpStat
     }
     let mut lambda = vec![1.0; options.rank];
     for factor in &mut factors {
-        let lengths = normalise(factor);
+        let lengths = settle(cpu, factor, |_, _| 0.0).lengths;
         lambda.iter_mut().zip(lengths).for_each(|(lambda, length)| *lambda *= length);
     }
     Ok(CpState { factors, lambda, fits: Vec::new() })
@@ -223,7 +223,7 @@ fn run<T: Scalar>(
     observe: &mut Observer<'_, T>,
 ) -> Result<CpState<T>> {
     let (dims, rank) = (tensor.dims, options.rank);
-    let mut state = begin(tensor, options)?;
+    let mut state = begin(cpu, tensor, options)?;
     let mut grams: Vec<Small> = state.factors.iter().map(|f| gram(cpu, f)).collect();
     let mut products: Vec<Mat<T>> = dims.iter().map(|&dim| Mat::zeros(dim, rank)).collect::<Result<_>>()?;
     let norm = tensor.norm_squared.sqrt();
@@ -240,18 +240,31 @@ fn run<T: Scalar>(
             grams.iter().enumerate().filter(|&(m, _)| m != mode).for_each(|(_, g)| v.scale_by(g));
             let mut damped = v.clone();
             damped.add_diagonal(options.ridge);
-            if options.nonnegative {
-                hals(&mut state.factors[mode], &state.lambda, &products[mode], &damped);
+            let last = turn + 1 == tensor.order.len();
+            let (factor, lambda) = (&mut state.factors[mode], &state.lambda);
+            let view = products[mode].as_ref();
+            let stride = view.stride();
+            let product = |first: usize, len: usize| &view.data()[first * stride..][..len];
+            // sum_ir m_ir a_ir before the columns are divided by what lambda will be.
+            let inner = |rows: &[T], m: &[T]| if last { inner_product(m, rows, stride) } else { 0.0 };
+            let settled = if options.nonnegative {
+                settle(cpu, factor, |first, rows| {
+                    let m = product(first, rows.len());
+                    hals(rows, stride, lambda, m, &damped);
+                    inner(rows, m)
+                })
             } else {
-                let inverse = pseudo_inverse(&damped)?;
-                times(cpu, &products[mode], &inverse, &mut state.factors[mode]);
-            }
-            state.lambda = normalise(&mut state.factors[mode]);
-            grams[mode] = gram(cpu, &state.factors[mode]);
-            if turn + 1 == tensor.order.len() {
-                let inner = inner_product(&products[mode], &state.factors[mode], &state.lambda);
+                let inverse = Weights::new(&pseudo_inverse(&damped)?, &products[mode]);
+                settle(cpu, factor, |first, rows| {
+                    let m = product(first, rows.len());
+                    inverse.times(cpu, m, rows);
+                    inner(rows, m)
+                })
+            };
+            (state.lambda, grams[mode]) = (settled.lengths, settled.gram);
+            if last {
                 v.scale_by(&grams[mode]);
-                let residual = tensor.norm_squared - 2.0 * inner + v.quadratic(&state.lambda);
+                let residual = tensor.norm_squared - 2.0 * settled.sum + v.quadratic(&state.lambda);
                 if norm > 0.0 {
                     fit = 1.0 - residual.max(0.0).sqrt() / norm;
                 }

@@ -25,9 +25,9 @@ pub(super) struct Piece {
     pub(super) tail: u32,
 }
 
-/// All pieces, of at most `most` blocks each.
+/// All pieces, of at most `most` blocks each (or one).
 pub(super) fn pieces<T: DeviceScalar>(b: &GpuMat<T>, c: &GpuMat<T>, most: usize) -> Vec<Piece> {
-    let mut made = Vec::new();
+    let (mut made, most) = (Vec::new(), most.max(1));
     for (ib, pb) in b.parts().iter().enumerate() {
         for (ic, pc) in c.parts().iter().enumerate() {
             let (start, end) = (pb.blocks.start.max(pc.blocks.start), pb.blocks.end.min(pc.blocks.end));

@@ -64,16 +64,10 @@ impl Cp {
     /// The files below `data`, else generated tensors; some of them in the short form.
     ///
     /// # Errors
-    /// As [`Input::files`].
+    /// As [`Input::list`].
     pub fn new(data: Option<&Path>, quick: bool) -> Result<Self> {
-        let names = if quick { &QUICK[..] } else { &TENSORS };
-        let mut inputs = match data {
-            Some(folder) => Input::files(folder)?,
-            None => names.iter().filter_map(|name| Input::made(name, MOST[usize::from(quick)])).collect(),
-        };
-        if quick {
-            inputs.truncate(QUICK.len());
-        }
+        let (names, limit) = if quick { (&QUICK[..], QUICK.len()) } else { (&TENSORS[..], usize::MAX) };
+        let inputs = Input::list(data, names, MOST[usize::from(quick)], limit)?;
         Ok(Self { inputs })
     }
 }

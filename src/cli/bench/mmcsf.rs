@@ -113,16 +113,10 @@ impl MmCsf {
     /// The files below `data`, else look-alikes of the paper's tensors; some of them in the short form.
     ///
     /// # Errors
-    /// As [`Input::files`].
+    /// As [`Input::list`].
     pub fn new(data: Option<&Path>, quick: bool) -> Result<Self> {
-        let names = if quick { &QUICK[..] } else { &TENSORS };
-        let mut inputs = match data {
-            Some(folder) => Input::files(folder)?,
-            None => names.iter().filter_map(|name| Input::made(name, MOST[usize::from(quick)])).collect(),
-        };
-        if quick {
-            inputs.truncate(QUICK.len());
-        }
+        let (names, limit) = if quick { (&QUICK[..], QUICK.len()) } else { (&TENSORS[..], usize::MAX) };
+        let inputs = Input::list(data, names, MOST[usize::from(quick)], limit)?;
         // Orders are known before tensors are read only of generated ones: a file's later modes are jobs that turn out empty.
         let order = |input: &Input| match input {
             Input::Made(_, spec, _) => spec.dims.len(),

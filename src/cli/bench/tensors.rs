@@ -50,6 +50,19 @@ impl Input {
         Some(Self::Made(name.to_owned(), spec, cut))
     }
 
+    /// The files below `data`, else the generated tensors of these names with at most `most` nonzeros; not more than `limit`.
+    ///
+    /// # Errors
+    /// As [`Input::files`].
+    pub fn list(data: Option<&std::path::Path>, names: &[&str], most: usize, limit: usize) -> Result<Vec<Self>> {
+        let mut inputs = match data {
+            Some(folder) => Self::files(folder)?,
+            None => names.iter().filter_map(|name| Self::made(name, most)).collect(),
+        };
+        inputs.truncate(limit);
+        Ok(inputs)
+    }
+
     /// Every .tns file below `folder`, the smallest first.
     ///
     /// # Errors

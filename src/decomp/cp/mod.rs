@@ -187,10 +187,13 @@ fn check<T: Scalar>(tensor: Target<'_>, options: &CpOptions<T>) -> Result<()> {
     }
 }
 
-/// The state before the first iteration.
-fn begin<T: Scalar>(cpu: &Cpu, tensor: Target<'_>, options: &CpOptions<T>) -> Result<CpState<T>> {
+/// The state before the first iteration, and the Gram matrices of its factors.
+fn begin<T: Scalar>(cpu: &Cpu, tensor: Target<'_>, options: &CpOptions<T>) -> Result<(CpState<T>, Vec<Small>)> {
     let mut factors = match &options.init {
-        CpInit::Resume(state) => return Ok(state.clone()),
+        CpInit::Resume(state) => {
+            let grams = state.factors.iter().map(|f| gram(cpu, f)).collect();
+            return Ok((state.clone(), grams));
+        }
         CpInit::Factors(factors) => factors.clone(),
         CpInit::Seed(seed) => {
             // From 0 to 1: components that all point into the positive orthant overlap with whatever data there are.
@@ -208,11 +211,13 @@ fn begin<T: Scalar>(cpu: &Cpu, tensor: Target<'_>, options: &CpOptions<T>) -> Re
         }
     }
     let mut lambda = vec![1.0; options.rank];
+    let mut grams = Vec::with_capacity(factors.len());
     for factor in &mut factors {
-        let lengths = settle(cpu, factor, |_, _| 0.0).lengths;
-        lambda.iter_mut().zip(lengths).for_each(|(lambda, length)| *lambda *= length);
+        let settled = settle(cpu, factor, |_, _| 0.0);
+        lambda.iter_mut().zip(settled.lengths).for_each(|(lambda, length)| *lambda *= length);
+        grams.push(settled.gram);
     }
-    Ok(CpState { factors, lambda, fits: Vec::new() })
+    Ok((CpState { factors, lambda, fits: Vec::new() }, grams))
 }
 
 fn run<T: Scalar>(
@@ -223,8 +228,7 @@ fn run<T: Scalar>(
     observe: &mut Observer<'_, T>,
 ) -> Result<CpState<T>> {
     let (dims, rank) = (tensor.dims, options.rank);
-    let mut state = begin(cpu, tensor, options)?;
-    let mut grams: Vec<Small> = state.factors.iter().map(|f| gram(cpu, f)).collect();
+    let (mut state, mut grams) = begin(cpu, tensor, options)?;
     let mut products: Vec<Mat<T>> = dims.iter().map(|&dim| Mat::zeros(dim, rank)).collect::<Result<_>>()?;
     let norm = tensor.norm_squared.sqrt();
     while state.fits.len() < options.iterations && !converged(&state.fits, options.tolerance) {

@@ -27,6 +27,7 @@ pub fn pair_rows(arch: Arch, width: usize, sets: &mut [ColumnSet], rows: &mut [u
     match width {
         0..=64 => arch.dispatch(PairRows::<1> { sets, rows, shared }),
         65..=128 => arch.dispatch(PairRows::<2> { sets, rows, shared }),
+        129..=192 => arch.dispatch(PairRows::<3> { sets, rows, shared }),
         _ => arch.dispatch(PairRows::<4> { sets, rows, shared }),
     }
 }

@@ -261,8 +261,7 @@ pub unsafe fn sddmm_panel<T: Scalar>(arch: Arch, task: SddmmPanel<'_, T>) {
 
 impl<T: Scalar> SddmmPanel<'_, T> {
     /// To the code for each tile's width, kind of output and order: what is known before the loop is no load and no branch in
-    /// it
-    /// (4096 x 4096, one thread, 90 % zeros, N = 32: 44-45 % of peak instead of 42).
+    /// it (4096 x 4096, one thread, 90 % zeros, N = 32: 44-45 % of peak instead of 42).
     #[inline(always)]
     fn dispatch(&self, arch: Arch) {
         // Sums of tiles stay in the cell's own order, near; only the last tile's go to their places, far apart.

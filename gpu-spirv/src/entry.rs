@@ -142,7 +142,7 @@ macro_rules! entry_points {
             #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] rows: &[UVec4],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] ptr: &[u32],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] columns: &[UVec2],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] order: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] order: &[UVec4],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] val: &[$t],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] c: &[$v],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] b: &[$v],

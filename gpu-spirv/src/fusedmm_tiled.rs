@@ -4,7 +4,7 @@
 //! ```text
 //! team = panel; lane owns the blocks lane, lane + T, ... of four rows of C and of E, in registers
 //!   for the columns k of a granule that any of the four rows has, four at a time:
-//!     e = the lane's own of sixteen dot products (as in SDDMM by panels)
+//!     e = the lane's own of sixteen dot products (shuffled as in SDDMM by panels)
 //!     w = f(e)                                     each edge function is computed once, not by every lane
 //!     for the columns k: acc[i] += (w of column k and row i) D[k]      for the rows i that have column k
 //! ```
@@ -19,8 +19,8 @@ use spirv_std::glam::{UVec2, UVec4};
 use crate::block::{Block, Element, at, put};
 use crate::each_register;
 use crate::fusedmm::{edge, larger, shrink, weight};
-use crate::panels::{Memory, Panels, Rows, Seat, Span, Station, copy_rows, entry};
-use crate::sddmm::{Dense, Share, reduce_columns};
+use crate::panels::{Memory, Panels, Rows, Seat, Span, Station, copy_rows, entry, exchanged};
+use crate::sddmm::{Dense, Share, fold_quad};
 use crate::spmm::Shape;
 use crate::team::Team;
 
@@ -35,6 +35,13 @@ fn over_columns<E: Element, T: Team>(team: T, x: E, f: impl Fn(E, E) -> E) -> E 
         x = f(x, team.shuffle_xor(x, 8));
     }
     x
+}
+
+/// `[row][column]` of `[column][row]`.
+#[inline(always)]
+fn transposed<E: Copy>(s: [[E; 4]; 4]) -> [[E; 4]; 4] {
+    let row = |r: usize| [s[0][r], s[1][r], s[2][r], s[3][r]];
+    [row(0), row(1), row(2), row(3)]
 }
 
 /// The weights of the four rows at column `c`, 0 to 3, from the lanes that have them.
@@ -100,8 +107,9 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
     let live = station.panel < of.tasks;
     let pointers = station.panel * (walk.granules + 1);
     let rows = if live { at(panels.rows, station.panel) } else { UVec4::splat(NOTHING) };
-    let own = Rows::load(shape, c, rows, lane, of.width);
-    let share = Share::of(team);
+    // Of four columns' sums: lanes l mod 4 divide the rows, l / 4 the columns.
+    let share = Share::of(team, 4);
+    let own = Rows::load(shape, c, exchanged(rows, lane % 4), lane, of.width);
     let (zero, one) = (V::Element::ZERO, V::Element::ONE);
     let mut acc = Rows::zero();
     // Of row l mod 4: the largest score, the sum of this lane's weights, and whether it has met an edge.
@@ -128,11 +136,11 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
                 let mut sums = [[zero; 4]; 4];
                 if any {
                     columns = at(panels.columns, quad);
-                    sums = own.dots_of_quad(shape, memory, columns, first);
+                    sums = transposed(own.dots_of_quad(shape, memory, columns, share.first, first));
                 }
-                let mut w = reduce_columns(team, sums);
+                let mut w = share.fold(team, fold_quad(team, sums));
                 if variant == SOFTMAX {
-                    let counts = |i: usize| entry(columns, share.column + i as u32) & GRANULE << (lane & 3) != 0;
+                    let counts = |i: usize| entry(columns, share.first + i as u32) & GRANULE << (lane & 3) != 0;
                     let mut top = m;
                     each_register!(share.count, |I| {
                         w[I] = if counts(I) { w[I] * of.scale } else { V::Element::LOWEST };
@@ -149,7 +157,7 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
                     m = top;
                     scale_rows(shape, team, &mut acc, shrink);
                 } else if any {
-                    let mine = 16 * quad + 4 * share.column + (lane & 3);
+                    let mine = 16 * quad + 4 * share.first + (lane & 3);
                     each_register!(share.count, |I| {
                         let value = if variant == SCALE { at(val, mine + 4 * I as u32) } else { zero };
                         w[I] = edge(variant, w[I], value);

@@ -158,6 +158,13 @@ pub fn entry(quad: UVec2, c: u32) -> u32 {
     pair >> (16 * (c & 1)) & 0xffff
 }
 
+/// Element i XOR `by` at each place i.
+#[inline(always)]
+pub fn exchanged(x: UVec4, by: u32) -> UVec4 {
+    let x = if by & 2 != 0 { UVec4::new(x.z, x.w, x.x, x.y) } else { x };
+    if by & 1 != 0 { UVec4::new(x.y, x.x, x.w, x.z) } else { x }
+}
+
 /// The lane's first block of the row of B of an entry, in workgroup memory.
 #[inline(always)]
 fn row_of(shape: Shape, entry: u32, first: u32) -> u32 {
@@ -243,20 +250,22 @@ impl<V: Block> Rows<V> {
         s
     }
 
-    /// The dot products of the four rows with the four rows of B of a quad, each still spread over the lanes: `[column][row]`.
+    /// The dot products of the four rows with the four rows of B of a quad, each still spread over the lanes: `[column][row]`, the
+    /// columns in this lane's order: number c XOR `by` at c.
     #[inline(always)]
     pub fn dots_of_quad<M: Memory<V>>(
         &self,
         shape: Shape,
         memory: &M,
         quad: UVec2,
+        by: u32,
         first: u32,
     ) -> [[V::Element; 4]; 4] {
         [
-            self.dots(shape, memory, entry(quad, 0), first),
-            self.dots(shape, memory, entry(quad, 1), first),
-            self.dots(shape, memory, entry(quad, 2), first),
-            self.dots(shape, memory, entry(quad, 3), first),
+            self.dots(shape, memory, entry(quad, by), first),
+            self.dots(shape, memory, entry(quad, 1 ^ by), first),
+            self.dots(shape, memory, entry(quad, 2 ^ by), first),
+            self.dots(shape, memory, entry(quad, 3 ^ by), first),
         ]
     }
 }

@@ -54,45 +54,69 @@ pub fn reduce_quad<E: Element, T: Team>(team: T, s: [E; 4]) -> E {
     sum_from(team, transpose(team, s), 4)
 }
 
-/// Which of sixteen sums, four for each of four columns, a lane has after [`reduce_columns`]: those number l mod 4.
+/// The first sums of this lane with the second ones of the lane whose number differs by `mask`.
+///
+/// Where `first` is of sum 0 and `second` of sum 1 in a lane without the bit `mask`, and the other way round in a lane with it, each
+/// lane gets its own sum of both lanes and selects nothing. So sums that are spread over lanes halve with each step of the mask.
+#[inline(always)]
+pub fn fold<E: Element, T: Team>(team: T, mask: u32, first: [E; 4], second: [E; 4]) -> [E; 4] {
+    [
+        first[0] + team.shuffle_xor(second[0], mask),
+        first[1] + team.shuffle_xor(second[1], mask),
+        first[2] + team.shuffle_xor(second[2], mask),
+        first[3] + team.shuffle_xor(second[3], mask),
+    ]
+}
+
+/// Brings sixteen sums `[x][y]`, each spread over a quad of lanes, to the lanes: lane l gets `[l mod 4][y]`. What a lane has at
+/// `[x]` must be its share of the sums number x XOR (l mod 4), as for [`fold`].
+#[inline(always)]
+pub fn fold_quad<E: Element, T: Team>(team: T, s: [[E; 4]; 4]) -> [E; 4] {
+    fold(team, 2, fold(team, 1, s[0], s[1]), fold(team, 1, s[2], s[3]))
+}
+
+/// Which of four sums a lane has after [`Share::fold`].
 #[derive(Clone, Copy)]
 pub struct Share {
-    /// Of the columns from this one on,
-    pub column: u32,
+    /// From this one on,
+    pub first: u32,
     /// as many as these: 4, 2 or 1.
     pub count: u32,
+    mask: u32,
 }
 
 impl Share {
-    /// The share of a lane of `team`.
+    /// The share of a lane of `team`, where the lanes whose numbers differ by the multiples of `mask` divide the sums.
     #[inline(always)]
-    pub fn of<T: Team>(team: T) -> Self {
-        let lane = team.lane();
-        if team.size() == 4 {
-            Self { column: 0, count: 4 }
-        } else if team.size() == 8 {
-            Self { column: lane >> 1 & 2, count: 2 }
-        } else {
-            Self { column: (lane >> 1 & 2) + (lane >> 3 & 1), count: 1 }
+    pub fn of<T: Team>(team: T, mask: u32) -> Self {
+        let (lane, size) = (team.lane(), team.size());
+        let first = lane / mask % 2 * 2 + lane / (2 * mask) % 2;
+        Self {
+            first,
+            count: if size <= mask {
+                4
+            } else if size == 2 * mask {
+                2
+            } else {
+                1
+            },
+            mask,
         }
     }
-}
 
-/// Brings sixteen sums `[column][number]`, each spread over all lanes of a team, to the lanes, whose [`Share`] tells where they
-/// are. Teams of 4, 8, 16 and 32 lanes take 12, 14, 15 and 16 shuffles, and more lanes one more each time they double.
-#[inline(always)]
-pub fn reduce_columns<E: Element, T: Team>(team: T, s: [[E; 4]; 4]) -> [E; 4] {
-    let t = [transpose(team, s[0]), transpose(team, s[1]), transpose(team, s[2]), transpose(team, s[3])];
-    if team.size() == 4 {
-        return t;
+    /// Brings four sums to the lanes that divide them. What a lane has at `[y]` must be its share of sum number y XOR `first`.
+    #[inline(always)]
+    pub fn fold<E: Element, T: Team>(self, team: T, s: [E; 4]) -> [E; 4] {
+        if self.count == 4 {
+            return s;
+        }
+        let two = [s[0] + team.shuffle_xor(s[2], self.mask), s[1] + team.shuffle_xor(s[3], self.mask)];
+        if self.count == 2 {
+            return [two[0], two[1], E::ZERO, E::ZERO];
+        }
+        let one = two[0] + team.shuffle_xor(two[1], 2 * self.mask);
+        [sum_from(team, one, 4 * self.mask), E::ZERO, E::ZERO, E::ZERO]
     }
-    let upper = team.lane() & 4 != 0;
-    let (u0, u1) = (exchange(team, 4, upper, t[0], t[2]), exchange(team, 4, upper, t[1], t[3]));
-    if team.size() == 8 {
-        return [u0, u1, E::ZERO, E::ZERO];
-    }
-    let sum = sum_from(team, exchange(team, 8, team.lane() & 8 != 0, u0, u1), 16);
-    [sum, E::ZERO, E::ZERO, E::ZERO]
 }
 
 /// A dense operand: its buffer, the blocks from one row to the next and the first block of a row.

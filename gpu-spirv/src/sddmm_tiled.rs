@@ -2,26 +2,29 @@
 //!
 //! ```text
 //! team = panel; lane owns the blocks lane, lane + T, ... of four rows of C, in registers
-//!   for the columns k of a granule that any of the four rows has, four at a time:
+//!   for the columns k of a granule that any of the four rows has, eight at a time:
 //!     s[k][i] = sum over own blocks of C[i][j] . B[k][j]           a block of B from workgroup memory serves four rows
-//!     transpose: 12 to 16 shuffles leave each lane with its own of the sixteen sums
+//!     24 to 31 shuffles leave each lane with its own of the 32 sums: those of column l mod 8
 //!     out[order[k][i]] = sum                                       where row i has column k
 //! ```
 //!
-//! The order of the nonzeros is read by the lanes side by side, each its own. Rows wider than a team's registers or than workgroup
-//! memory come by launches, each of which adds its share.
+//! Each lane computes its sums in an order of its own, so that the shuffles need no selection ([`crate::sddmm::fold`]). Eight columns
+//! are neighbours, or nearly, among the nonzeros of a row: a team of eight lanes stores them by one wavefront for each row, and reads
+//! their order by one for all rows. Rows wider than a team's registers or than workgroup memory come by launches, each of which adds
+//! its share.
 
 use sparsimd_gpu_abi::{GRANULE, NOTHING, SddmmParams, Tiled};
 use spirv_std::glam::UVec4;
 
 use crate::block::{Block, Element, at};
-use crate::panels::{Memory, Panels, Rows, Seat, Span, Station, copy_rows};
-use crate::sddmm::{Dense, Share, leave, reduce_columns};
+use crate::each_register;
+use crate::panels::{Memory, Panels, Rows, Seat, Span, Station, copy_rows, exchanged};
+use crate::sddmm::{Dense, Share, fold, fold_quad, leave};
 use crate::spmm::Shape;
 use crate::team::Team;
 
 /// What one invocation does. All of a workgroup call it together; `parts` workgroups share the columns of the same panels.
-/// `order` tells which nonzero stands at each column of each of the four rows.
+/// `order` tells which nonzeros stand at each column, of the four rows.
 #[inline(always)]
 pub fn body<V: Block, T: Team, M: Memory<V>>(
     shape: Shape,
@@ -30,7 +33,7 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
     seat: Seat,
     team: T,
     panels: Panels<'_>,
-    order: &[u32],
+    order: &[UVec4],
     val: &[V::Element],
     c: &[V],
     b: &[V],
@@ -48,8 +51,10 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
     let live = station.panel < of.tasks;
     let pointers = station.panel * (walk.granules + 1);
     let rows = if live { at(panels.rows, station.panel) } else { UVec4::splat(NOTHING) };
-    let own = Rows::load(shape, c, rows, lane, of.width);
-    let share = Share::of(team);
+    // Of eight columns' sums: lanes l mod 8 divide the columns, l / 8 the rows.
+    let share = Share::of(team, 8);
+    let own = Rows::load(shape, c, exchanged(rows, share.first), lane, of.width);
+    let (column, later) = (lane % 8, lane / 4 % 2);
     let mut span = Span::first(walk, station.part, parts);
     while span.any() {
         memory.barrier();
@@ -64,27 +69,30 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
             }
             let first = (granule - span.first) * GRANULE * tile + lane;
             // All teams of a subgroup take as many steps: every shuffle happens in uniform control flow.
-            let mut steps = team.in_step_max(last - quad);
+            let mut steps = team.in_step_max((last - quad).div_ceil(2));
             while steps > 0 {
-                let any = quad < last;
-                let mut sums = [[V::Element::ZERO; 4]; 4];
-                if any {
-                    sums = own.dots_of_quad(shape, memory, at(panels.columns, quad), first);
+                let (near, far) = (quad + later, quad + 1 - later);
+                let (mut s, mut t) = ([[V::Element::ZERO; 4]; 4], [[V::Element::ZERO; 4]; 4]);
+                if near < last {
+                    s = own.dots_of_quad(shape, memory, at(panels.columns, near), lane % 4, first);
                 }
-                let dots = reduce_columns(team, sums);
-                // Lanes from the seventeenth on have what others have.
-                if any && lane < 16 {
-                    let mine = 16 * quad + 4 * share.column + (lane & 3);
-                    place(of, at(order, mine), dots[0], val, out);
-                    if share.count > 1 {
-                        place(of, at(order, mine + 4), dots[1], val, out);
-                    }
-                    if share.count > 2 {
-                        place(of, at(order, mine + 8), dots[2], val, out);
-                        place(of, at(order, mine + 12), dots[3], val, out);
+                let near = fold_quad(team, s);
+                if far < last {
+                    t = own.dots_of_quad(shape, memory, at(panels.columns, far), lane % 4, first);
+                }
+                let far = fold_quad(team, t);
+                let out_of = Out { p: of, order, end: 4 * last, share };
+                if shape.team == 4 {
+                    out_of.column(4 * quad + column, near, val, out);
+                    out_of.column(4 * quad + 4 + column, far, val, out);
+                } else {
+                    let sums = share.fold(team, fold(team, 4, near, far));
+                    // Lanes from the 33rd on have what others have.
+                    if lane < 32 {
+                        out_of.column(4 * quad + column, sums, val, out);
                     }
                 }
-                quad += 1;
+                quad += 2;
                 steps -= 1;
             }
             granule += 1;
@@ -93,10 +101,28 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
     }
 }
 
-/// Leaves a dot product at its nonzero, if it has one.
-#[inline(always)]
-fn place<E: Element>(p: &SddmmParams<E>, i: u32, dot: E, val: &[E], out: &mut [E]) {
-    if i != NOTHING {
-        leave(p, i, dot, val, out);
+/// How a lane leaves its dot products.
+#[derive(Clone, Copy)]
+struct Out<'a, E> {
+    p: &'a SddmmParams<E>,
+    order: &'a [UVec4],
+    /// Places of columns in the list of the granule end here.
+    end: u32,
+    share: Share,
+}
+
+impl<E: Element> Out<'_, E> {
+    /// The lane's share of those of the column at place `i`, each at its nonzero if it has one.
+    #[inline(always)]
+    fn column(self, i: u32, dots: [E; 4], val: &[E], out: &mut [E]) {
+        if i >= self.end {
+            return;
+        }
+        let to = exchanged(at(self.order, i), self.share.first).to_array();
+        each_register!(self.share.count, |R| {
+            if to[R] != NOTHING {
+                leave(self.p, to[R], dots[R], val, out);
+            }
+        });
     }
 }

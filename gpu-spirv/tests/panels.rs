@@ -36,7 +36,7 @@ struct Sparse {
     rows: Vec<UVec4>,
     ptr: Vec<u32>,
     columns: Vec<UVec2>,
-    order: Vec<u32>,
+    order: Vec<UVec4>,
     values: Vec<Vec4>,
 }
 
@@ -57,7 +57,8 @@ impl Sparse {
                     made.columns.push(UVec2::new(packed(0) | packed(1) << 16, packed(2) | packed(3) << 16));
                     for c in 0..4 {
                         let there = |r: usize| quad.get(c).filter(|&&k| has(panel[r], k)).map(|&k| (panel[r], k));
-                        made.order.extend((0..4).map(|r| there(r).map_or(NOTHING, |(i, k)| number(i, k))));
+                        let at = |r: usize| there(r).map_or(NOTHING, |(i, k)| number(i, k));
+                        made.order.push(UVec4::new(at(0), at(1), at(2), at(3)));
                         // What a row has not must not count, whatever stands there.
                         let x = |r: usize| there(r).map_or(f32::NAN, |(i, k)| value(i, k));
                         made.values.push(Vec4::new(x(0), x(1), x(2), x(3)));
@@ -227,13 +228,19 @@ fn spmm_of_every_shape() {
 }
 
 /// Teams that exchange values, of all sizes; rows that fill their registers and that do not.
-const EXCHANGING: [[u32; 6]; 5] =
-    [[4, 4, 4, 15, 1, 1], [8, 4, 1, 3, 2, 1], [8, 8, 2, 16, 1, 2], [16, 16, 1, 9, 2, 1], [32, 32, 1, 32, 1, 3]];
+const EXCHANGING: [[u32; 6]; 6] = [
+    [4, 4, 4, 15, 1, 1],
+    [8, 4, 1, 3, 2, 1],
+    [8, 8, 2, 16, 1, 2],
+    [16, 16, 1, 9, 2, 1],
+    [32, 32, 1, 32, 1, 3],
+    [64, 64, 1, 40, 2, 1],
+];
 
 #[test]
 fn sddmm_of_every_shape() {
     let (sparse, val) = (Sparse::new(), Sparse::csr());
-    for (launch, scaled) in EXCHANGING.into_iter().zip([0, 1, 1, 0, 1]) {
+    for (launch, scaled) in EXCHANGING.into_iter().zip([0, 1, 1, 0, 1, 0]) {
         let launch = Launch::new(launch);
         let width = launch.width;
         let (b, b_rows) = dense(COLUMNS, width, 0, vec4);

@@ -8,45 +8,90 @@ use super::Hetero;
 use super::share::{Divisible, Job, Output, Parts};
 use crate::cpu::Cpu;
 use crate::dense::{Mat, MatMut, MatRef};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::formats::Csr;
 use crate::gpu::{DeviceEdge, DeviceScalar, Gpu, GpuCsr, dense_rows, expect, rows_of};
+use crate::ops::{Prepared, Sparse};
+use crate::plan::{Op, Path};
 
 /// A sparse matrix with the parts that each side works on, and the rates measured so far.
 pub struct HeteroCsr<T: DeviceScalar> {
-    parts: Parts<Csr<T>>,
+    parts: Parts<Whole<T>>,
 }
 
-impl<T: DeviceScalar> Divisible for Csr<T> {
+/// The matrix, and what its parts are prepared for: operation, columns, path.
+struct Whole<T> {
+    matrix: Csr<T>,
+    runs: Vec<(Op, usize, Path)>,
+}
+
+/// Some rows for the processor, and the same prepared for each operation.
+struct HostRows<T> {
+    rows: Csr<T>,
+    prepared: Vec<Prepared<T>>,
+}
+
+impl<T: DeviceScalar> HostRows<T> {
+    /// The rows as `op` takes them.
+    fn of(&self, op: Op) -> Sparse<'_, T> {
+        let prepared = self.prepared.iter().find(|prepared| prepared.plan().op == op);
+        prepared.map_or(Sparse::Csr(&self.rows), Sparse::Prepared)
+    }
+}
+
+impl<T: DeviceScalar> Divisible for Whole<T> {
     type OnDevice = GpuCsr<T>;
-    type OnHost = Self;
+    type OnHost = HostRows<T>;
 
     fn items(&self) -> usize {
-        self.rows()
+        self.matrix.rows()
     }
 
     fn work(&self, i: usize) -> usize {
-        self.pattern().row_ptr()[i] + i
+        self.matrix.pattern().row_ptr()[i] + i
     }
 
     fn device_part(&self, gpu: &Gpu, rows: &Range<usize>) -> Result<GpuCsr<T>> {
-        gpu.csr(&rows_of(self, rows)?)
+        let part = gpu.csr(&rows_of(&self.matrix, rows)?)?;
+        self.runs.iter().try_for_each(|&(op, n, path)| part.prepare(op, n, path).map(drop))?;
+        Ok(part)
     }
 
-    fn host_part(&self, _: &Cpu, rows: &Range<usize>) -> Result<Self> {
-        rows_of(self, rows)
+    fn host_part(&self, cpu: &Cpu, rows: &Range<usize>) -> Result<HostRows<T>> {
+        let rows = rows_of(&self.matrix, rows)?;
+        let prepared = self.runs.iter().map(|&(op, n, path)| cpu.prepare(op, &rows, n, path, usize::MAX));
+        Ok(HostRows { prepared: prepared.collect::<Result<_>>()?, rows })
     }
 }
 
 impl<T: DeviceScalar> HeteroCsr<T> {
     /// The matrix, not cut yet.
     pub fn new(matrix: Csr<T>) -> Self {
-        Self { parts: Parts::new(matrix) }
+        Self { parts: Parts::new(Whole { matrix, runs: Vec::new() }) }
     }
 
     /// The whole matrix.
     pub fn matrix(&self) -> &Csr<T> {
-        &self.parts.whole
+        &self.parts.whole.matrix
+    }
+
+    /// Prepares many runs of `op` with dense operands of `n` columns: each side lays its part out by panels, by
+    /// [`Cpu::prepare`] and [`GpuCsr::prepare`], where its plan finds that this pays ([`Path::Auto`]), always ([`Path::Panel`]) or
+    /// not any more ([`Path::Direct`]). The parts are made anew in the next run, and the rates measured again.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when `n` is 0. A device that cannot make the panels that are asked for is replaced in the next run.
+    pub fn prepare(&mut self, op: Op, n: usize, path: Path) -> Result<()> {
+        if n == 0 {
+            return Err(Error::argument("n", "a dense operand needs a column".to_owned()));
+        }
+        let runs = &mut self.parts.whole.runs;
+        runs.retain(|&(other, ..)| other != op);
+        if path != Path::Direct {
+            runs.push((op, n, path));
+        }
+        self.parts.forget();
+        Ok(())
     }
 
     /// The (first) device's share of the work that an adaptive run of the operation `op` found.
@@ -75,7 +120,7 @@ impl Hetero {
     /// C = alpha A B + beta C on both sides. Shapes as in [`Cpu::spmm`](crate::Cpu::spmm).
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape). A device that fails is replaced: see [`Hetero::failures`].
+    /// [`Error::Shape`]. A device that fails is replaced: see [`Hetero::failures`].
     pub fn spmm<T: DeviceScalar>(
         &self,
         alpha: T,
@@ -103,8 +148,8 @@ impl Hetero {
                 (0..c.rows()).for_each(|i| c.reborrow().into_row(i).copy_from_slice(result.row(i)));
                 Ok(())
             },
-            processor: |cpu: &Cpu, a: &Csr<T>, _: &Range<usize>, c: &mut MatMut<'_, T>| {
-                cpu.spmm(alpha, a, b, beta, c.reborrow())
+            processor: |cpu: &Cpu, a: &HostRows<T>, _: &Range<usize>, c: &mut MatMut<'_, T>| {
+                cpu.spmm(alpha, a.of(Op::Spmm), b, beta, c.reborrow())
             },
         };
         self.share_out(&mut a.parts, c, job)
@@ -163,9 +208,9 @@ impl Hetero {
                 }?;
                 values.download(out.values)
             },
-            processor: |cpu: &Cpu, a: &Csr<T>, rows: &Range<usize>, out: &mut Values<'_, T>| match scaled {
-                true => cpu.sddmm_scaled(a, dense_rows(c, rows)?, b, out.values),
-                false => cpu.sddmm(a, dense_rows(c, rows)?, b, out.values),
+            processor: |cpu: &Cpu, a: &HostRows<T>, rows: &Range<usize>, out: &mut Values<'_, T>| match scaled {
+                true => cpu.sddmm_scaled(a.of(Op::Sddmm), dense_rows(c, rows)?, b, out.values),
+                false => cpu.sddmm(a.of(Op::Sddmm), dense_rows(c, rows)?, b, out.values),
             },
         };
         self.share_out(&mut a.parts, Values { row_ptr: pattern.row_ptr(), values: out }, job)
@@ -197,8 +242,8 @@ impl Hetero {
                 gpu.fusedmm(a, edge, &c, b, d, &mut out)?;
                 out.download(e.reborrow())
             },
-            processor: |cpu: &Cpu, a: &Csr<T>, rows: &Range<usize>, e: &mut MatMut<'_, T>| {
-                cpu.fusedmm(a, edge, dense_rows(c, rows)?, b, d, e.reborrow())
+            processor: |cpu: &Cpu, a: &HostRows<T>, rows: &Range<usize>, e: &mut MatMut<'_, T>| {
+                cpu.fusedmm(a.of(Op::FusedMm), edge, dense_rows(c, rows)?, b, d, e.reborrow())
             },
         };
         self.share_out(&mut a.parts, e, job)

@@ -47,6 +47,13 @@ impl<D: Divisible> Parts<D> {
         self.shares.get(op).copied()
     }
 
+    /// Drops the parts and the rates.
+    pub(super) fn forget(&mut self) {
+        self.device.iter_mut().for_each(HashMap::clear);
+        self.host.clear();
+        self.shares.clear();
+    }
+
     fn prepare_host(&mut self, cpu: &Cpu, items: &Range<usize>) -> Result<()> {
         if !items.is_empty() && !self.host.contains_key(items) {
             self.host.insert(items.clone(), self.whole.host_part(cpu, items)?);

@@ -19,8 +19,9 @@ struct Job<'a, T: DeviceScalar> {
     devices: Devices,
     args: &'a Common,
     a: &'a Csr<T>,
-    /// The operation, as the library calls it.
-    op: &'static str,
+    op: Op,
+    /// The operation's name as its measured share is kept.
+    name: &'static str,
     /// Whether the device goes by panels.
     by_panels: Cell<bool>,
 }
@@ -36,9 +37,9 @@ struct Timed {
 }
 
 impl<'a, T: DeviceScalar> Job<'a, T> {
-    fn new(op: &'static str, args: &'a Common, cpu: &Cpu, a: &'a Csr<T>) -> Result<Self> {
+    fn new(op: Op, name: &'static str, args: &'a Common, cpu: &Cpu, a: &'a Csr<T>) -> Result<Self> {
         match Devices::open(&args.place, cpu)? {
-            Some(devices) => Ok(Self { devices, args, a, op, by_panels: Cell::new(false) }),
+            Some(devices) => Ok(Self { devices, args, a, op, name, by_panels: Cell::new(false) }),
             None => Err(Error::Argument { name: "device", detail: "the processor is none".to_owned() }),
         }
     }
@@ -80,9 +81,10 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
             },
             Devices::Both(hetero) => {
                 let mut shared = HeteroCsr::new(self.a.clone());
+                shared.prepare(self.op, self.args.n, self.args.path())?;
                 let (_, prepare_s) = timed(|| both(hetero, &mut shared, out))?;
                 let mut done = self.measure(prepare_s, || both(hetero, &mut shared, out))?;
-                let share = shared.share(self.op).map(|s| format!("{:.1} % by measured rates", 100.0 * s));
+                let share = shared.share(self.name).map(|s| format!("{:.1} % by measured rates", 100.0 * s));
                 done.plan = format!("share of {name}: {}", share.as_deref().unwrap_or("as given"));
                 self.devices.note_failures();
                 Ok(done)
@@ -109,8 +111,8 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
     }
 
     /// Lays `a` out by panels where the path asks for it.
-    fn prepare(&self, op: Op, a: &GpuCsr<T>) -> Result<()> {
-        self.by_panels.set(a.prepare(op, self.args.n, self.args.path())?);
+    fn prepare(&self, a: &GpuCsr<T>) -> Result<()> {
+        self.by_panels.set(a.prepare(self.op, self.args.n, self.args.path())?);
         Ok(())
     }
 
@@ -123,7 +125,7 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
 
 /// SpMM on a device.
 pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
-    let job = Job::new("spmm", args, cpu, a)?;
+    let job = Job::new(Op::Spmm, "spmm", args, cpu, a)?;
     let b = args.operand::<T>(cpu, a.cols(), 1)?;
     let mut c = Mat::zeros(a.rows(), args.n)?;
     let (one, zero) = (T::ONE, T::ZERO);
@@ -131,7 +133,7 @@ pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Mea
         &mut c,
         |gpu| {
             let (a, b, mut c) = (gpu.csr(a)?, gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), args.n)?);
-            job.prepare(Op::Spmm, &a)?;
+            job.prepare(&a)?;
             gpu.spmm(one, &a, &b, zero, &mut c)?;
             Ok((a, b, c))
         },
@@ -154,7 +156,7 @@ pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Mea
 /// SDDMM on a device.
 pub fn sddmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
     let scaled = args.edge == EdgeName::Scale;
-    let job = Job::new(if scaled { "sddmm_scaled" } else { "sddmm" }, args, cpu, a)?;
+    let job = Job::new(Op::Sddmm, if scaled { "sddmm_scaled" } else { "sddmm" }, args, cpu, a)?;
     let c = args.operand::<T>(cpu, a.rows(), 1)?;
     let b = args.operand::<T>(cpu, a.cols(), 2)?;
     let mut out = vec![T::ZERO; a.nnz()];
@@ -167,7 +169,7 @@ pub fn sddmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Me
         |gpu| {
             let (a, c, b) = (gpu.csr(a)?, gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?);
             let mut values = a.new_values()?;
-            job.prepare(Op::Sddmm, &a)?;
+            job.prepare(&a)?;
             on_device(gpu, &a, &c, &b, &mut values)?;
             Ok((a, c, b, values))
         },
@@ -214,7 +216,7 @@ fn fused<T: DeviceScalar, F: Edge<T> + DeviceEdge<T>>(
     edge: F,
     wanted: reference::Edge<'_>,
 ) -> Result<Measured> {
-    let job = Job::new("fusedmm", args, cpu, a)?;
+    let job = Job::new(Op::FusedMm, "fusedmm", args, cpu, a)?;
     let c = args.operand::<T>(cpu, a.rows(), 1)?;
     let b = args.operand::<T>(cpu, a.cols(), 2)?;
     let d = args.operand::<T>(cpu, a.cols(), 3)?;
@@ -224,7 +226,7 @@ fn fused<T: DeviceScalar, F: Edge<T> + DeviceEdge<T>>(
         |gpu| {
             let dense = |m: &Mat<T>| gpu.mat(m.as_ref());
             let (a, c, b, d, mut e) = (gpu.csr(a)?, dense(&c)?, dense(&b)?, dense(&d)?, gpu.zeros(a.rows(), args.n)?);
-            job.prepare(Op::FusedMm, &a)?;
+            job.prepare(&a)?;
             gpu.fusedmm(&a, edge, &c, &b, &d, &mut e)?;
             Ok((a, c, b, d, e))
         },

@@ -2,6 +2,8 @@
 
 use pulp::{Simd, WithSimd};
 
+use crate::Scalar;
+
 /// Dispatches `$task`, whose type is `$f32` or `$f64` by its element type, to code that is compiled in this crate: a
 /// generic dispatch would be compiled again in every crate that uses it, for every instruction set. The last argument,
 /// if there is one, is what to do with the task instead: where it first becomes one of several types.
@@ -90,6 +92,11 @@ impl Arch {
             #[cfg(target_arch = "aarch64")]
             Inner::Neon(_) => 16,
         }
+    }
+
+    /// Elements of one vector register.
+    pub fn lanes<T: Scalar>(self) -> usize {
+        if matches!(self.0, Inner::Scalar) { 1 } else { self.vector_bytes() / size_of::<T>() }
     }
 
     /// Vector registers.

@@ -162,7 +162,7 @@ unsafe fn fused_part<S: Simd, T: Scalar, F: Edge<T>>(
         while start < part.end {
             let len = CHUNK.min(part.end - start);
             let w = weights.as_mut_ptr();
-            for tile in tiles(task.n, lanes, max_vectors::<S>()) {
+            for tile in tiles(task.n, lanes, max_vectors(S::REGISTER_COUNT)) {
                 let (c, rows) = (task.c.0.add(i * task.c.1 + tile.start), task.rows_of(task.b, start, tile));
                 with_width!(tile, dots_tile::<S, T>(simd, tile, (c, task.c.1), &rows, len, w, task.stream));
             }

@@ -65,9 +65,9 @@ struct Rows<T>(SddmmRows<T>);
 
 /// Widest tile of C held in registers beside one accumulator per lane.
 #[inline(always)]
-pub(crate) fn max_vectors<S: Simd>() -> usize {
+pub(crate) fn max_vectors(registers: usize) -> usize {
     // 16 accumulators + 8 of C + operands fit 32 registers; 8 + 4 + operands fit 16.
-    if S::REGISTER_COUNT >= 32 { 8 } else { 4 }
+    if registers >= 32 { 8 } else { 4 }
 }
 
 impl<T: Scalar> WithSimd for Rows<T> {
@@ -75,7 +75,7 @@ impl<T: Scalar> WithSimd for Rows<T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        for tile in tiles(self.0.n, T::lanes::<S>(), max_vectors::<S>()) {
+        for tile in tiles(self.0.n, T::lanes::<S>(), max_vectors(S::REGISTER_COUNT)) {
             // SAFETY: the promise of `sddmm_rows`; the tile is inside the rows of B and C.
             unsafe { with_width!(tile, rows_tile::<S, T>(simd, &self.0, tile)) }
         }
@@ -130,10 +130,9 @@ struct Output<T> {
 }
 
 impl<T: Scalar> Output<T> {
-    /// Of the tile at `tile`, of rows of `n` elements: the sums of tiles are at `sums` until the last, which goes to `out`.
+    /// Of the tile at `tile`: the sums of tiles are at `sums` until the `last`, which goes to `out`.
     #[inline(always)]
-    fn new<S: Simd>(out: *mut T, values: *const T, sums: *mut T, tile: Tile, n: usize) -> Self {
-        let last = is_last::<S, T>(tile, n);
+    fn new(out: *mut T, values: *const T, sums: *mut T, tile: Tile, last: bool) -> Self {
         Self {
             out: if last { out } else { sums },
             values: if last { values } else { std::ptr::null() },
@@ -156,12 +155,6 @@ impl<T: Scalar> Target<T> for Output<T> {
         // SAFETY: the caller's promise.
         Self { out: unsafe { self.out.add(place) }, values: from(self.values, place), sums: from(self.sums, own) }
     }
-}
-
-/// Whether no tile of a row of `n` elements comes after `tile`.
-#[inline(always)]
-fn is_last<S: Simd, T: Scalar>(tile: Tile, n: usize) -> bool {
-    tile.start + tile.vectors * T::lanes::<S>() >= n
 }
 
 impl<T: Scalar> Sink<T> for Output<T> {
@@ -201,7 +194,7 @@ impl<T: Scalar> Sink<T> for Output<T> {
 #[inline(always)]
 unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd: S, task: &SddmmRows<T>, tile: Tile) {
     let mask = T::first_lanes(simd, tile.rest);
-    let output = Output::new::<S>(task.out, task.values, task.out, tile, task.n);
+    let output = Output::new(task.out, task.values, task.out, tile, tile.is_last(T::lanes::<S>(), task.n));
     // SAFETY: the promise of `sddmm_rows`.
     unsafe {
         for Part { row: i, start, end, .. } in
@@ -263,31 +256,74 @@ pub struct SddmmPanel<'a, T> {
 /// The cell's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
 /// one else uses the task's part of `out`, the scratch or the sums at the same time.
 pub unsafe fn sddmm_panel<T: Scalar>(arch: Arch, task: SddmmPanel<'_, T>) {
-    dispatch_compiled!(arch, Panel(task), Panel<'_, f32>, Panel<'_, f64>);
+    dispatch_compiled!(arch, task, SddmmPanel<'_, f32>, SddmmPanel<'_, f64>, |arch, task| task.dispatch(arch));
 }
 
-#[derive(Clone, Copy)]
-struct Panel<'a, T>(SddmmPanel<'a, T>);
+impl<T: Scalar> SddmmPanel<'_, T> {
+    /// To the code for each tile. The scattered order has a function for each width and kind of output: what is known before the
+    /// loop is no load and no branch in it (4096 x 4096, one thread, 90 % zeros, N = 32: 45 % of peak instead of 42). The
+    /// cell's order gains nothing by that.
+    #[inline(always)]
+    fn dispatch(&self, arch: Arch) {
+        // Sums of tiles stay in the cell's own order, near; only the last tile's go to their places, far apart.
+        let sums = if self.starts.is_null() { self.out } else { self.sums };
+        let lanes = arch.lanes::<T>();
+        for tile in tiles(self.n, lanes, max_vectors(arch.registers()).min(self.tile_vectors)) {
+            let last = tile.is_last(lanes, self.n);
+            let output = Output::new(self.out, self.values, sums, tile, last);
+            match output.plain() {
+                _ if !last || self.starts.is_null() => arch.dispatch(InOrder { task: self, tile, output }),
+                Some(plain) => with_vectors!(tile, scatter::<T, Plain<T>>(arch, self, tile, plain)),
+                None => with_vectors!(tile, scatter::<T, Output<T>>(arch, self, tile, output)),
+            }
+        }
+    }
+}
 
-impl<T: Scalar> WithSimd for Panel<'_, T> {
+/// One tile of a panel, the dots in the cell's order.
+struct InOrder<'a, T> {
+    task: &'a SddmmPanel<'a, T>,
+    tile: Tile,
+    output: Output<T>,
+}
+
+impl<T: Scalar> WithSimd for InOrder<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let task = &self.0;
-        // Sums of tiles stay in the cell's own order, near; only the last tile's go to their places, far apart.
-        let sums = if task.starts.is_null() { task.out } else { task.sums };
-        for tile in tiles(task.n, T::lanes::<S>(), max_vectors::<S>().min(task.tile_vectors)) {
-            let output = Output::new::<S>(task.out, task.values, sums, tile, task.n);
-            // SAFETY: the promise of `sddmm_panel`. Looking for values and sums at every register of dots costs 5 % where
-            // rows are short.
-            unsafe {
-                match output.plain() {
-                    Some(plain) => with_vectors!(tile, panel_tile::<S, T, Plain<T>>(simd, task, tile, plain)),
-                    None => with_vectors!(tile, panel_tile::<S, T, Output<T>>(simd, task, tile, output)),
-                }
+        let Self { task, tile, output } = self;
+        // SAFETY: the promise of `sddmm_panel`. Looking for values and sums at every register of dots costs 5 % where rows
+        // are short.
+        unsafe {
+            match output.plain() {
+                Some(plain) => with_vectors!(tile, panel_tile::<S, T, Plain<T>; false>(simd, task, tile, plain)),
+                None => with_vectors!(tile, panel_tile::<S, T, Output<T>; false>(simd, task, tile, output)),
             }
         }
+    }
+}
+
+/// One tile of a panel, the dots of each visit at its start.
+struct Scattered<'a, T, O, const NV: usize> {
+    task: &'a SddmmPanel<'a, T>,
+    tile: Tile,
+    output: O,
+}
+
+/// Runs [`Scattered`].
+#[inline(always)]
+fn scatter<T: Scalar, O: Target<T>, const NV: usize>(arch: Arch, task: &SddmmPanel<'_, T>, tile: Tile, output: O) {
+    arch.dispatch(Scattered::<T, O, NV> { task, tile, output });
+}
+
+impl<T: Scalar, O: Target<T>, const NV: usize> WithSimd for Scattered<'_, T, O, NV> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // SAFETY: the promise of `sddmm_panel`.
+        unsafe { panel_tile::<S, T, O, true, NV>(simd, self.task, self.tile, self.output) }
     }
 }
 
@@ -298,78 +334,83 @@ const AHEAD: usize = 8;
 /// (4096 x 4096, one thread: 70 % zeros, N = 128, 55 % of peak instead of 45; 90 %, N = 32, 39 instead of 36). 1 ahead gains less.
 const AHEAD_C: usize = 2;
 
-/// One tile of a panel.
+/// One tile of a panel. The dots are in the cell's order, or, `SCATTERED`, each visit's are at its start, and there are no pairs.
 ///
 /// # Safety
 /// As [`sddmm_panel`].
 #[inline(always)]
-unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const NV: usize>(
+unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, const NV: usize>(
     simd: S,
     task: &SddmmPanel<'_, T>,
     tile: Tile,
     output: O,
 ) {
-    let scattered = !task.starts.is_null() && is_last::<S, T>(tile, task.n);
-    let visits = task.cell.visits;
+    // Not looked up in the task at every visit: loads that those of B would wait for.
+    let (c, ldc, starts, out) = (task.c.wrapping_add(tile.start), task.ldc, task.starts, task.out);
+    let row = |i: u32| c.wrapping_add(i as usize * ldc);
+    let row_bytes = NV * T::lanes::<S>() * size_of::<T>();
+    // Packed rows of B end in zeros, so that only the rows of C need it.
+    let mask = T::first_lanes(simd, tile.rest);
     let mut own = 0;
     // SAFETY: the promise of `sddmm_panel`; offsets advance over the cell's own, as do sums.
     unsafe {
-        let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
-        let row_bytes = NV * T::lanes::<S>() * size_of::<T>();
         let panel = task.packed::<S, NV>(simd, tile);
-        for (k, pair) in task.cell.pairs.iter().enumerate() {
-            for i in task.cell.pairs.get(k + 1).unwrap_or(pair).rows {
-                prefetch_row(task.row(tile, i), row_bytes);
+        let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
+        let pairs = if SCATTERED { &[] } else { task.cell.pairs };
+        for (k, pair) in pairs.iter().enumerate() {
+            for i in pairs.get(k + 1).unwrap_or(pair).rows {
+                prefetch_row(row(i), row_bytes);
             }
-            let c = [task.load::<S, NV>(simd, tile, pair.rows[0]), task.load::<S, NV>(simd, tile, pair.rows[1])];
+            let [i, j] = pair.rows;
+            let c = [load::<S, T, NV>(simd, tile, mask, row(i)), load::<S, T, NV>(simd, tile, mask, row(j))];
             let nnz = pair.nnz() as usize;
             let outputs = [output.at(own, own), output.at(own + nnz, own + nnz)];
             dots_pair::<S, T, NV>(simd, &c, pair, &mut offsets, panel, outputs.each_ref());
             own += 2 * nnz;
         }
+        let visits = task.cell.visits;
         for (v, visit) in visits.iter().enumerate() {
             let nnz = visit.nnz as usize;
+            let later = |ahead: usize| (v + ahead).min(visits.len() - 1);
             let mut place = own;
-            if scattered {
+            if SCATTERED {
                 // Dots of neighbouring visits are far apart: their lines are asked for in time.
-                place = *task.starts.add(v);
+                place = *starts.add(v);
                 // Visits are ordered by length: the later one is about as long. Beyond three lines the processor follows.
-                let out = task.out.wrapping_add(*task.starts.add((v + AHEAD).min(visits.len() - 1)));
+                let out = out.wrapping_add(*starts.add(later(AHEAD)));
                 for at in [0, 64 / size_of::<T>(), nnz] {
                     prefetch_l1(out.wrapping_add(at));
                 }
             }
-            prefetch_row(task.row(tile, visits[(v + AHEAD_C).min(visits.len() - 1)].row), row_bytes);
-            let c = task.load::<S, NV>(simd, tile, visit.row);
+            prefetch_row(row(visits[later(AHEAD_C)].row), row_bytes);
+            let c = load::<S, T, NV>(simd, tile, mask, row(visit.row));
             dots_packed::<S, T, NV>(simd, &c, nnz, &mut offsets, panel, &output.at(place, own));
             own += nnz;
         }
     }
 }
 
-impl<T: Scalar> SddmmPanel<'_, T> {
-    /// The tile of row `i` of the block of C.
-    #[inline(always)]
-    fn row(&self, tile: Tile, i: u32) -> *const T {
-        self.c.wrapping_add(i as usize * self.ldc + tile.start)
-    }
-
-    /// The same in registers. Packed rows of B end in zeros, so that only the rows of C need the mask.
-    ///
-    /// # Safety
-    /// As [`sddmm_panel`]; the cell has the row.
-    #[inline(always)]
-    unsafe fn load<S: Simd, const NV: usize>(&self, simd: S, tile: Tile, i: u32) -> [T::Vector<S>; NV] {
-        let mask = T::first_lanes(simd, tile.rest);
-        // SAFETY: the caller's promise.
-        unsafe {
-            match tile.rest {
-                0 => tile::load::<S, T, NV, false>(simd, mask, self.row(tile, i)),
-                _ => tile::load::<S, T, NV, true>(simd, mask, self.row(tile, i)),
-            }
+/// The tile at `p`, `mask` being of its last vector where the row ends inside it.
+///
+/// # Safety
+/// `p` is valid for reads of the tile's elements.
+#[inline(always)]
+unsafe fn load<S: Simd, T: Scalar, const NV: usize>(
+    simd: S,
+    tile: Tile,
+    mask: T::Mask<S>,
+    p: *const T,
+) -> [T::Vector<S>; NV] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match tile.rest {
+            0 => tile::load::<S, T, NV, false>(simd, mask, p),
+            _ => tile::load::<S, T, NV, true>(simd, mask, p),
         }
     }
+}
 
+impl<T: Scalar> SddmmPanel<'_, T> {
     /// The panel's rows of the tile, packed: where they are one after the other already, each on cache lines of its own,
     /// they are taken where they are.
     ///

@@ -16,6 +16,14 @@ pub(crate) struct Tile {
     pub rest: usize,
 }
 
+impl Tile {
+    /// Whether no tile of a row of `n` elements comes after this one.
+    #[inline(always)]
+    pub fn is_last(&self, lanes: usize, n: usize) -> bool {
+        self.start + self.vectors * lanes >= n
+    }
+}
+
 /// The tiles of a row, from its start; made by [`tiles`]. An iterator by hand: a closure per tile would not be inlined,
 /// and would lose the target features.
 pub(crate) struct Tiles {
@@ -72,15 +80,16 @@ macro_rules! with_width {
 }
 pub(crate) use with_width;
 
-/// Likewise with the number of vectors only, for loops to which a tail makes no difference: half as much to compile.
+/// Likewise with the number of vectors only, for loops to which a tail makes no difference: half as much to compile. Other
+/// constants come before it, after a semicolon.
 macro_rules! with_vectors {
-    ($tile:expr, $f:ident :: <$($g:ty),*> ($($arg:expr),* $(,)?)) => {
+    ($tile:expr, $f:ident :: <$($g:ty),* $(; $c:literal)?> ($($arg:expr),* $(,)?)) => {
         match $tile.vectors {
-            1 => $f::<$($g,)* 1>($($arg),*),
-            2 => $f::<$($g,)* 2>($($arg),*),
-            3 => $f::<$($g,)* 3>($($arg),*),
-            4 => $f::<$($g,)* 4>($($arg),*),
-            _ => $f::<$($g,)* 8>($($arg),*),
+            1 => $f::<$($g,)* $($c,)? 1>($($arg),*),
+            2 => $f::<$($g,)* $($c,)? 2>($($arg),*),
+            3 => $f::<$($g,)* $($c,)? 3>($($arg),*),
+            4 => $f::<$($g,)* $($c,)? 4>($($arg),*),
+            _ => $f::<$($g,)* $($c,)? 8>($($arg),*),
         }
     };
 }

@@ -18,7 +18,7 @@ use crate::rows::Gathered;
 use crate::{Scalar, tile};
 
 /// Dots of one group.
-const GROUP: usize = 4;
+pub(crate) const GROUP: usize = 4;
 
 /// Groups of one register, at most: 16 lanes.
 const GROUPS: usize = 4;
@@ -94,12 +94,12 @@ pub(crate) unsafe fn dots_packed<S: Simd, T: Scalar, const NV: usize>(
     let mut t = 0;
     // SAFETY: a word is taken for every eight dots begun; dots below n have room: the caller's promise.
     unsafe {
-        if lanes == 2 * CHUNK {
+        if lanes >= CHUNK {
             while t + lanes <= n {
-                let (a, b) = (offsets.take(), offsets.take());
+                let (a, b) = (offsets.take(), if lanes > CHUNK { offsets.take() } else { 0 });
                 let groups = [a, a >> 32, b, b >> 32].map(|word| packed_rows::<T>(panel, NV * lanes, word));
                 let mut sums = [zero; GROUPS];
-                for g in 0..GROUPS {
+                for g in 0..lanes / GROUP {
                     sums[g] = group::<S, T, NV, false, GROUP>(simd, mask, c, groups[g]);
                 }
                 sink.emit(simd, t, [0, lanes], join::<S, T>(simd, sums));
@@ -107,8 +107,8 @@ pub(crate) unsafe fn dots_packed<S: Simd, T: Scalar, const NV: usize>(
             }
         }
         while t < n {
-            // At 16 lanes what is left is less than a register.
-            let rest = if lanes == 2 * CHUNK { n - t } else { (n - t).min(CHUNK) };
+            // From 8 lanes on, what is left is less than a register.
+            let rest = if lanes >= CHUNK { n - t } else { (n - t).min(CHUNK) };
             let mut sums = [zero; GROUPS];
             let mut word = 0;
             // Written out: as a loop it is too long to be unrolled, and the sums would be kept in memory.
@@ -136,7 +136,7 @@ pub(crate) unsafe fn dots_packed<S: Simd, T: Scalar, const NV: usize>(
             step!(2);
             step!(3);
             if lanes > GROUP {
-                if lanes == 2 * CHUNK {
+                if lanes >= CHUNK {
                     core::hint::assert_unchecked(rest < lanes);
                 }
                 sink.emit(simd, t, [0, rest], join::<S, T>(simd, sums));

@@ -15,6 +15,9 @@ use crate::error::Result;
 use crate::formats::{Block, CellView, Panel, Pattern};
 use crate::plan::{Op, Plan, Task};
 
+/// Most vectors of a tile, of dots and of sums.
+const TILE_VECTORS: usize = 8;
+
 /// The dense operands of one call.
 #[derive(Clone, Copy)]
 struct Dense<'a, T> {
@@ -149,7 +152,7 @@ impl Cpu {
             let e = out.get().wrapping_add(block.rows.start * lde);
             let largest = block.cells(panel).map(|cell| cell.nnz).max().unwrap_or(0);
             let mut room = Room {
-                packed: self.packed_panel(panel),
+                packed: self.packed_panel(panel, TILE_VECTORS),
                 weights: vec![T::ZERO; largest],
                 states: vec![[T::NEG_INFINITY, T::ZERO]; if F::SOFTMAX { rows } else { 0 }],
                 rescale: vec![T::ONE; if F::SOFTMAX { rows } else { 0 }],
@@ -191,7 +194,7 @@ impl Cpu {
             width: cell.width,
             n: c.cols(),
             out: weights,
-            tile_vectors: usize::MAX,
+            tile_vectors: TILE_VECTORS,
             scratch: room.packed.as_mut_ptr(),
             sums: std::ptr::null_mut(),
         };

@@ -149,7 +149,7 @@ impl Cpu {
         let out = Shared(out.as_mut_ptr());
         self.for_each(panel.blocks().len(), work, |k| {
             let block = &panel.blocks()[k];
-            let mut packed = self.packed_panel::<T>(panel);
+            let mut packed = self.packed_panel::<T>(panel, tile_vectors);
             let mut sums = scratch::<T>(block.cells(panel).map(|cell| cell.nnz).max().unwrap_or(0));
             for cell in block.cells(panel) {
                 let task = SddmmPanel {
@@ -168,14 +168,14 @@ impl Cpu {
                     scratch: packed.as_mut_ptr(),
                 };
                 // SAFETY: a panel's cells index its own rows and columns, which are those of C and B; a visit's dots and
-                // the scratch are this task's own, and the scratch has room for the widest tile, the sums for any cell.
+                // the scratch are this task's own, and the scratch has room for a tile, the sums for any cell.
                 unsafe { sddmm_panel(self.arch(), task) };
             }
         });
     }
 
-    /// Room for a packed panel at the widest tile, eight vectors.
-    pub(super) fn packed_panel<T: Scalar>(&self, panel: &Panel) -> crate::dense::Aligned<T> {
-        scratch(panel.width() * 8 * self.arch().vector_bytes() / size_of::<T>())
+    /// Room for a packed panel in tiles of as many vectors.
+    pub(super) fn packed_panel<T: Scalar>(&self, panel: &Panel, vectors: usize) -> crate::dense::Aligned<T> {
+        scratch(panel.width() * vectors * self.arch().vector_bytes() / size_of::<T>())
     }
 }

@@ -79,6 +79,10 @@ const PAIRS_PAY: usize = 8;
 /// Nonzeros per visit that a tile should have: at 12, eight vectors of C are loaded and stored per 96 multiply-adds.
 const GOOD_VISIT: f64 = 12.0;
 
+/// The same for 16 vectors of dots, which are worth one tree instead of two: at 12 and 8 (70 and 80 % zeros, f64) 54 instead of
+/// 50 and 50 instead of 49 % of peak.
+const WIDE_VISIT: f64 = 7.0;
+
 /// Nonzeros per visit below which the panel path loses to the direct one: SpMM, and the operations with dots, whose tails
 /// weigh more. Facebook's ego networks, 5.4 per visit: SpMM equal, SDDMM and FusedMM 20-50 % faster directly; uniformly
 /// random with 8 per visit: SDDMM 25 % faster by panels.
@@ -143,6 +147,8 @@ impl Plan {
         let widest = match op {
             Op::Spmm | Op::SpmmTransposed => all.min(8),
             // SDDMM keeps its dots beside the row of C, and FusedMM uses SDDMM's panels.
+            // One of eight dots takes less room than one of 16.
+            Op::Sddmm if options.registers >= 32 && lanes == 8 && all >= 16 => 16,
             Op::Sddmm | Op::FusedMm => all.min(if options.registers >= 32 { 8 } else { 4 }),
         };
         let mut vectors = widest;
@@ -154,7 +160,8 @@ impl Plan {
             Op::Sddmm => 4,
             Op::FusedMm => widest,
         };
-        while vectors > narrowest && stats.per_visit(width_of(vectors)) < GOOD_VISIT {
+        let good_visit = |vectors: usize| if vectors > 8 { WIDE_VISIT } else { GOOD_VISIT };
+        while vectors > narrowest && stats.per_visit(width_of(vectors)) < good_visit(vectors) {
             vectors = vectors.div_ceil(2);
         }
         let panel_width = width_of(vectors);

@@ -144,7 +144,7 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
                 columns: task.columns.add(start),
                 base: task.b.add(tile.start),
                 stride: task.ldb,
-                last: task.nonzeros[1] - 1 - start.min(task.nonzeros[1] - 1),
+                last: task.nonzeros[1].saturating_sub(1 + start),
                 ahead: task.ahead,
             };
             let zero = [T::splat(simd, T::ZERO); NV];

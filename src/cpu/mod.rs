@@ -147,7 +147,9 @@ impl CpuBuilder {
         let binding: Arc<[usize]> = machine.pin(&pinning, threads)?.into();
         let unpinned = Arc::new(AtomicUsize::new(0));
         let (failures, targets) = (Arc::clone(&unpinned), Arc::clone(&binding));
-        let pool = rayon::ThreadPoolBuilder::new()
+        let pool = rayon::ThreadPoolBuilder::new();
+        let pool = if cfg!(debug_assertions) { pool.stack_size(UNOPTIMISED_STACK) } else { pool };
+        let pool = pool
             .num_threads(threads)
             .thread_name(|i| format!("sparsimd-{i}"))
             .start_handler(move |i| {
@@ -163,6 +165,10 @@ impl CpuBuilder {
         Ok(Cpu { arch, pool: Arc::new(pool), unpinned, machine, binding })
     }
 }
+
+/// Bytes of a thread's stack in unoptimised builds, where all that is inlined into a kernel has room of its own there: up to
+/// 8 MiB. What is not touched costs nothing.
+const UNOPTIMISED_STACK: usize = 64 << 20;
 
 /// More threads than this on each processor have no use, and a slip of the keyboard should not start millions.
 const MOST_PER_PROCESSOR: usize = 16;

@@ -29,7 +29,9 @@ impl<T> Shared<T> {
 impl Cpu {
     /// `f(i)` for i in 0..n on the pool, or here when all of it is only `work` multiply-adds.
     pub(super) fn for_each(&self, n: usize, work: usize, f: impl Fn(usize) + Send + Sync) {
-        if n <= 1 && self.threads() == 1 || work < ALONE {
+        // Unoptimised, a kernel's frame takes megabytes: more than a caller's thread may have, not more than the pool's.
+        let here = !cfg!(debug_assertions) && (n <= 1 && self.threads() == 1 || work < ALONE);
+        if here {
             return (0..n).for_each(f);
         }
         self.install(|| (0..n).into_par_iter().with_max_len(1).for_each(f));

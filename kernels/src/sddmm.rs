@@ -16,7 +16,7 @@ use crate::arch::dispatch_compiled;
 use crate::cell::{Cell, Offsets};
 use crate::dot::{GROUP, Sink, dots, dots_packed, dots_pair};
 use crate::rows::Gathered;
-use crate::tile::{self, Tile, tiles, with_vectors, with_width};
+use crate::tile::{self, Tile, TileRows, tiles, with_vectors, with_width};
 use crate::walk::{Part, Walk};
 use crate::{Arch, Scalar, prefetch_l1, prefetch_row};
 
@@ -249,7 +249,7 @@ pub struct SddmmPanel<'a, T> {
     pub n: usize,
     /// The dots.
     pub out: *mut T,
-    /// Most vectors of a tile, at most 16. Narrow tiles leave room for wide panels.
+    /// Most vectors of a tile, at most 16, and 8 where there are pairs. Narrow tiles leave room for wide panels.
     pub tile_vectors: usize,
     /// Room for the packed panel: `width` rows of a tile.
     pub scratch: *mut T,
@@ -341,7 +341,8 @@ const AHEAD: usize = 8;
 /// (4096 x 4096, one thread: 70 % zeros, N = 128, 55 % of peak instead of 45; 90 %, N = 32, 39 instead of 36). 1 ahead gains less.
 const AHEAD_C: usize = 2;
 
-/// One tile of a panel. The dots are in the cell's order, or, `SCATTERED`, each visit's are at its start, and there are no pairs.
+/// One tile of a panel. The dots are in the cell's order, or, `SCATTERED`, each visit's are at its start. There are pairs only in
+/// the cell's order and in tiles of up to eight vectors: two rows of more do not fit the registers.
 ///
 /// # Safety
 /// As [`sddmm_panel`].
@@ -355,21 +356,20 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
     // Not looked up in the task at every visit: loads that those of B would wait for.
     let (c, ldc, starts, out) = (task.c.wrapping_add(tile.start), task.ldc, task.starts, task.out);
     let row = |i: u32| c.wrapping_add(i as usize * ldc);
-    let row_bytes = NV * T::lanes::<S>() * size_of::<T>();
-    // Packed rows of B end in zeros, so that only the rows of C need it.
-    let mask = T::first_lanes(simd, tile.rest);
+    let rows = TileRows::<S, T, NV>::new(simd, tile);
+    let row_bytes = TileRows::<S, T, NV>::BYTES;
     let mut own = 0;
     // SAFETY: the promise of `sddmm_panel`; offsets advance over the cell's own, as do sums.
     unsafe {
-        let panel = task.packed::<S, NV>(simd, tile);
+        let panel = task.packed(&rows, tile);
         let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
-        let pairs = if SCATTERED { &[] } else { task.cell.pairs };
+        let pairs = if const { SCATTERED || NV > 8 } { &[] } else { task.cell.pairs };
         for (k, pair) in pairs.iter().enumerate() {
             for i in pairs.get(k + 1).unwrap_or(pair).rows {
                 prefetch_row(row(i), row_bytes);
             }
             let [i, j] = pair.rows;
-            let c = [load::<S, T, NV>(simd, tile, mask, row(i)), load::<S, T, NV>(simd, tile, mask, row(j))];
+            let c = [rows.load(row(i)), rows.load(row(j))];
             let nnz = pair.nnz() as usize;
             let outputs = [output.at(own, own), output.at(own + nnz, own + nnz)];
             dots_pair::<S, T, NV>(simd, &c, pair, &mut offsets, panel, outputs.each_ref());
@@ -390,29 +390,9 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
                 }
             }
             prefetch_row(row(visits[later(AHEAD_C)].row), row_bytes);
-            let c = load::<S, T, NV>(simd, tile, mask, row(visit.row));
+            let c = rows.load(row(visit.row));
             dots_packed::<S, T, NV>(simd, &c, nnz, &mut offsets, panel, &output.at(place, own));
             own += nnz;
-        }
-    }
-}
-
-/// The tile at `p`, `mask` being of its last vector where the row ends inside it.
-///
-/// # Safety
-/// `p` is valid for reads of the tile's elements.
-#[inline(always)]
-unsafe fn load<S: Simd, T: Scalar, const NV: usize>(
-    simd: S,
-    tile: Tile,
-    mask: T::Mask<S>,
-    p: *const T,
-) -> [T::Vector<S>; NV] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match tile.rest {
-            0 => tile::load::<S, T, NV, false>(simd, mask, p),
-            _ => tile::load::<S, T, NV, true>(simd, mask, p),
         }
     }
 }
@@ -424,17 +404,16 @@ impl<T: Scalar> SddmmPanel<'_, T> {
     /// # Safety
     /// As [`sddmm_panel`].
     #[inline(always)]
-    unsafe fn packed<S: Simd, const NV: usize>(&self, simd: S, tile: Tile) -> *const T {
-        let mask = T::first_lanes(simd, tile.rest);
-        let row_bytes = NV * T::lanes::<S>() * size_of::<T>();
+    unsafe fn packed<S: Simd, const NV: usize>(&self, rows: &TileRows<S, T, NV>, tile: Tile) -> *const T {
+        let row_bytes = TileRows::<S, T, NV>::BYTES;
         // SAFETY: the caller's promise.
         unsafe {
             let b = self.b.add(tile.start);
-            match tile.rest {
-                0 if self.ldb * size_of::<T>() == row_bytes && b.addr().is_multiple_of(row_bytes.min(64)) => return b,
-                0 => tile::pack::<S, T, NV, false>(simd, mask, b, self.ldb, self.width, None, self.scratch),
-                _ => tile::pack::<S, T, NV, true>(simd, mask, b, self.ldb, self.width, None, self.scratch),
+            let tight = tile.rest == 0 && self.ldb * size_of::<T>() == row_bytes;
+            if tight && b.addr().is_multiple_of(row_bytes.min(64)) {
+                return b;
             }
+            rows.pack(b, self.ldb, self.width, None, self.scratch);
         }
         self.scratch
     }

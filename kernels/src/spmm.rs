@@ -23,7 +23,7 @@ use pulp::{Simd, WithSimd};
 use crate::arch::dispatch_compiled;
 use crate::cell::{Cell, Offsets};
 use crate::rows::{Gathered, axpy_gathered, axpy_packed, axpy_pair};
-use crate::tile::{self, Tile, tiles, with_vectors, with_width};
+use crate::tile::{self, Tile, TileRows, tiles, with_vectors, with_width};
 use crate::walk::{Part, Walk};
 use crate::{Arch, Scalar, prefetch_row, stream_fence};
 
@@ -280,21 +280,18 @@ pub struct SpmmPanel<'a, T> {
 /// The cell's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
 /// one else uses the rows of C or the scratch at the same time.
 pub unsafe fn spmm_panel<T: Scalar>(arch: Arch, task: SpmmPanel<'_, T>) {
-    dispatch_compiled!(arch, Panel(task), Panel<'_, f32>, Panel<'_, f64>);
+    dispatch_compiled!(arch, task, SpmmPanel<'_, f32>, SpmmPanel<'_, f64>, |arch, task| task.dispatch(arch));
 }
 
-#[derive(Clone, Copy)]
-struct Panel<'a, T>(SpmmPanel<'a, T>);
-
-impl<T: Scalar> WithSimd for Panel<'_, T> {
-    type Output = ();
-
+impl<T: Scalar> SpmmPanel<'_, T> {
+    /// To the code for each tile's width, with and without factors: what is known before the loop is no load and no branch in it.
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let task = &self.0;
-        for tile in tiles(task.n, T::lanes::<S>(), task.vectors) {
-            // SAFETY: the promise of `spmm_panel`.
-            unsafe { with_vectors!(tile, panel_tile::<S, T>(simd, task, tile)) }
+    fn dispatch(&self, arch: Arch) {
+        for tile in tiles(self.n, arch.lanes::<T>(), self.vectors) {
+            match self.rescale.is_null() {
+                true => with_vectors!(tile, run_tile::<T; false>(arch, self, tile)),
+                false => with_vectors!(tile, run_tile::<T; true>(arch, self, tile)),
+            }
         }
     }
 }
@@ -304,88 +301,109 @@ impl<T: Scalar> WithSimd for Panel<'_, T> {
 const AHEAD: usize = 2;
 
 /// One tile of a panel. Only copying it and the rows of C know tails: what is packed has whole registers.
-///
-/// # Safety
-/// As [`spmm_panel`].
+struct PanelTile<'a, T, const RESCALED: bool, const NV: usize> {
+    task: &'a SpmmPanel<'a, T>,
+    tile: Tile,
+}
+
+/// Runs the tile.
 #[inline(always)]
-unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize>(simd: S, task: &SpmmPanel<'_, T>, tile: Tile) {
-    let mut weights = task.weights;
-    // SAFETY: the promise of `spmm_panel`; weights and offsets advance over the cell's own.
-    unsafe {
-        let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
-        let (b, mask) = (task.b.add(tile.start), T::first_lanes(simd, tile.rest));
-        match tile.rest {
-            0 => tile::pack::<S, T, NV, false>(simd, mask, b, task.ldb, task.width, Some(task.alpha), task.scratch),
-            _ => tile::pack::<S, T, NV, true>(simd, mask, b, task.ldb, task.width, Some(task.alpha), task.scratch),
-        }
-        for (k, pair) in task.cell.pairs.iter().enumerate() {
-            // The next pair's rows of C, which are in L2: 2 % faster.
-            for row in task.cell.pairs.get(k + 1).unwrap_or(pair).rows {
-                prefetch_row(task.at(tile, row), NV * T::lanes::<S>() * size_of::<T>());
+fn run_tile<T: Scalar, const RESCALED: bool, const NV: usize>(arch: Arch, task: &SpmmPanel<'_, T>, tile: Tile) {
+    arch.dispatch(PanelTile::<T, RESCALED, NV> { task, tile });
+}
+
+impl<T: Scalar, const RESCALED: bool, const NV: usize> WithSimd for PanelTile<'_, T, RESCALED, NV> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { task, tile } = self;
+        let rows = TileRows::<S, T, NV>::new(simd, tile);
+        let block = BlockRows::<S, T, RESCALED, NV> {
+            simd,
+            rows,
+            c: task.c.wrapping_add(tile.start),
+            ldc: task.ldc,
+            rescale: task.rescale,
+        };
+        let (mut weights, scratch) = (task.weights, task.scratch);
+        // SAFETY: the promise of `spmm_panel`; weights and offsets advance over the cell's own.
+        unsafe {
+            rows.pack(task.b.add(tile.start), task.ldb, task.width, Some(task.alpha), scratch);
+            let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
+            let pairs = task.cell.pairs;
+            for (k, pair) in pairs.iter().enumerate() {
+                // The next pair's rows of C, which are in L2: 2 % faster.
+                for row in pairs.get(k + 1).unwrap_or(pair).rows {
+                    block.prefetch(row);
+                }
+                let [i, j] = pair.rows;
+                let sums = [block.load(i), block.load(j)];
+                let [x, y] = axpy_pair::<S, T, NV>(simd, sums, pair, weights, &mut offsets, scratch);
+                block.store(i, x);
+                block.store(j, y);
+                weights = weights.add(2 * pair.nnz() as usize);
             }
-            let [i, j] = pair.rows;
-            let sums = [task.load::<S, NV>(simd, tile, i), task.load::<S, NV>(simd, tile, j)];
-            let [x, y] = axpy_pair::<S, T, NV>(simd, sums, pair, weights, &mut offsets, task.scratch);
-            task.store::<S, NV>(simd, tile, i, x);
-            task.store::<S, NV>(simd, tile, j, y);
-            weights = weights.add(2 * pair.nnz() as usize);
-        }
-        let visits = task.cell.visits;
-        for (v, visit) in visits.iter().enumerate() {
-            let later = visits[(v + AHEAD).min(visits.len() - 1)].row;
-            prefetch_row(task.at(tile, later), NV * T::lanes::<S>() * size_of::<T>());
-            let nnz = visit.nnz as usize;
-            let sum = task.load::<S, NV>(simd, tile, visit.row);
-            let sum = axpy_packed::<S, T, NV>(simd, sum, nnz, weights, &mut offsets, task.scratch);
-            task.store::<S, NV>(simd, tile, visit.row, sum);
-            weights = weights.add(nnz);
+            let visits = task.cell.visits;
+            for (v, visit) in visits.iter().enumerate() {
+                block.prefetch(visits[(v + AHEAD).min(visits.len() - 1)].row);
+                let nnz = visit.nnz as usize;
+                let sum = axpy_packed::<S, T, NV>(simd, block.load(visit.row), nnz, weights, &mut offsets, scratch);
+                block.store(visit.row, sum);
+                weights = weights.add(nnz);
+            }
         }
     }
 }
 
-impl<T: Scalar> SpmmPanel<'_, T> {
-    /// The tile of row `row` of the block of C.
+/// The rows of a block of C in one tile. By value, so that the loops do not look them up in the task at every visit: loads that
+/// those of B would wait for.
+#[derive(Clone, Copy)]
+struct BlockRows<S: Simd, T: Scalar, const RESCALED: bool, const NV: usize> {
+    simd: S,
+    rows: TileRows<S, T, NV>,
+    c: *mut T,
+    ldc: usize,
+    rescale: *const T,
+}
+
+impl<S: Simd, T: Scalar, const RESCALED: bool, const NV: usize> BlockRows<S, T, RESCALED, NV> {
     #[inline(always)]
-    fn at(&self, tile: Tile, row: u32) -> *mut T {
-        self.c.wrapping_add(row as usize * self.ldc + tile.start)
+    fn at(&self, row: u32) -> *mut T {
+        self.c.wrapping_add(row as usize * self.ldc)
     }
 
-    /// The tile of row `row` of the block of C, rescaled.
+    #[inline(always)]
+    fn prefetch(&self, row: u32) {
+        prefetch_row(self.at(row), TileRows::<S, T, NV>::BYTES);
+    }
+
+    /// Row `row`, rescaled.
     ///
     /// # Safety
     /// As [`spmm_panel`]; the cell has the row.
     #[inline(always)]
-    unsafe fn load<S: Simd, const NV: usize>(&self, simd: S, tile: Tile, row: u32) -> [T::Vector<S>; NV] {
-        let (at, mask) = (self.at(tile, row), T::first_lanes(simd, tile.rest));
+    unsafe fn load(&self, row: u32) -> [T::Vector<S>; NV] {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut c = match tile.rest {
-                0 => tile::load::<S, T, NV, false>(simd, mask, at),
-                _ => tile::load::<S, T, NV, true>(simd, mask, at),
-            };
-            if !self.rescale.is_null() {
-                let factor = T::splat(simd, *self.rescale.add(row as usize));
+            let mut c = self.rows.load(self.at(row));
+            if RESCALED {
+                let factor = T::splat(self.simd, *self.rescale.add(row as usize));
                 for x in &mut c {
-                    *x = T::vmul(simd, factor, *x);
+                    *x = T::vmul(self.simd, factor, *x);
                 }
             }
             c
         }
     }
 
-    /// Stores the tile of row `row` of the block of C.
+    /// Stores row `row`.
     ///
     /// # Safety
     /// As [`spmm_panel`]; the cell has the row.
     #[inline(always)]
-    unsafe fn store<S: Simd, const NV: usize>(&self, simd: S, tile: Tile, row: u32, c: [T::Vector<S>; NV]) {
-        let (at, mask) = (self.at(tile, row), T::first_lanes(simd, tile.rest));
+    unsafe fn store(&self, row: u32, c: [T::Vector<S>; NV]) {
         // SAFETY: the caller's promise.
-        unsafe {
-            match tile.rest {
-                0 => tile::store::<S, T, NV, false>(simd, mask, at, c),
-                _ => tile::store::<S, T, NV, true>(simd, mask, at, c),
-            }
-        }
+        unsafe { self.rows.store(self.at(row), c) }
     }
 }

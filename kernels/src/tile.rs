@@ -174,14 +174,85 @@ pub(crate) unsafe fn store_or_stream<S: Simd, T: Scalar, const NV: usize, const 
     }
 }
 
-/// Copies one tile of `rows` rows of B into `out`, tightly, times `alpha` if there is one.
-///
-/// Packed rows are aligned whatever B's stride is, and do not compete for the same cache sets.
+/// An array that registers are stored to, on cache lines of its own: vectors ask for no more alignment than their elements. A
+/// store that crosses a line is two; one that crosses a page, which depends on where the caller's stack happens to be, costs tens
+/// of cycles.
+#[repr(C, align(64))]
+pub(crate) struct Lines<A>(pub A);
+
+/// One tile of dense rows in loops to which a tail makes no difference, and which are compiled once for both: whether the last
+/// vector is masked is decided row by row.
+#[derive(Clone, Copy)]
+pub(crate) struct TileRows<S: Simd, T: Scalar, const NV: usize> {
+    simd: S,
+    mask: T::Mask<S>,
+    whole: bool,
+}
+
+impl<S: Simd, T: Scalar, const NV: usize> TileRows<S, T, NV> {
+    /// Bytes of a row.
+    pub const BYTES: usize = NV * size_of::<T::Vector<S>>();
+
+    /// Those of `tile`, which has `NV` vectors.
+    #[inline(always)]
+    pub fn new(simd: S, tile: Tile) -> Self {
+        Self { simd, mask: T::first_lanes(simd, tile.rest), whole: tile.rest == 0 }
+    }
+
+    /// The row's tile at `p`, zero beyond its end.
+    ///
+    /// # Safety
+    /// As [`load`].
+    #[inline(always)]
+    pub unsafe fn load(&self, p: *const T) -> [T::Vector<S>; NV] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.whole {
+                true => load::<S, T, NV, false>(self.simd, self.mask, p),
+                false => load::<S, T, NV, true>(self.simd, self.mask, p),
+            }
+        }
+    }
+
+    /// Stores the row's tile at `p`.
+    ///
+    /// # Safety
+    /// As [`store`].
+    #[inline(always)]
+    pub unsafe fn store(&self, p: *mut T, tile: [T::Vector<S>; NV]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.whole {
+                true => store::<S, T, NV, false>(self.simd, self.mask, p, tile),
+                false => store::<S, T, NV, true>(self.simd, self.mask, p, tile),
+            }
+        }
+    }
+
+    /// Copies `rows` rows' tiles, the first at `b`, into `out`, tightly, times `alpha` if there is one.
+    ///
+    /// Packed rows are aligned whatever B's stride is, end in zeros, and do not compete for the same cache sets.
+    ///
+    /// # Safety
+    /// `b` is valid for reads of the rows' tiles, `out` for writes of `rows * NV` vectors.
+    #[inline(always)]
+    pub unsafe fn pack(&self, b: *const T, ldb: usize, rows: usize, alpha: Option<T>, out: *mut T) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.whole {
+                true => pack::<S, T, NV, false>(self.simd, self.mask, b, ldb, rows, alpha, out),
+                false => pack::<S, T, NV, true>(self.simd, self.mask, b, ldb, rows, alpha, out),
+            }
+        }
+    }
+}
+
+/// [`TileRows::pack`].
 ///
 /// # Safety
-/// `b` is valid for reads of the rows' tiles, `out` for writes of `rows * NV` vectors.
+/// As there.
 #[inline(always)]
-pub(crate) unsafe fn pack<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+unsafe fn pack<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
     simd: S,
     mask: T::Mask<S>,
     b: *const T,

@@ -20,7 +20,7 @@ use crate::exp;
 use crate::prefetch::prefetch_row_once;
 use crate::rows::{Gathered, axpy_gathered};
 use crate::sddmm::max_vectors;
-use crate::tile::{self, Tile, tiles, with_width};
+use crate::tile::{self, Lines, Tile, tiles, with_width};
 use crate::walk::{Part, ROWS, Walk};
 use crate::{Arch, Scalar, prefetch_row, stream_fence};
 
@@ -155,13 +155,13 @@ unsafe fn fused_part<S: Simd, T: Scalar, F: Edge<T>>(
 ) -> [T; 2] {
     let lanes = T::lanes::<S>();
     let i = part.row;
-    let mut weights = [T::ZERO; CHUNK];
+    let mut weights = Lines([T::ZERO; CHUNK]);
     // SAFETY: the promise of `fused_rows`; chunks are inside `part`, and a chunk's weights fit the buffer.
     unsafe {
         let mut start = part.start;
         while start < part.end {
             let len = CHUNK.min(part.end - start);
-            let w = weights.as_mut_ptr();
+            let w = weights.0.as_mut_ptr();
             for tile in tiles(task.n, lanes, max_vectors(S::REGISTER_COUNT)) {
                 let (c, rows) = (task.c.0.add(i * task.c.1 + tile.start), task.rows_of(task.b, start, tile));
                 with_width!(tile, dots_tile::<S, T>(simd, tile, (c, task.c.1), &rows, len, w, task.stream));

@@ -16,6 +16,7 @@ use pulp::{Simd, WithSimd};
 
 use super::{MAX_ORDER, Operands, Panel, accumulate, add_to, load, panels, prefetch_panel, scale_by, zeros};
 use crate::arch::dispatch_compiled;
+use crate::tile::Lines;
 use crate::{Arch, Scalar};
 
 /// A tensor in compressed sparse fibers, and the part of it that one task computes.
@@ -141,8 +142,8 @@ impl<T: Scalar> Panel<T> for Walk<'_, T> {
             node[l] = view.ptr[l].partition_point(|&child| child <= node[l + 1]) - 1;
         }
         // down[l]: product of the factor rows of the levels above l. up[l]: sum of a node of level l that is still open.
-        let mut down = [[T::splat(simd, T::ONE); G]; MAX_ORDER];
-        let mut up = [zeros::<S, T, G>(simd); MAX_ORDER];
+        let down = &mut Lines([[T::splat(simd, T::ONE); G]; MAX_ORDER]).0;
+        let up = &mut Lines([zeros::<S, T, G>(simd); MAX_ORDER]).0;
         // The open node of the fibers' parent level, in registers.
         let mut parent_sum = zeros::<S, T, G>(simd);
         // The highest level whose node the next fiber is the first one of.

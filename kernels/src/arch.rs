@@ -1,5 +1,8 @@
 //! The instruction set, chosen once and carried as a value.
 
+#[cfg(target_arch = "x86_64")]
+use core::any::TypeId;
+
 use pulp::{Simd, WithSimd};
 
 use crate::Scalar;
@@ -126,4 +129,10 @@ impl Arch {
             Inner::Neon(simd) => Simd::vectorize(simd, op),
         }
     }
+}
+
+/// Whether `A` and `B` are the same type; known at compile time, so that the other arm vanishes.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn same<A: 'static, B: 'static>() -> bool {
+    TypeId::of::<A>() == TypeId::of::<B>()
 }

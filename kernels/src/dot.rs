@@ -9,8 +9,6 @@
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use core::any::TypeId;
-
 use pulp::Simd;
 
 use crate::cell::{CHUNK, Offsets, Pair};
@@ -362,9 +360,4 @@ fn join<S: Simd, T: Scalar>(simd: S, groups: [T::Vector<S>; GROUPS]) -> T::Vecto
     let _ = simd;
     // Without the tree a group is its dots already, and a register of at most four lanes is one group.
     groups[0]
-}
-
-/// Whether `A` and `B` are the same type; known at compile time, so that the other arm vanishes.
-fn same<A: 'static, B: 'static>() -> bool {
-    TypeId::of::<A>() == TypeId::of::<B>()
 }

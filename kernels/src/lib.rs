@@ -23,6 +23,7 @@ mod rows;
 mod scalar;
 mod sddmm;
 mod spmm;
+mod spread;
 mod stream;
 mod tile;
 mod ttm;

@@ -8,6 +8,7 @@
 use pulp::Simd;
 
 use crate::cell::{CHUNK, Offsets, Pair};
+use crate::spread::Spread;
 use crate::{Scalar, prefetch_row, tile};
 
 /// Rows of B at `base + columns[t] * stride`; the row `ahead` nonzeros later is prefetched.
@@ -141,6 +142,7 @@ fn add_sets<S: Simd, T: Scalar, const SETS: usize, const NV: usize>(
 #[inline(always)]
 pub(crate) unsafe fn axpy_packed<S: Simd, T: Scalar, const NV: usize>(
     simd: S,
+    spread: &Spread<S, T>,
     y: [T::Vector<S>; NV],
     n: usize,
     weights: *const T,
@@ -150,9 +152,9 @@ pub(crate) unsafe fn axpy_packed<S: Simd, T: Scalar, const NV: usize>(
     // SAFETY: the caller's promise is the callee's. Sets as in `axpy_gathered`.
     unsafe {
         match NV {
-            1 | 2 => axpy_packed_sets::<S, T, 4, NV>(simd, y, n, weights, offsets, panel),
-            3 | 4 => axpy_packed_sets::<S, T, 2, NV>(simd, y, n, weights, offsets, panel),
-            _ => axpy_packed_sets::<S, T, 1, NV>(simd, y, n, weights, offsets, panel),
+            1 | 2 => axpy_packed_sets::<S, T, 4, NV>(simd, spread, y, n, weights, offsets, panel),
+            3 | 4 => axpy_packed_sets::<S, T, 2, NV>(simd, spread, y, n, weights, offsets, panel),
+            _ => axpy_packed_sets::<S, T, 1, NV>(simd, spread, y, n, weights, offsets, panel),
         }
     }
 }
@@ -164,6 +166,7 @@ pub(crate) unsafe fn axpy_packed<S: Simd, T: Scalar, const NV: usize>(
 #[inline(always)]
 unsafe fn axpy_packed_sets<S: Simd, T: Scalar, const SETS: usize, const NV: usize>(
     simd: S,
+    spread: &Spread<S, T>,
     y: [T::Vector<S>; NV],
     n: usize,
     weights: *const T,
@@ -179,8 +182,10 @@ unsafe fn axpy_packed_sets<S: Simd, T: Scalar, const SETS: usize, const NV: usiz
         let end = weights.add(n & !(CHUNK - 1));
         while weights < end {
             let mut word = offsets.take();
+            let eight = spread.eight(weights);
             for t in 0..CHUNK {
-                step::<S, T, NV>(simd, &mut acc[t % SETS], *weights.add(t), panel.add((word & 255) as usize * row));
+                let w = spread.lane(&eight, t);
+                step::<S, T, NV>(simd, &mut acc[t % SETS], w, panel.add((word & 255) as usize * row));
                 word >>= 8;
             }
             weights = weights.add(CHUNK);
@@ -190,14 +195,16 @@ unsafe fn axpy_packed_sets<S: Simd, T: Scalar, const SETS: usize, const NV: usiz
             let mut word = offsets.take();
             if rest >= 4 {
                 for t in 0..4 {
-                    step::<S, T, NV>(simd, &mut acc[t % SETS], *weights.add(t), panel.add((word & 255) as usize * row));
+                    let w = T::splat(simd, *weights.add(t));
+                    step::<S, T, NV>(simd, &mut acc[t % SETS], w, panel.add((word & 255) as usize * row));
                     word >>= 8;
                 }
                 weights = weights.add(4);
                 rest -= 4;
             }
             while rest > 0 {
-                step::<S, T, NV>(simd, &mut acc[SETS - 1], *weights, panel.add((word & 255) as usize * row));
+                let w = T::splat(simd, *weights);
+                step::<S, T, NV>(simd, &mut acc[SETS - 1], w, panel.add((word & 255) as usize * row));
                 word >>= 8;
                 weights = weights.add(1);
                 rest -= 1;
@@ -207,13 +214,17 @@ unsafe fn axpy_packed_sets<S: Simd, T: Scalar, const SETS: usize, const NV: usiz
     add_sets::<S, T, SETS, NV>(simd, acc)
 }
 
-/// acc += w b, b a packed row.
+/// acc += w b, w in all lanes and b a packed row.
 ///
 /// # Safety
 /// `b` is valid for reads of `NV` vectors.
 #[inline(always)]
-unsafe fn step<S: Simd, T: Scalar, const NV: usize>(simd: S, acc: &mut [T::Vector<S>; NV], w: T, b: *const T) {
-    let w = T::splat(simd, w);
+unsafe fn step<S: Simd, T: Scalar, const NV: usize>(
+    simd: S,
+    acc: &mut [T::Vector<S>; NV],
+    w: T::Vector<S>,
+    b: *const T,
+) {
     for j in 0..NV {
         // SAFETY: the caller's promise.
         acc[j] = T::vmul_add(simd, w, unsafe { T::load(simd, b.add(j * T::lanes::<S>())) }, acc[j]);
@@ -343,9 +354,9 @@ impl<S: Simd, T: Scalar, const NV: usize> Steps<'_, S, T, NV> {
                         second[t % SETS][j] = T::vmul_add(simd, y, b, second[t % SETS][j]);
                     }
                 } else {
-                    step::<S, T, NV>(simd, &mut first[t % SETS], *w.add(t), row);
+                    step::<S, T, NV>(simd, &mut first[t % SETS], T::splat(simd, *w.add(t)), row);
                     let row = self.next();
-                    step::<S, T, NV>(simd, &mut second[t % SETS], *v.add(t), row);
+                    step::<S, T, NV>(simd, &mut second[t % SETS], T::splat(simd, *v.add(t)), row);
                 }
             }
             self.weights = [w.add(K), v.add(K)];

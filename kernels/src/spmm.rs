@@ -23,6 +23,7 @@ use pulp::{Simd, WithSimd};
 use crate::arch::dispatch_compiled;
 use crate::cell::{Cell, Offsets};
 use crate::rows::{Gathered, axpy_gathered, axpy_packed, axpy_pair};
+use crate::spread::Spread;
 use crate::tile::{self, Tile, TileRows, tiles, with_vectors, with_width};
 use crate::walk::{Part, Walk};
 use crate::{Arch, Scalar, prefetch_row, stream_fence};
@@ -344,11 +345,13 @@ impl<T: Scalar, const RESCALED: bool, const NV: usize> WithSimd for PanelTile<'_
                 block.store(j, y);
                 weights = weights.add(2 * pair.nnz() as usize);
             }
+            let spread = Spread::<S, T>::new(simd);
             let visits = task.cell.visits;
             for (v, visit) in visits.iter().enumerate() {
                 block.prefetch(visits[(v + AHEAD).min(visits.len() - 1)].row);
                 let nnz = visit.nnz as usize;
-                let sum = axpy_packed::<S, T, NV>(simd, block.load(visit.row), nnz, weights, &mut offsets, scratch);
+                let c = block.load(visit.row);
+                let sum = axpy_packed::<S, T, NV>(simd, &spread, c, nnz, weights, &mut offsets, scratch);
                 block.store(visit.row, sum);
                 weights = weights.add(nnz);
             }

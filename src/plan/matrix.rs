@@ -73,7 +73,7 @@ const PREFETCH_AHEAD: usize = 16;
 const MOST_ROW_BYTES: usize = 1024;
 
 /// Vectors per nonzero from which pairing rows pays: finding partners costs as much whatever N is. 8 vectors: 10 runs to
-/// prepare, 74 instead of 66 % of peak; 2 vectors: 20 runs, 57 instead of 54 %.
+/// prepare, 74 instead of 66 % of peak; 2 vectors: 20 runs, and 57 % where rows by themselves reach 64.
 const PAIRS_PAY: usize = 8;
 
 /// Nonzeros per visit that a tile should have: at 12, eight vectors of C are loaded and stored per 96 multiply-adds.

@@ -7,8 +7,8 @@ use core::mem::transmute_copy;
 use pulp::Simd;
 use pulp::x86::{V3, V4};
 
-use super::same;
 use crate::Scalar;
+use crate::arch::same;
 
 /// Defines a function over the four pairs of register and element type.
 macro_rules! by_type {

@@ -28,6 +28,16 @@ pub(crate) trait Sink<T: Scalar> {
     /// # Safety
     /// There is room for them.
     unsafe fn emit<S: Simd>(&self, simd: S, at: usize, lanes: [usize; 2], dots: T::Vector<S>);
+
+    /// Takes as many dots as half a register has, from lane `first` on, which is 0 or the middle: without a mask where it can.
+    ///
+    /// # Safety
+    /// As [`Sink::emit`].
+    #[inline(always)]
+    unsafe fn emit_half<S: Simd>(&self, simd: S, at: usize, first: usize, dots: T::Vector<S>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.emit(simd, at, [first, first + T::lanes::<S>() / 2], dots) }
+    }
 }
 
 /// out_t for t in 0..n.
@@ -262,8 +272,13 @@ unsafe fn dots_pair_run<S: Simd, T: Scalar, const NV: usize, const BOTH: bool>(
             step!(1);
             if lanes > GROUP {
                 let dots = join::<S, T>(simd, sums);
-                sinks[0].emit(simd, at, [0, rest], dots);
-                sinks[1].emit(simd, at, [half, half + rest], dots);
+                if rest == half {
+                    sinks[0].emit_half(simd, at, 0, dots);
+                    sinks[1].emit_half(simd, at, half, dots);
+                } else {
+                    sinks[0].emit(simd, at, [0, rest], dots);
+                    sinks[1].emit(simd, at, [half, half + rest], dots);
+                }
             }
             at += half;
         }

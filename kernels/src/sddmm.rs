@@ -123,6 +123,12 @@ impl<T: Scalar> Sink<T> for Plain<T> {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn emit_half<S: Simd>(&self, _: S, at: usize, first: usize, dots: T::Vector<S>) {
+        // SAFETY: the caller's promise.
+        unsafe { store_half::<S, T>(self.0.add(at), first, dots) }
+    }
 }
 
 /// Dots are added to earlier tiles' sums and multiplied by the values after the last tile.
@@ -192,6 +198,42 @@ impl<T: Scalar> Sink<T> for Output<T> {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn emit_half<S: Simd>(&self, simd: S, at: usize, first: usize, mut dots: T::Vector<S>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if !self.sums.is_null() {
+                dots = T::vadd(simd, dots, load_half::<S, T>(simd, self.sums.add(at), first));
+            }
+            if !self.values.is_null() {
+                dots = T::vmul(simd, dots, load_half::<S, T>(simd, self.values.add(at), first));
+            }
+            store_half::<S, T>(self.out.add(at), first, dots);
+        }
+    }
+}
+
+/// Stores the half of `x` that begins at lane `first` at `p`.
+///
+/// # Safety
+/// `p` is valid for writes of half a register, of which `first` is the first or the middle lane.
+#[inline(always)]
+unsafe fn store_half<S: Simd, T: Scalar>(p: *mut T, first: usize, x: T::Vector<S>) {
+    // SAFETY: the caller's promise; a register is its lanes, one after the other.
+    unsafe { (&raw const x).cast::<T>().add(first).copy_to_nonoverlapping(p, T::lanes::<S>() / 2) }
+}
+
+/// The half of a register at `p`, from lane `first` on; zeros in the other.
+///
+/// # Safety
+/// `p` is valid for reads of half a register, of which `first` is the first or the middle lane.
+#[inline(always)]
+unsafe fn load_half<S: Simd, T: Scalar>(simd: S, p: *const T, first: usize) -> T::Vector<S> {
+    let mut x = T::splat(simd, T::ZERO);
+    // SAFETY: the caller's promise; a register is its lanes, one after the other.
+    unsafe { (&raw mut x).cast::<T>().add(first).copy_from_nonoverlapping(p, T::lanes::<S>() / 2) }
+    x
 }
 
 /// One tile of all the rows.

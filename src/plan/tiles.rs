@@ -9,8 +9,9 @@
 //! and thread from L1, 0.29 from L2 and 0.5 from L3, and three rows a nonzero are 12 lines at f64, R = 32. So the extent of
 //! tiles matters little there, as most accesses go to rows that stay in L2 anyway.
 //! Tried there without gain: tiles of the most frequent rows (in simulated caches boxes of coordinates are as good), a tile's
-//! columns in halves (a third slower: a half row leaves half of the sets of the caches idle), and no prefetch of a factor
-//! that fits a quarter of L2 (2 % at f64, a loss at f32).
+//! columns in halves (a third slower: a half row leaves half of the sets of the caches idle), no prefetch of a factor
+//! that fits a quarter of L2 (2 % at f64, a loss at f32), the largest factor prefetched past L2 (a tenth slower at f32), and
+//! huge pages under everything (equal).
 
 use super::mttkrp::MttkrpRequest;
 use super::tensor::TensorStats;

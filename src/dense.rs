@@ -3,6 +3,9 @@
 //! [`Mat`] owns its storage (64-byte aligned rows), [`MatRef`] and [`MatMut`] borrow any slice. Everything else that
 //! calls itself a matrix is converted outside of the library.
 
+use std::mem::MaybeUninit;
+use std::slice;
+
 use aligned_vec::{AVec, ConstAlign};
 use sparsimd_kernels::Scalar;
 
@@ -14,10 +17,26 @@ pub const ALIGN: usize = 64;
 /// A 64-byte aligned growable array.
 pub type Aligned<T> = AVec<T, ConstAlign<ALIGN>>;
 
-/// An aligned array of `len` zeros, on huge pages where it is large and the system offers them: rows gathered from all
-/// over a matrix of tens of MiB otherwise miss the TLB more often than the cache.
-pub(crate) fn zeroed<T: Scalar>(len: usize) -> Aligned<T> {
-    filled(Aligned::with_capacity(ALIGN, len), len)
+/// An empty aligned array with room for `len` elements, on huge pages where it is large and the system offers them: rows
+/// gathered from all over a matrix of tens of MiB otherwise miss the TLB more often than the cache.
+pub(crate) fn room<T>(len: usize) -> Aligned<T> {
+    let mut data = Aligned::with_capacity(ALIGN, len);
+    advise_huge_pages(data.as_mut_ptr(), len);
+    data
+}
+
+/// Makes `data`, which has room for them, the `len` elements that `write` writes: pages are touched by the threads that
+/// write them, once.
+///
+/// # Safety
+/// `write` initialises every element.
+pub(crate) unsafe fn fill<T>(data: &mut Aligned<T>, len: usize, write: impl FnOnce(&mut [MaybeUninit<T>])) {
+    assert!(len <= data.capacity(), "room for {len} elements");
+    data.clear();
+    // SAFETY: the allocation has room for `len` elements, which may be uninitialised, and is borrowed for the call alone.
+    write(unsafe { slice::from_raw_parts_mut(data.as_mut_ptr().cast(), len) });
+    // SAFETY: the elements are inside the capacity, and initialised as the caller promises.
+    unsafe { data.set_len(len) };
 }
 
 /// `data`, new and with room for `len` elements, with that many zeros.

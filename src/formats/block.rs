@@ -1,11 +1,12 @@
 //! One row block of the panel format: its cells, and how they are made.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
-use sparsimd_kernels::{Arch, Cell, ColumnSet, Pair, Scalar, Visit, pair_rows};
+use sparsimd_kernels::{Arch, Cell, ColumnSet, Pair, Scalar, Visit, pair_rows, prefetch_row};
 
-use super::panel::{MAX_WIDTH, Panel};
+use super::panel::Panel;
 use crate::dense::reserved;
 use crate::machine::addresses;
 
@@ -63,27 +64,22 @@ pub(crate) struct CellView<'a> {
     ranks: &'a [u8],
 }
 
+/// Visits ahead at which nonzeros are asked for: those of a cell are all over the matrix.
+const AHEAD: usize = 8;
+
 /// A row's nonzeros in a panel, before the visits are ordered.
 #[derive(Clone, Copy, Default)]
 struct Found {
-    panel: u32,
     nnz: u32,
     row: u32,
     start: usize,
 }
 
-/// `items` by ascending key below `bound`, equal keys in their order, to `sorted`, which is as long.
-fn counting_sort(items: &[Found], sorted: &mut [Found], bound: usize, key: impl Fn(&Found) -> usize) {
-    let mut next = vec![0usize; bound + 1];
-    items.iter().for_each(|item| next[key(item) + 1] += 1);
-    for k in 0..bound {
-        next[k + 1] += next[k];
-    }
-    for item in items {
-        let slot = &mut next[key(item)];
-        sorted[*slot] = *item;
-        *slot += 1;
-    }
+/// The visits of a block's rows, by panel.
+struct Visits {
+    found: Vec<Found>,
+    /// For each panel, where its visits end.
+    ends: Vec<usize>,
 }
 
 /// `n` offsets padded to whole words.
@@ -94,24 +90,29 @@ fn padded(n: u32) -> usize {
 impl Block {
     /// The block of `rows`, columns ascending in each row.
     pub fn new(rows: Range<usize>, row_ptr: &[usize], columns: &[u32], width: usize, pairing: Option<Arch>) -> Self {
-        let found = find_visits(rows.clone(), row_ptr, columns, width as u32);
+        let visits = Visits::find(rows.clone(), row_ptr, columns, width as u32);
         let (first, nnz) = (row_ptr[rows.start], row_ptr[rows.end] - row_ptr[rows.start]);
         let mut block = Self { rows, first, nnz, ..Self::default() };
-        block.offsets = reserved(found.iter().map(|v| padded(v.nnz)).sum::<usize>() + 2 * CHUNK);
-        block.starts = reserved(found.len());
+        block.offsets = reserved(visits.found.iter().map(|v| padded(v.nnz)).sum::<usize>() + 2 * CHUNK);
+        block.starts = reserved(visits.found.len());
+        block.visits = reserved(visits.found.len());
         if pairing.is_some() {
             block.ranks = reserved(nnz);
         }
         let mut nonzeros = 0;
         let mut partners = Partners::default();
-        for cell in found.chunk_by(|a, b| a.panel == b.panel) {
-            let panel = cell[0].panel as usize;
+        visits.each_cell(|panel, cell| {
             let (pairs, visits) = (block.pairs.len(), block.visits.len());
             let (offsets, ranks) = (block.offsets.len(), block.ranks.len());
             block.cells.push(CellSpan { panel, pairs, visits, offsets, ranks, nonzeros });
             let base = (panel * width) as u32;
             match pairing {
-                None => cell.iter().for_each(|visit| block.push_visit(visit, columns, base)),
+                None => {
+                    for (v, visit) in cell.iter().enumerate() {
+                        prefetch_columns(cell, v, columns);
+                        block.push_visit(visit, columns, base);
+                    }
+                }
                 Some(arch) => {
                     partners.choose(arch, cell, columns, base, width);
                     arch.dispatch(PushPairs { block: &mut block, pairs: &partners.pairs, cell });
@@ -119,14 +120,14 @@ impl Block {
                 }
             }
             nonzeros += cell.iter().map(|visit| visit.nnz as usize).sum::<usize>();
-        }
+        });
         // The kernels read two words ahead.
         block.offsets.resize(block.offsets.len() + 2 * CHUNK, 0);
         block
     }
 
     /// Appends a row by itself.
-    fn push_visit(&mut self, &Found { nnz, row, start, .. }: &Found, columns: &[u32], base: u32) {
+    fn push_visit(&mut self, &Found { nnz, row, start }: &Found, columns: &[u32], base: u32) {
         self.visits.push(Visit { row, nnz });
         self.starts.push(start);
         self.offsets.extend(columns[start..start + nnz as usize].iter().map(|&j| (j - base) as u8));
@@ -222,25 +223,35 @@ impl Block {
             + size_of_val(&self.cells[..])
     }
 
-    /// The block's values in panel order; `value(p)` is the one at position p of row-sorted CSR order.
-    pub fn arrange<T: Scalar>(&self, panel: &Panel, mut out: &mut [T], value: impl Fn(usize) -> T) {
+    /// Writes the block's values in panel order, every element of `out`; `value(p)` is the one at position p of row-sorted
+    /// CSR order, and `ask(p, n)` asks for `n` of them from there on.
+    pub fn arrange<T: Scalar>(
+        &self,
+        panel: &Panel,
+        mut out: &mut [MaybeUninit<T>],
+        value: impl Fn(usize) -> T,
+        ask: impl Fn(usize, usize),
+    ) {
         for view in self.cells(panel) {
-            let (mut starts, mut ranks) = (view.starts, view.ranks);
-            for pair in view.cell.pairs {
-                for &start in &starts[..2] {
-                    let (here, after) = out.split_at_mut(pair.nnz() as usize);
-                    let (own, others) = ranks.split_at(here.len());
-                    here.iter_mut().zip(own).for_each(|(x, &rank)| *x = value(start + usize::from(rank)));
-                    (out, ranks) = (after, others);
+            let (mut ranks, (of_pairs, of_visits)) = (view.ranks, view.starts.split_at(2 * view.cell.pairs.len()));
+            let of_pairs = of_pairs.iter().enumerate().map(|(s, &start)| (s, start, view.cell.pairs[s / 2].nnz()));
+            for (s, start, nnz) in of_pairs {
+                view.starts.get(s + AHEAD).inspect(|&&start| ask(start, nnz as usize));
+                let (here, after) = out.split_at_mut(nnz as usize);
+                let (own, others) = ranks.split_at(here.len());
+                for (x, &rank) in here.iter_mut().zip(own) {
+                    x.write(value(start + usize::from(rank)));
                 }
-                starts = &starts[2..];
+                (out, ranks) = (after, others);
             }
-            for (visit, &start) in view.cell.visits.iter().zip(starts) {
+            for (v, (visit, &start)) in view.cell.visits.iter().zip(of_visits).enumerate() {
+                of_visits.get(v + AHEAD).inspect(|&&start| ask(start, visit.nnz as usize));
                 let (here, after) = out.split_at_mut(visit.nnz as usize);
-                here.iter_mut().zip(start..).for_each(|(x, p)| *x = value(p));
+                here.iter_mut().zip(start..).for_each(|(x, p)| _ = x.write(value(p)));
                 out = after;
             }
         }
+        assert!(out.is_empty(), "the cells have all of the block's nonzeros");
     }
 }
 
@@ -262,28 +273,69 @@ impl WithSimd for PushPairs<'_> {
     }
 }
 
-/// The visits of `rows`, by panel and then by number of nonzeros.
-fn find_visits(rows: Range<usize>, row_ptr: &[usize], columns: &[u32], width: u32) -> Vec<Found> {
-    let mut visits: Vec<Found> = Vec::new();
-    for i in rows.clone() {
-        let mut start = row_ptr[i];
-        while start < row_ptr[i + 1] {
-            let panel = columns[start] / width;
-            let limit = (u64::from(panel) + 1) * u64::from(width);
-            let row_rest = &columns[start..row_ptr[i + 1]];
-            // A panel is at most 256 columns wide: a short scan, not a search.
-            let nnz = row_rest.iter().take_while(|&&j| u64::from(j) < limit).count();
-            visits.push(Found { panel, nnz: nnz as u32, row: (i - rows.start) as u32, start });
-            start += nnz;
+impl Visits {
+    /// Those of `rows`.
+    fn find(rows: Range<usize>, row_ptr: &[usize], columns: &[u32], width: u32) -> Self {
+        // Panel and number of nonzeros of each visit, row by row.
+        let mut pieces: Vec<(u32, u32)> = Vec::with_capacity(rows.len());
+        let mut ends: Vec<usize> = Vec::new();
+        for i in rows.clone() {
+            let mut row = &columns[row_ptr[i]..row_ptr[i + 1]];
+            while let Some(&column) = row.first() {
+                let panel = column / width;
+                let limit = (u64::from(panel) + 1) * u64::from(width);
+                // A panel is at most 256 columns wide: a short scan, not a search.
+                let nnz = row.iter().take_while(|&&j| u64::from(j) < limit).count();
+                pieces.push((panel, nnz as u32));
+                row = &row[nnz..];
+            }
+            // Columns ascend: the last panel is the row's greatest.
+            ends.resize(ends.len().max(pieces.last().map_or(0, |&(panel, _)| panel as usize + 2)), 0);
+        }
+        // A counting sort by panel.
+        pieces.iter().for_each(|&(panel, _)| ends[panel as usize + 1] += 1);
+        for panel in 1..ends.len() {
+            ends[panel] += ends[panel - 1];
+        }
+        let mut found = reserved(pieces.len());
+        found.resize(pieces.len(), Found::default());
+        let mut pieces = pieces.iter();
+        for (row, w) in row_ptr[rows.start..=rows.end].windows(2).enumerate() {
+            let mut start = w[0];
+            while start < w[1]
+                && let Some(&(panel, nnz)) = pieces.next()
+            {
+                let slot = &mut ends[panel as usize];
+                found[*slot] = Found { nnz, row: row as u32, start };
+                *slot += 1;
+                start += nnz as usize;
+            }
+        }
+        // What would be the start of one panel more.
+        ends.pop();
+        Self { found, ends }
+    }
+
+    /// Calls `out` with each panel that has visits and them, by number of nonzeros.
+    fn each_cell(mut self, mut out: impl FnMut(usize, &[Found])) {
+        let mut start = 0;
+        for (panel, &end) in self.ends.iter().enumerate() {
+            let cell = &mut self.found[start..end];
+            start = end;
+            if !cell.is_empty() {
+                cell.sort_unstable_by_key(|visit| u64::from(visit.nnz) << 32 | u64::from(visit.row));
+                out(panel, cell);
+            }
         }
     }
-    // Two stable counting sorts, the less significant key first.
-    let panels = visits.iter().map(|v| v.panel + 1).max().unwrap_or(0);
-    let mut sorted = reserved(visits.len());
-    sorted.resize(visits.len(), Found::default());
-    counting_sort(&visits, &mut sorted, MAX_WIDTH + 1, |v| v.nnz as usize);
-    counting_sort(&sorted, &mut visits, panels as usize, |v| v.panel as usize);
-    visits
+}
+
+/// Asks for the nonzeros of the visit that comes [`AHEAD`] after `v`.
+#[inline(always)]
+fn prefetch_columns(cell: &[Found], v: usize, columns: &[u32]) {
+    if let Some(visit) = cell.get(v + AHEAD) {
+        prefetch_row(&raw const columns[visit.start], visit.nnz as usize * size_of::<u32>());
+    }
 }
 
 /// Which visits of a cell go together.
@@ -315,7 +367,8 @@ impl Partners {
         self.order.clear();
         self.order.extend(0..cell.len() as u32);
         self.sets.clear();
-        self.sets.extend(cell.iter().map(|visit| {
+        self.sets.extend(cell.iter().enumerate().map(|(v, visit)| {
+            prefetch_columns(cell, v, columns);
             let columns = &columns[visit.start..][..visit.nnz as usize];
             let mut set = ColumnSet::default();
             let mut t = 0;

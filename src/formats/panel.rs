@@ -6,10 +6,11 @@
 //! are ordered by their number of nonzeros: trip counts that change from row to row cost a branch miss per visit. Rows with
 //! equally many may be visited two at a time, so that what they have in common is loaded once.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use rayon::prelude::*;
-use sparsimd_kernels::{Arch, Scalar};
+use sparsimd_kernels::{Arch, Scalar, prefetch_row};
 
 use super::block::Block;
 use super::csr::Pattern;
@@ -98,25 +99,34 @@ impl Panel {
         self.unsorted.as_deref()
     }
 
-    /// `values`, one per nonzero in CSR order, in panel order. Runs on the current rayon pool.
-    pub(crate) fn arrange<T: Scalar>(&self, values: &[T], out: &mut [T]) {
-        let mut parts: Vec<(&Block, &mut [T])> = Vec::with_capacity(self.blocks.len());
+    /// Writes `values`, one per nonzero in CSR order, in panel order to `out`, which is as long: every element of it. Runs on
+    /// the current rayon pool.
+    pub(crate) fn arrange<T: Scalar>(&self, values: &[T], out: &mut [MaybeUninit<T>]) {
+        let mut parts = Vec::with_capacity(self.blocks.len());
         let mut rest = out;
         for block in &self.blocks {
             let (part, after) = rest.split_at_mut(block.nnz);
             parts.push((block, part));
             rest = after;
         }
+        assert!(rest.is_empty(), "the blocks have all nonzeros");
         parts.into_par_iter().with_max_len(1).for_each(|(block, part)| match &self.unsorted {
-            None => block.arrange(self, part, |p| values[p]),
-            Some(order) => block.arrange(self, part, |p| values[order[p]]),
+            None => {
+                let ask = |p, n| prefetch_row(&raw const values[p], n * size_of::<T>());
+                block.arrange(self, part, |p| values[p], ask);
+            }
+            Some(order) => {
+                let ask = |p, n| prefetch_row(&raw const order[p], n * size_of::<usize>());
+                block.arrange(self, part, |p| values[order[p]], ask);
+            }
         });
     }
 }
 
 /// For each row its nonzeros by ascending column, as positions in CSR order; `None` when they already are.
 fn sort_rows(pattern: &Pattern) -> Option<Vec<usize>> {
-    let sorted = |i: usize| pattern.row(i).windows(2).all(|w| w[0] < w[1]);
+    // Without a branch for each nonzero, so that it is done by vectors.
+    let sorted = |i: usize| pattern.row(i).windows(2).fold(true, |sorted, w| sorted & (w[0] < w[1]));
     if (0..pattern.rows()).into_par_iter().with_min_len(1024).all(sorted) {
         return None;
     }

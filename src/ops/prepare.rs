@@ -8,7 +8,7 @@ use sparsimd_kernels::Scalar;
 
 use super::operand::Sparse;
 use crate::cpu::Cpu;
-use crate::dense::{Aligned, zeroed};
+use crate::dense::{Aligned, fill, room};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern, gather};
 use crate::machine::addresses;
@@ -174,12 +174,19 @@ impl<T: Scalar> Prepared<T> {
                 &of_transpose
             }
         };
-        let own = self.values.get_or_insert_with(|| zeroed(values.len()));
+        let mut own = self.values.take().unwrap_or_else(|| room(values.len()));
         match &self.panel {
             // SDDMM multiplies by them where its dots go: in CSR order.
-            Some(panel) if self.plan.op != Op::Sddmm => panel.arrange(values, own),
-            _ => own.copy_from_slice(values),
+            // SAFETY: `arrange` writes every element.
+            Some(panel) if self.plan.op != Op::Sddmm => unsafe {
+                fill(&mut own, values.len(), |out| panel.arrange(values, out));
+            },
+            _ => {
+                own.clear();
+                own.extend_from_slice(values);
+            }
         }
+        self.values = Some(own);
     }
 
     /// The error when this was prepared for another operation than one of `ops`.

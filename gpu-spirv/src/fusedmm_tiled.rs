@@ -14,12 +14,12 @@
 
 use sparsimd_gpu_abi::edge::{SCALE, SOFTMAX};
 use sparsimd_gpu_abi::{FusedParams, GRANULE, NOTHING, Tiled};
-use spirv_std::glam::{UVec2, UVec4};
+use spirv_std::glam::UVec4;
 
 use crate::block::{Block, Element, at, put};
 use crate::each_register;
 use crate::fusedmm::{edge, larger, shrink, weight};
-use crate::panels::{Memory, Panels, Rows, Seat, Span, Station, copy_rows, entry, exchanged};
+use crate::panels::{Lists, Memory, Panels, Rows, Seat, Span, Station, copy_rows, entry, exchanged, listed};
 use crate::sddmm::{Dense, Share, fold_quad};
 use crate::spmm::Shape;
 use crate::team::Team;
@@ -105,7 +105,7 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
     let (lane, tile) = (station.lane, shape.blocks());
     let d_place = walk.span * GRANULE * tile;
     let live = station.panel < of.tasks;
-    let pointers = station.panel * (walk.granules + 1);
+    let lists = Lists::new(panels, walk, station.panel, live);
     let rows = if live { at(panels.rows, station.panel) } else { UVec4::splat(NOTHING) };
     // Of four columns' sums: lanes l mod 4 divide the rows, l / 4 the columns.
     let share = Share::of(team, 4);
@@ -122,20 +122,15 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
         memory.barrier();
         let mut granule = span.first;
         while granule < span.next {
-            let (mut quad, mut last) = (0, 0);
-            if live {
-                quad = at(panels.ptr, pointers + granule);
-                last = at(panels.ptr, pointers + granule + 1);
-            }
+            let (mut step, last) = lists.steps(granule);
             let first = (granule - span.first) * GRANULE * tile + lane;
             // All teams of a subgroup take as many steps: every shuffle happens in uniform control flow.
-            let mut steps = team.in_step_max(last - quad);
-            while steps > 0 {
-                let any = quad < last;
-                let mut columns = UVec2::ZERO;
+            let mut rest = team.in_step_max(last - step);
+            while rest > 0 {
+                let columns = lists.quad(step, last);
+                let any = listed(columns);
                 let mut sums = [[zero; 4]; 4];
                 if any {
-                    columns = at(panels.columns, quad);
                     sums = transposed(own.dots_of_quad(shape, memory, columns, share.first, first));
                 }
                 let mut w = share.fold(team, fold_quad(team, sums));
@@ -157,9 +152,9 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
                     m = top;
                     scale_rows(shape, team, &mut acc, shrink);
                 } else if any {
-                    let mine = 16 * quad + 4 * share.first + (lane & 3);
                     each_register!(share.count, |I| {
-                        let value = if variant == SCALE { at(val, mine + 4 * I as u32) } else { zero };
+                        let column = lists.place_of(step, share.first + I as u32);
+                        let value = if variant == SCALE { at(val, 4 * column + (lane & 3)) } else { zero };
                         w[I] = edge(variant, w[I], value);
                     });
                 }
@@ -174,8 +169,8 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
                     acc.add_entry(shape, memory, entry(columns, 2), x2, first);
                     acc.add_entry(shape, memory, entry(columns, 3), x3, first);
                 }
-                quad += 1;
-                steps -= 1;
+                step += 1;
+                rest -= 1;
             }
             granule += 1;
         }

@@ -10,8 +10,11 @@
 //! Why: a kernel by rows loads 16 bytes of B for four multiply-adds of a lane, whatever serves the load. Here a row of B leaves the
 //! second-level cache once for all panels of a workgroup, and once in registers it serves every row of the panel that has its
 //! column: at 70 % zeros 1.58 of four on average.
+//!
+//! The lists of four panels stand side by side, a quad of each in turn, so that four teams of a subgroup read their columns by one
+//! wavefront, and what belongs to a column of each by another. The order of a granule's columns is the host's to choose.
 
-use sparsimd_gpu_abi::{GRANULE, NOTHING, WORKGROUP, Walk};
+use sparsimd_gpu_abi::{BUNDLE, GRANULE, NOTHING, WORKGROUP, Walk};
 use spirv_std::glam::{UVec2, UVec4};
 
 use crate::block::{Block, Element, at};
@@ -34,10 +37,58 @@ pub trait Memory<V> {
 pub struct Panels<'a> {
     /// The rows of each panel, [`NOTHING`] where the last one has fewer.
     pub rows: &'a [UVec4],
-    /// First quad of each granule of each panel, and the end of the panel's last.
+    /// First step of each granule of each bundle of panels, and the end of the bundle's last. A step has a quad for each panel.
     pub ptr: &'a [u32],
-    /// Quads of columns, 16 bits each: the column within its granule, then a bit for each row that has it.
+    /// Quads of columns, 16 bits each: the column within its granule, then a bit for each row that has it. Zeros where the list of
+    /// another panel of the bundle is longer.
     pub columns: &'a [UVec2],
+}
+
+/// The lists of one panel.
+#[derive(Clone, Copy)]
+pub struct Lists<'a> {
+    panels: Panels<'a>,
+    /// Whether there is such a panel; where not, its lists are empty.
+    live: bool,
+    /// Of the bundle's pointers the first.
+    pointers: u32,
+    /// Which of the bundle's panels it is.
+    place: u32,
+}
+
+impl<'a> Lists<'a> {
+    /// Those of panel number `panel`, of granules as the walk has them.
+    #[inline(always)]
+    pub fn new(panels: Panels<'a>, walk: &Walk, panel: u32, live: bool) -> Self {
+        Self { panels, live, pointers: panel / BUNDLE * (walk.granules + 1), place: panel % BUNDLE }
+    }
+
+    /// The first step of a granule, and the end of its last.
+    #[inline(always)]
+    pub fn steps(self, granule: u32) -> (u32, u32) {
+        if !self.live {
+            return (0, 0);
+        }
+        (at(self.panels.ptr, self.pointers + granule), at(self.panels.ptr, self.pointers + granule + 1))
+    }
+
+    /// The panel's quad of a step; one that is not [`listed`] from step `last` on.
+    #[inline(always)]
+    pub fn quad(self, step: u32, last: u32) -> UVec2 {
+        if step < last { at(self.panels.columns, BUNDLE * step + self.place) } else { UVec2::ZERO }
+    }
+
+    /// The place of what belongs to column `c`, 0 to 3, of the panel's quad of a step.
+    #[inline(always)]
+    pub fn place_of(self, step: u32, c: u32) -> u32 {
+        (4 * step + c) * BUNDLE + self.place
+    }
+}
+
+/// Whether a quad has columns: a list's first column of a step has a row.
+#[inline(always)]
+pub fn listed(quad: UVec2) -> bool {
+    quad.x != 0
 }
 
 /// Which workgroup and which invocation of it.

@@ -8,17 +8,17 @@
 //!     out[order[k][i]] = sum                                       where row i has column k
 //! ```
 //!
-//! Each lane computes its sums in an order of its own, so that the shuffles need no selection ([`crate::sddmm::fold`]). Eight columns
-//! are neighbours, or nearly, among the nonzeros of a row: a team of eight lanes stores them by one wavefront for each row, and reads
-//! their order by one for all rows. Rows wider than a team's registers or than workgroup memory come by launches, each of which adds
-//! its share.
+//! Each lane computes its sums in an order of its own, so that the shuffles need no selection ([`crate::sddmm::fold`]). The columns of
+//! a granule are neighbours among the nonzeros of a row, in whatever order they are listed: a team of eight lanes stores its columns by
+//! one wavefront for each row. Rows wider than a team's registers or than workgroup memory come by launches, each of which adds its
+//! share.
 
 use sparsimd_gpu_abi::{GRANULE, NOTHING, SddmmParams, Tiled};
 use spirv_std::glam::UVec4;
 
 use crate::block::{Block, Element, at};
 use crate::each_register;
-use crate::panels::{Memory, Panels, Rows, Seat, Span, Station, copy_rows, exchanged};
+use crate::panels::{Lists, Memory, Panels, Rows, Seat, Span, Station, copy_rows, exchanged, listed};
 use crate::sddmm::{Dense, Share, fold, fold_quad, leave};
 use crate::spmm::Shape;
 use crate::team::Team;
@@ -49,7 +49,7 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
     let b = Dense { data: b, stride: of.b_stride, offset: of.b_offset };
     let (lane, tile) = (station.lane, shape.blocks());
     let live = station.panel < of.tasks;
-    let pointers = station.panel * (walk.granules + 1);
+    let lists = Lists::new(panels, walk, station.panel, live);
     let rows = if live { at(panels.rows, station.panel) } else { UVec4::splat(NOTHING) };
     // Of eight columns' sums: lanes l mod 8 divide the columns, l / 8 the rows.
     let share = Share::of(team, 8);
@@ -62,38 +62,34 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
         memory.barrier();
         let mut granule = span.first;
         while granule < span.next {
-            let (mut quad, mut last) = (0, 0);
-            if live {
-                quad = at(panels.ptr, pointers + granule);
-                last = at(panels.ptr, pointers + granule + 1);
-            }
+            let (mut step, last) = lists.steps(granule);
             let first = (granule - span.first) * GRANULE * tile + lane;
             // All teams of a subgroup take as many steps: every shuffle happens in uniform control flow.
-            let mut steps = team.in_step_max((last - quad).div_ceil(2));
-            while steps > 0 {
-                let (near, far) = (quad + later, quad + 1 - later);
+            let mut pairs = team.in_step_max((last - step).div_ceil(2));
+            while pairs > 0 {
+                let (near, far) = (lists.quad(step + later, last), lists.quad(step + 1 - later, last));
                 let (mut s, mut t) = ([[V::Element::ZERO; 4]; 4], [[V::Element::ZERO; 4]; 4]);
-                if near < last {
-                    s = own.dots_of_quad(shape, memory, at(panels.columns, near), lane % 4, first);
+                if listed(near) {
+                    s = own.dots_of_quad(shape, memory, near, lane % 4, first);
                 }
                 let near = fold_quad(team, s);
-                if far < last {
-                    t = own.dots_of_quad(shape, memory, at(panels.columns, far), lane % 4, first);
+                if listed(far) {
+                    t = own.dots_of_quad(shape, memory, far, lane % 4, first);
                 }
                 let far = fold_quad(team, t);
-                let out_of = Out { p: of, order, end: 4 * last, share };
+                let out_of = Out { p: of, lists, order, last, share };
                 if shape.team == 4 {
-                    out_of.column(4 * quad + column, near, val, out);
-                    out_of.column(4 * quad + 4 + column, far, val, out);
+                    out_of.column(step, column, near, val, out);
+                    out_of.column(step + 1, column, far, val, out);
                 } else {
                     let sums = share.fold(team, fold(team, 4, near, far));
                     // Lanes from the 33rd on have what others have.
                     if lane < 32 {
-                        out_of.column(4 * quad + column, sums, val, out);
+                        out_of.column(step + column / 4, column % 4, sums, val, out);
                     }
                 }
-                quad += 2;
-                steps -= 1;
+                step += 2;
+                pairs -= 1;
             }
             granule += 1;
         }
@@ -105,20 +101,21 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
 #[derive(Clone, Copy)]
 struct Out<'a, E> {
     p: &'a SddmmParams<E>,
+    lists: Lists<'a>,
     order: &'a [UVec4],
-    /// Places of columns in the list of the granule end here.
-    end: u32,
+    /// The end of the granule's last step.
+    last: u32,
     share: Share,
 }
 
 impl<E: Element> Out<'_, E> {
-    /// The lane's share of those of the column at place `i`, each at its nonzero if it has one.
+    /// The lane's share of those of column `c` of a step, each at its nonzero if it has one.
     #[inline(always)]
-    fn column(self, i: u32, dots: [E; 4], val: &[E], out: &mut [E]) {
-        if i >= self.end {
+    fn column(self, step: u32, c: u32, dots: [E; 4], val: &[E], out: &mut [E]) {
+        if step >= self.last {
             return;
         }
-        let to = exchanged(at(self.order, i), self.share.first).to_array();
+        let to = exchanged(at(self.order, self.lists.place_of(step, c)), self.share.first).to_array();
         each_register!(self.share.count, |R| {
             if to[R] != NOTHING {
                 leave(self.p, to[R], dots[R], val, out);

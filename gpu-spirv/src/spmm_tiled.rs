@@ -3,16 +3,19 @@
 //! ```text
 //! team = panel; lane owns the blocks lane, lane + T, ... of a tile of four rows of C, in registers
 //!   for the columns k of a granule that any of the four rows has, four at a time:
-//!     x = val4[k]                          the four rows' values, zero where a row has none
+//!     x = val4[k]                          the four rows' values, zero where a row has none; one wavefront for four teams
 //!     y = B[k][j_r] from workgroup memory
 //!     acc[i][r] += x[i] * y                for the rows i of the panel that have column k
 //! ```
+//!
+//! Four teams of a subgroup branch together, each to its own panel's rows. So the host sorts the columns of a granule by the rows
+//! that have them: then teams mostly agree on which rows add, and few instructions are issued for lanes that sit them out.
 
 use sparsimd_gpu_abi::{GRANULE, NOTHING, SpmmParams, Tiled};
 
 use crate::block::{Block, at, put};
 use crate::each_register;
-use crate::panels::{Memory, Panels, Rows, Seat, Span, Station, copy_rows, entry};
+use crate::panels::{Lists, Memory, Panels, Rows, Seat, Span, Station, copy_rows, entry, listed};
 use crate::sddmm::Dense;
 use crate::spmm::{Shape, store};
 
@@ -40,7 +43,7 @@ pub fn body<V: Block, M: Memory<V>>(
     let (lane, tile) = (station.lane, shape.blocks());
     let base = seat.tile * tile;
     let live = station.panel < of.tasks && base + lane < of.width;
-    let pointers = station.panel * (walk.granules + 1);
+    let lists = Lists::new(panels, walk, station.panel, live);
     let mut acc = Rows::zero();
     let mut span = Span::first(walk, station.part, parts);
     while span.any() {
@@ -51,17 +54,18 @@ pub fn body<V: Block, M: Memory<V>>(
             let mut granule = span.first;
             while granule < span.next {
                 let first = (granule - span.first) * GRANULE * tile + lane;
-                let mut quad = at(panels.ptr, pointers + granule);
-                let last = at(panels.ptr, pointers + granule + 1);
-                while quad < last {
-                    let k = at(panels.columns, quad);
-                    let (x0, x1) = (at(values, 4 * quad), at(values, 4 * quad + 1));
-                    let (x2, x3) = (at(values, 4 * quad + 2), at(values, 4 * quad + 3));
-                    acc.add_entry(shape, memory, entry(k, 0), x0, first);
-                    acc.add_entry(shape, memory, entry(k, 1), x1, first);
-                    acc.add_entry(shape, memory, entry(k, 2), x2, first);
-                    acc.add_entry(shape, memory, entry(k, 3), x3, first);
-                    quad += 1;
+                let (mut step, last) = lists.steps(granule);
+                while step < last {
+                    let k = lists.quad(step, last);
+                    let x = |c: u32| at(values, lists.place_of(step, c));
+                    if listed(k) {
+                        let (x0, x1, x2, x3) = (x(0), x(1), x(2), x(3));
+                        acc.add_entry(shape, memory, entry(k, 0), x0, first);
+                        acc.add_entry(shape, memory, entry(k, 1), x1, first);
+                        acc.add_entry(shape, memory, entry(k, 2), x2, first);
+                        acc.add_entry(shape, memory, entry(k, 3), x3, first);
+                    }
+                    step += 1;
                 }
                 granule += 1;
             }

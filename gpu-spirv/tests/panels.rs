@@ -5,7 +5,7 @@ mod common;
 use std::sync::{Barrier, Mutex};
 
 use common::{Emulation, Lane, close, dense, dot, random, vec4};
-use sparsimd_gpu_abi::{FusedParams, GRANULE, NOTHING, SddmmParams, SpmmParams, Tiled, WORKGROUP, Walk, edge};
+use sparsimd_gpu_abi::{BUNDLE, FusedParams, GRANULE, NOTHING, SddmmParams, SpmmParams, Tiled, WORKGROUP, Walk, edge};
 use sparsimd_shaders::panels::{Memory, Panels, Seat};
 use sparsimd_shaders::spmm::{Shape, reduce};
 use sparsimd_shaders::{fusedmm_tiled, sddmm_tiled, spmm_tiled};
@@ -47,26 +47,32 @@ impl Sparse {
         let number = |i: u32, k: u32| starts[i as usize] + columns_of(i).position(|c| c == k).unwrap() as u32;
         let rows = PANELS.map(UVec4::from_array).to_vec();
         let mut made = Self { rows, ptr: vec![], columns: vec![], order: vec![], values: vec![] };
-        for panel in PANELS {
-            for g in 0..GRANULES {
-                made.ptr.push(made.columns.len() as u32);
-                let mask = |k: u32| (0..4).map(|r| u32::from(has(panel[r], k)) << (5 + r)).sum::<u32>();
-                let own = (g * GRANULE..(g * GRANULE + GRANULE).min(COLUMNS)).filter(|&k| mask(k) != 0);
-                for quad in own.collect::<Vec<_>>().chunks(4) {
-                    let packed = |c: usize| quad.get(c).map_or(0, |&k| mask(k) | (k % GRANULE));
+        for g in 0..GRANULES {
+            made.ptr.push(made.columns.len() as u32 / BUNDLE);
+            let mask = |panel: [u32; 4], k: u32| (0..4).map(|r| u32::from(has(panel[r], k)) << (5 + r)).sum::<u32>();
+            let lists: [Vec<u32>; BUNDLE as usize] = std::array::from_fn(|p| {
+                let listed = |&k: &u32| PANELS.get(p).is_some_and(|&panel| mask(panel, k) != 0);
+                (g * GRANULE..(g * GRANULE + GRANULE).min(COLUMNS)).filter(listed).collect()
+            });
+            let longest = lists.iter().map(Vec::len).max().unwrap();
+            for first in (0..longest).step_by(4) {
+                let at = |p: usize, c: usize| lists[p].get(first + c).map(|&k| (PANELS[p], k));
+                for p in 0..BUNDLE as usize {
+                    let packed = |c: usize| at(p, c).map_or(0, |(panel, k)| mask(panel, k) | (k % GRANULE));
                     made.columns.push(UVec2::new(packed(0) | packed(1) << 16, packed(2) | packed(3) << 16));
-                    for c in 0..4 {
-                        let there = |r: usize| quad.get(c).filter(|&&k| has(panel[r], k)).map(|&k| (panel[r], k));
-                        let at = |r: usize| there(r).map_or(NOTHING, |(i, k)| number(i, k));
-                        made.order.push(UVec4::new(at(0), at(1), at(2), at(3)));
-                        // What a row has not must not count, whatever stands there.
-                        let x = |r: usize| there(r).map_or(f32::NAN, |(i, k)| value(i, k));
-                        made.values.push(Vec4::new(x(0), x(1), x(2), x(3)));
-                    }
+                }
+                for (c, p) in (0..4).flat_map(|c| (0..BUNDLE as usize).map(move |p| (c, p))) {
+                    let there =
+                        |r: usize| at(p, c).filter(|&(panel, k)| has(panel[r], k)).map(|(panel, k)| (panel[r], k));
+                    let order = |r: usize| there(r).map_or(NOTHING, |(i, k)| number(i, k));
+                    made.order.push(UVec4::new(order(0), order(1), order(2), order(3)));
+                    // What a row has not must not count, whatever stands there.
+                    let x = |r: usize| there(r).map_or(f32::NAN, |(i, k)| value(i, k));
+                    made.values.push(Vec4::new(x(0), x(1), x(2), x(3)));
                 }
             }
-            made.ptr.push(made.columns.len() as u32);
         }
+        made.ptr.push(made.columns.len() as u32 / BUNDLE);
         made
     }
 

@@ -3,6 +3,11 @@
 //! Four rows of similar length are a panel. A panel lists each column that any of its rows has once, with the four values beside
 //! each other, and which of the rows have it. Lists are cut at every [`GRANULE`] columns of A, so that workgroups can take the
 //! rows of B by granules.
+//!
+//! Four panels are a bundle. Teams of a subgroup that have one panel each walk their lists in step, which decides two things. Their
+//! quads stand side by side, so that one load serves four teams. And the columns of a granule are sorted by the rows that have
+//! them, so that the teams mostly add to the same rows at the same time: at 70 % zeros 67 of 113 additions to a row are then issued
+//! in a granule, where in the order of the columns 88 would be and alone a team has 38.
 
 use sparsimd_gpu_abi::{self as abi, NOTHING};
 
@@ -12,6 +17,8 @@ use super::{DeviceShape, Op, Team, threads_per_row};
 const GRANULE: usize = abi::GRANULE as usize;
 /// Rows of a panel.
 const PANEL: usize = 4;
+/// Panels of a bundle.
+const BUNDLE: usize = abi::BUNDLE as usize;
 /// Invocations of a workgroup.
 const WORKGROUP: usize = abi::WORKGROUP as usize;
 /// Blocks of a lane at most.
@@ -31,15 +38,60 @@ const LEAST_ROWS: usize = 64;
 pub struct DevicePanels {
     /// The rows of each panel, `NOTHING` (`u32::MAX`) where the last one has fewer.
     pub rows: Vec<[u32; PANEL]>,
-    /// First quad of each granule of each panel, and the end of each panel's last: granules + 1 of each panel.
+    /// First step of each granule of each bundle, and the end of each bundle's last: granules + 1 of each bundle.
     pub ptr: Vec<u32>,
-    /// Quads of columns, 16 bits each: five of the column within its granule, then one for each row that has it. Quads that a
-    /// granule does not fill end with columns that no row has.
+    /// Quads of columns, one for each panel of the bundle in each step; 16 bits a column: five of its number within its granule, then
+    /// one for each row that has it. Quads that a granule does not fill end with columns that no row has.
     pub columns: Vec<[u32; 2]>,
-    /// For each value beside a column which nonzero it is, or `NOTHING`.
+    /// For each value beside a column which nonzero it is, or `NOTHING`: of each step `[column of the quad][panel][row]`.
     pub order: Vec<u32>,
     /// Granules of a panel.
     pub granules: usize,
+}
+
+/// A nonzero of a panel: its column, its row within the panel, its number.
+type Entry = (u32, u8, u32);
+
+/// A column in a panel's list.
+#[derive(Clone, Copy)]
+struct Listed {
+    column: u32,
+    /// A bit for each row that has it.
+    rows: u32,
+    /// The rows' nonzeros.
+    order: [u32; PANEL],
+}
+
+impl Listed {
+    const NONE: Self = Self { column: 0, rows: 0, order: [NOTHING; PANEL] };
+
+    /// The columns of a granule of a panel, whose entries are sorted, in the order in which teams walk them.
+    fn all(entries: &[Entry]) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::with_capacity(entries.len().min(GRANULE));
+        for &(column, r, p) in entries {
+            // A row that has the same column again needs another place for it.
+            if all.last().is_none_or(|last| last.column != column || last.rows >> r & 1 == 1) {
+                all.push(Self { column, ..Self::NONE });
+            }
+            if let Some(last) = all.last_mut() {
+                last.rows |= 1 << r;
+                last.order[usize::from(r)] = p;
+            }
+        }
+        all.sort_by_key(|listed| listed.turn());
+        all
+    }
+
+    /// The place of its rows in the reflected Gray code, which changes one row at a time: the first rows' columns come in the fewest
+    /// runs, 1, 1, 2 and 4.
+    fn turn(self) -> u32 {
+        (1..PANEL).fold(self.rows, |turn, shift| turn ^ self.rows >> shift)
+    }
+
+    /// As the kernels read it.
+    fn packed(self) -> u32 {
+        self.column % GRANULE as u32 + self.rows * GRANULE as u32
+    }
 }
 
 /// How a tiled kernel is launched for one number of columns.
@@ -73,38 +125,44 @@ impl DevicePanels {
         let rows = row_ptr.len() - 1;
         let granules = cols.div_ceil(GRANULE);
         let panels = rows.div_ceil(PANEL);
-        if col_idx.len() > max_len || panels.checked_mul(granules + 1)? > max_len || 4 * panels > max_len {
+        let bundles = panels.div_ceil(BUNDLE);
+        if col_idx.len() > max_len || bundles.checked_mul(granules + 1)? > max_len || 4 * panels > max_len {
             return None;
         }
         let mut by_length: Vec<u32> = (0..rows as u32).collect();
         by_length.sort_by_key(|&i| std::cmp::Reverse(row_ptr[i as usize + 1] - row_ptr[i as usize]));
         let mut made = Self {
             rows: Vec::with_capacity(panels),
-            ptr: Vec::with_capacity(panels * (granules + 1)),
+            ptr: Vec::with_capacity(bundles * (granules + 1)),
             columns: Vec::new(),
             order: Vec::new(),
             granules,
         };
-        // Of one panel: (column, row of the panel, nonzero).
-        let mut entries: Vec<(u32, u8, u32)> = Vec::new();
-        for group in by_length.chunks(PANEL) {
-            let mut own = [NOTHING; PANEL];
-            own[..group.len()].copy_from_slice(group);
-            made.rows.push(own);
-            entries.clear();
-            for (r, &i) in group.iter().enumerate() {
-                let range = row_ptr[i as usize]..row_ptr[i as usize + 1];
-                entries.extend(range.map(|p| (col_idx[p], r as u8, p as u32)));
+        let mut entries: [Vec<Entry>; BUNDLE] = Default::default();
+        for bundle in by_length.chunks(BUNDLE * PANEL) {
+            entries.iter_mut().for_each(Vec::clear);
+            for (entries, group) in entries.iter_mut().zip(bundle.chunks(PANEL)) {
+                let mut own = [NOTHING; PANEL];
+                own[..group.len()].copy_from_slice(group);
+                made.rows.push(own);
+                for (r, &i) in group.iter().enumerate() {
+                    let range = row_ptr[i as usize]..row_ptr[i as usize + 1];
+                    entries.extend(range.map(|p| (col_idx[p], r as u8, p as u32)));
+                }
+                entries.sort_unstable();
             }
-            entries.sort_unstable();
-            let mut rest = &entries[..];
+            let mut rest = entries.each_ref().map(Vec::as_slice);
             for granule in 0..granules {
-                made.ptr.push(made.columns.len() as u32);
-                let n = rest.partition_point(|&(k, ..)| (k as usize) < (granule + 1) * GRANULE);
-                made.granule(&rest[..n]);
-                rest = &rest[n..];
+                made.ptr.push(made.steps());
+                let lists = rest.each_mut().map(|rest| {
+                    let (own, after) =
+                        rest.split_at(rest.partition_point(|&(k, ..)| (k as usize) < (granule + 1) * GRANULE));
+                    *rest = after;
+                    Listed::all(own)
+                });
+                made.granule(&lists);
             }
-            made.ptr.push(made.columns.len() as u32);
+            made.ptr.push(made.steps());
             if made.order.len() > max_len {
                 return None;
             }
@@ -112,37 +170,32 @@ impl DevicePanels {
         Some(made)
     }
 
-    /// Appends the quads of one granule of one panel.
-    fn granule(&mut self, entries: &[(u32, u8, u32)]) {
-        let mut last: Option<(u32, u32)> = None;
-        let mut count = 0;
-        for &(k, r, p) in entries {
-            let bit = GRANULE as u32 * (1 << r);
-            // A row that has the same column again needs an entry of its own.
-            let fits = last.is_some_and(|(column, mask)| column == k && mask & bit == 0);
-            if !fits {
-                if count % 4 == 0 {
-                    self.columns.push([0; 2]);
-                    self.order.extend([NOTHING; 4 * PANEL]);
-                }
-                last = Some((k, 0));
-                count += 1;
+    /// Steps so far.
+    fn steps(&self) -> u32 {
+        (self.columns.len() / BUNDLE) as u32
+    }
+
+    /// Appends the steps of one granule of one bundle.
+    fn granule(&mut self, lists: &[Vec<Listed>; BUNDLE]) {
+        let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
+        for first in (0..longest).step_by(4) {
+            let column = |list: &[Listed], c: usize| list.get(first + c).copied().unwrap_or(Listed::NONE);
+            self.columns.extend(lists.each_ref().map(|list| {
+                let half = |c: usize| column(list, c).packed() | column(list, c + 1).packed() << 16;
+                [half(0), half(2)]
+            }));
+            for c in 0..4 {
+                self.order.extend(lists.iter().flat_map(|list| column(list, c).order));
             }
-            let mask = last.map_or(0, |(_, mask)| mask) | bit;
-            last = Some((k, mask));
-            let at = (count - 1) % 4;
-            let quad = self.columns.len() - 1;
-            let shift = 16 * (at % 2);
-            let half = &mut self.columns[quad][at / 2];
-            *half = *half & !(0xffff << shift) | (mask | (k % GRANULE as u32)) << shift;
-            self.order[(4 * quad + at) * PANEL + usize::from(r)] = p;
         }
     }
 
-    /// Nonzeros for each column listed, padding counted: how often a row of B serves once it is in registers.
+    /// Nonzeros for each column that a team loads, those that fill a quad counted: how often a row of B serves once it is in
+    /// registers.
     pub fn sharing(&self) -> f64 {
         let nonzeros = self.order.iter().filter(|&&p| p != NOTHING).count();
-        nonzeros as f64 / (4 * self.columns.len()).max(1) as f64
+        let quads = self.columns.iter().filter(|quad| quad[0] != 0).count();
+        nonzeros as f64 / (4 * quads).max(1) as f64
     }
 
     /// Blocks of a row that a tiled kernel takes at a time, when workgroup memory holds `memory` blocks of each operand that goes
@@ -202,12 +255,13 @@ mod tests {
         let mut found = Vec::new();
         for (panel, rows) in panels.rows.iter().enumerate() {
             for granule in 0..panels.granules {
-                let at = panel * (panels.granules + 1) + granule;
-                for quad in panels.ptr[at]..panels.ptr[at + 1] {
+                let at = panel / BUNDLE * (panels.granules + 1) + granule;
+                for step in panels.ptr[at] as usize..panels.ptr[at + 1] as usize {
+                    let quad = panels.columns[step * BUNDLE + panel % BUNDLE];
                     for c in 0..4 {
-                        let half = panels.columns[quad as usize][c / 2] >> (16 * (c % 2)) & 0xffff;
+                        let half = quad[c / 2] >> (16 * (c % 2)) & 0xffff;
                         for (r, &row) in rows.iter().enumerate() {
-                            let p = panels.order[(4 * quad as usize + c) * PANEL + r];
+                            let p = panels.order[((4 * step + c) * BUNDLE + panel % BUNDLE) * PANEL + r];
                             assert_eq!(half >> (5 + r) & 1 == 1, p != NOTHING);
                             if p != NOTHING {
                                 found.push((row, (granule * GRANULE) as u32 + half % 32, p));
@@ -256,6 +310,43 @@ mod tests {
         let col_idx: Vec<u32> = (0..8).flat_map(|_| 0..64).collect();
         let panels = DevicePanels::new(&row_ptr, &col_idx, 64, 1 << 20).unwrap();
         assert_eq!(panels.sharing(), 4.0);
+    }
+
+    #[test]
+    fn bundles_stand_side_by_side_and_sort_columns_by_rows() {
+        // 20 rows in five panels, the fifth in a bundle of its own; row i has every column that 2 + i % 5 divides.
+        let mut row_ptr = vec![0];
+        let mut col_idx: Vec<u32> = Vec::new();
+        for i in 0..20 {
+            col_idx.extend((0..100).step_by(2 + i % 5));
+            row_ptr.push(col_idx.len());
+        }
+        let panels = DevicePanels::new(&row_ptr, &col_idx, 100, 1 << 20).unwrap();
+        assert_eq!((panels.rows.len(), panels.granules, panels.ptr.len()), (5, 4, 10));
+        assert_eq!(
+            (panels.columns.len(), panels.order.len()),
+            (4 * panels.steps() as usize, 64 * panels.steps() as usize)
+        );
+        let mut found = places(&panels);
+        found.sort_unstable_by_key(|&(.., p)| p);
+        assert!(found.iter().enumerate().all(|(n, &(i, k, p))| p as usize == n && k % (2 + i % 5) == 0));
+        assert_eq!(found.len(), col_idx.len());
+        // Of each list: in Gray's order, and nothing after what is not a whole quad.
+        for (bundle, range) in panels.ptr.windows(2).enumerate().filter(|(at, _)| at % 5 != 4) {
+            for panel in 0..BUNDLE {
+                let quads = (range[0]..range[1]).map(|step| panels.columns[step as usize * BUNDLE + panel]);
+                let all: Vec<u32> = quads.flatten().flat_map(|half| [half & 0xffff, half >> 16]).collect();
+                let rows: Vec<u32> = all.iter().map(|column| column >> 5).collect();
+                let turns: Vec<u32> = rows.iter().map(|&rows| Listed { rows, ..Listed::NONE }.turn()).collect();
+                let end = rows.iter().position(|&rows| rows == 0).unwrap_or(rows.len());
+                assert!(
+                    turns[..end].is_sorted() && all[end..].iter().all(|&column| column == 0),
+                    "{bundle}: {turns:?}"
+                );
+            }
+        }
+        let gray = [0, 1, 3, 2, 6, 7, 5, 4, 12, 13, 15, 14, 10, 11, 9, 8];
+        assert!((0..16).all(|n| Listed { rows: gray[n], ..Listed::NONE }.turn() == n as u32));
     }
 
     #[test]

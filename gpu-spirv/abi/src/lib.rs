@@ -21,6 +21,9 @@ pub const RUN: u32 = 64;
 /// Columns of A that the panels of the tiled kernels take together: their numbers within a granule have five bits.
 pub const GRANULE: u32 = 32;
 
+/// Panels whose lists of columns stand side by side: teams of eight lanes, four to a subgroup, read them at neighbouring addresses.
+pub const BUNDLE: u32 = 4;
+
 /// Bytes of workgroup memory that one dense operand of a tiled kernel takes: what every Vulkan device has. FusedMM has two.
 pub const TILE_BYTES: usize = 16 << 10;
 

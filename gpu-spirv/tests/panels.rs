@@ -212,9 +212,14 @@ fn product(width: u32, alpha: f32, beta: f32) -> SpmmParams<f32> {
 #[test]
 fn spmm_of_every_shape() {
     let sparse = Sparse::new();
-    for launch in
-        [[4, 8, 4, 32, 1, 1], [4, 8, 4, 9, 2, 1], [4, 32, 1, 5, 1, 2], [4, 64, 1, 70, 2, 1], [4, 16, 2, 33, 1, 3]]
-    {
+    for launch in [
+        [32, 8, 4, 32, 1, 1],
+        [4, 8, 4, 32, 1, 1],
+        [4, 8, 4, 9, 2, 1],
+        [4, 32, 1, 5, 1, 2],
+        [4, 64, 1, 70, 2, 1],
+        [4, 16, 2, 33, 1, 3],
+    ] {
         let launch = Launch::new(launch);
         let (parts, width) = (launch.parts, launch.width);
         let (b, b_rows) = dense(COLUMNS, width, 0, vec4);
@@ -234,7 +239,9 @@ fn spmm_of_every_shape() {
 }
 
 /// Teams that exchange values, of all sizes; rows that fill their registers and that do not.
-const EXCHANGING: [[u32; 6]; 6] = [
+const EXCHANGING: [[u32; 6]; 8] = [
+    [32, 8, 4, 31, 2, 1],
+    [8, 8, 4, 32, 1, 1],
     [4, 4, 4, 15, 1, 1],
     [8, 4, 1, 3, 2, 1],
     [8, 8, 2, 16, 1, 2],
@@ -246,7 +253,7 @@ const EXCHANGING: [[u32; 6]; 6] = [
 #[test]
 fn sddmm_of_every_shape() {
     let (sparse, val) = (Sparse::new(), Sparse::csr());
-    for (launch, scaled) in EXCHANGING.into_iter().zip([0, 1, 1, 0, 1, 0]) {
+    for (launch, scaled) in EXCHANGING.into_iter().zip([1, 0, 0, 1, 1, 0, 1, 0]) {
         let launch = Launch::new(launch);
         let width = launch.width;
         let (b, b_rows) = dense(COLUMNS, width, 0, vec4);

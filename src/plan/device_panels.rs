@@ -11,7 +11,7 @@
 
 use sparsimd_gpu_abi::{self as abi, NOTHING};
 
-use super::{DeviceShape, Op, Team, threads_per_row};
+use super::{DeviceShape, MAX_THREADS_PER_ROW, Op, Team, threads_per_row};
 
 /// Columns of A in a granule.
 const GRANULE: usize = abi::GRANULE as usize;
@@ -25,6 +25,12 @@ const WORKGROUP: usize = abi::WORKGROUP as usize;
 const MAX_REGISTERS: usize = abi::MAX_REGISTERS as usize;
 /// Lanes of a team at least.
 const MIN_TEAM: usize = abi::MIN_TEAM as usize;
+
+/// Words of a lane's registers that rows of a panel may take: half of the 255 that devices have, the rest is for rows of B.
+const MOST_WORDS: usize = 128;
+/// Words of rows for which a lane takes its share of the registers when as many subgroups are resident as the device can have (32 on
+/// NVIDIA, other words among them). None of the kernels does with less than twice the share.
+const RESIDENT_WORDS: usize = 16;
 
 /// Share of the places of A that must be nonzeros for panels to pay. Counted, not measured: at 90 % zeros a panel uses a row of B
 /// 1.16 times a load, from memory of certain speed, and a row kernel once, from whichever cache has it; below 8 % even
@@ -114,6 +120,11 @@ impl Tiling {
     }
 }
 
+/// Blocks of elements of so many bytes that workgroup memory holds of each operand that goes through it.
+fn memory(element: usize) -> usize {
+    abi::TILE_BYTES / (abi::BLOCK * element)
+}
+
 /// Whether panels pay for a matrix of so many rows, columns and nonzeros.
 pub fn device_panels_pay(rows: usize, cols: usize, nnz: usize) -> bool {
     rows >= LEAST_ROWS && cols >= GRANULE && nnz as f64 >= DENSE * rows as f64 * cols as f64
@@ -198,10 +209,10 @@ impl DevicePanels {
         nonzeros as f64 / (4 * quads).max(1) as f64
     }
 
-    /// Blocks of a row that a tiled kernel takes at a time, when workgroup memory holds `memory` blocks of each operand that goes
-    /// through it: SpMM and SDDMM take wider rows in several steps, FusedMM does not.
-    pub fn widest(op: Op, memory: usize, shape: DeviceShape) -> usize {
-        (memory / GRANULE).max(MIN_TEAM).min(Self::most_lanes(op, shape) * MAX_REGISTERS).min(WORKGROUP)
+    /// Blocks of a row that a tiled kernel takes at a time, of elements of so many bytes: SpMM and SDDMM take wider rows in several
+    /// steps, FusedMM does not.
+    pub fn widest(op: Op, element: usize, shape: DeviceShape) -> usize {
+        (memory(element) / GRANULE).max(MIN_TEAM).min(Self::most_lanes(op, shape) * MAX_REGISTERS).min(WORKGROUP)
     }
 
     /// Lanes of a team at most: where they exchange values, those of a subgroup.
@@ -212,29 +223,38 @@ impl DevicePanels {
         }
     }
 
-    /// How to launch `op` with rows of `blocks` blocks; `memory` as for [`DevicePanels::widest`].
+    /// Words of a lane's registers that the rows of a panel take for each block: FusedMM keeps rows of C and of E.
+    fn words_of_block(op: Op, element: usize) -> usize {
+        let operands = if op == Op::FusedMm { 2 } else { 1 };
+        operands * PANEL * abi::BLOCK * element / 4
+    }
+
+    /// How to launch `op` with rows of `blocks` blocks of elements of so many bytes.
     ///
-    /// Few lanes with many registers reuse B most; as long as that leaves the device half empty, panels are spread over more
-    /// lanes, and then their columns over more workgroups, NT of the occupancy formula with the workgroups that are resident.
-    /// FusedMM has rows of C and of E in registers, and so half as many of each where the subgroup has the lanes.
-    pub fn tiling(op: Op, panels: usize, granules: usize, blocks: usize, memory: usize, shape: DeviceShape) -> Tiling {
+    /// Few lanes with many registers reuse B most, and most panels then share a copy of it. Where that leaves the device empty, several
+    /// workgroups share the columns of their panels, NT of the occupancy formula with the workgroups that are resident. Where not
+    /// even that fills half of it, panels are spread over more lanes.
+    pub fn tiling(op: Op, panels: usize, granules: usize, blocks: usize, element: usize, shape: DeviceShape) -> Tiling {
         let lanes = Self::most_lanes(op, shape);
-        let width = blocks.next_power_of_two().clamp(MIN_TEAM, Self::widest(op, memory, shape));
-        let wanted = if op == Op::FusedMm { MAX_REGISTERS / 2 } else { MAX_REGISTERS };
+        let width = blocks.next_power_of_two().clamp(MIN_TEAM, Self::widest(op, element, shape));
+        let words = Self::words_of_block(op, element);
         let least = width.div_ceil(lanes);
-        let mut registers = (width / MIN_TEAM).clamp(1, wanted).max(least);
+        let mut registers = (width / MIN_TEAM).clamp(1, (MOST_WORDS / words).min(MAX_REGISTERS)).max(least);
         // Tiles of SDDMM's dot products follow each other.
         let tiles = if op == Op::Sddmm { 1 } else { blocks.div_ceil(width).max(1) };
-        let resident = (shape.resident * shape.subgroup / WORKGROUP).max(1);
+        let span = (memory(element) / width / GRANULE).max(1);
+        // A part has a few spans at least: its partial rows, or the rows of C that it reads, must be less than what it reads of B.
+        let most_parts = 1 << (granules / span / 4).clamp(1, MAX_THREADS_PER_ROW).ilog2();
         let groups_of = |registers: usize| panels.div_ceil(WORKGROUP / (width / registers)).max(1);
-        while registers > least && groups_of(registers) * tiles * 2 < resident {
+        let resident = |registers: usize| {
+            let crowding = (registers * words / RESIDENT_WORDS).max(2);
+            (shape.resident * shape.subgroup / WORKGROUP / crowding).max(1)
+        };
+        while registers > least && groups_of(registers) * tiles * most_parts * 2 < resident(registers) {
             registers /= 2;
         }
         let groups = groups_of(registers);
-        let span = (memory / width / GRANULE).max(1);
-        // A part has a few spans at least: its partial rows, or the rows of C that it reads, must be less than what it reads of B.
-        let most_parts = (granules / span / 4).max(1);
-        let parts = threads_per_row(groups * tiles, resident).min(1 << most_parts.ilog2());
+        let parts = threads_per_row(groups * tiles, resident(registers)).min(most_parts);
         let team = Team { lanes: (width / registers) as u32, registers: registers as u32 };
         Tiling { team, span, parts, groups: groups * parts }
     }
@@ -358,11 +378,11 @@ mod tests {
                 [4usize, 1024, 3072, 8192, 32768].map(|rows| [(rows, h200), (rows, processor)]).concat()
             {
                 for blocks in [1, 3, 8, 32, 65, 256] {
-                    for memory in [1024, 512] {
-                        let t = DevicePanels::tiling(op, rows.div_ceil(4), 256, blocks, memory, shape);
+                    for element in [4, 8] {
+                        let t = DevicePanels::tiling(op, rows.div_ceil(4), 256, blocks, element, shape);
                         let width = t.team.blocks();
-                        assert!(t.span * GRANULE * width <= memory, "{t:?}");
-                        assert!(width <= DevicePanels::widest(op, memory, shape));
+                        assert!(t.span * GRANULE * width <= memory(element), "{t:?}");
+                        assert!(width <= DevicePanels::widest(op, element, shape));
                         let (lanes, registers) = (t.team.lanes as usize, t.team.registers);
                         assert!(lanes.is_power_of_two() && lanes >= 4 && [1, 2, 4].contains(&registers), "{t:?}");
                         assert!(lanes <= if op == Op::Spmm { 128 } else { shape.subgroup }, "{op:?}: {t:?}");
@@ -373,18 +393,23 @@ mod tests {
                 }
             }
         }
-        // The paper's shapes: many rows keep eight lanes of four registers (FusedMM sixteen of two), few are spread.
-        let of = |op, rows: usize| DevicePanels::tiling(op, rows / 4, rows / 32, 32, 1024, h200);
-        for op in [Op::Spmm, Op::Sddmm] {
-            assert_eq!(of(op, 1 << 17).team, Team { lanes: 8, registers: 4 });
-            assert_eq!(of(op, 1024).team, Team { lanes: 32, registers: 1 });
+        // The paper's shapes: eight lanes of four registers, shared columns before more lanes.
+        let of = |op, rows: usize| DevicePanels::tiling(op, rows / 4, rows / 32, 32, 4, h200);
+        for op in [Op::Spmm, Op::Sddmm, Op::FusedMm] {
+            for rows in [3072, 8192, 32768, 1 << 17] {
+                assert_eq!(of(op, rows).team, Team { lanes: 8, registers: 4 }, "{op:?}, {rows} rows");
+                assert!(rows > 8192 || of(op, rows).parts > 1, "{op:?}, {rows} rows");
+            }
+            // No more than eight parts of 32 granules: one workgroup for each multiprocessor is not enough.
+            let few = of(op, 1024);
+            assert!(few.parts == 8 && few.team.registers < 4, "{op:?}: {few:?}");
         }
-        assert_eq!(of(Op::FusedMm, 1 << 17).team, Team { lanes: 16, registers: 2 });
-        assert!(of(Op::Spmm, 1024).parts > 1);
+        // C and E of 64 bits would take all of a lane's registers.
+        assert_eq!(DevicePanels::tiling(Op::FusedMm, 1 << 15, 4096, 16, 8, h200).team, Team { lanes: 8, registers: 2 });
         // Subgroups of four lanes: N = 64 at most, in all registers.
-        let small = DevicePanels::tiling(Op::FusedMm, 64, 8, 16, 1024, processor);
+        let small = DevicePanels::tiling(Op::FusedMm, 64, 8, 16, 4, processor);
         assert_eq!(small.team, Team { lanes: 4, registers: 4 });
-        assert_eq!(DevicePanels::widest(Op::FusedMm, 1024, processor), 16);
+        assert_eq!(DevicePanels::widest(Op::FusedMm, 4, processor), 16);
         assert!(device_panels_pay(4096, 4096, 4096 * 410) && !device_panels_pay(4096, 4096, 4096 * 200));
         assert!(!device_panels_pay(16, 4096, 16 * 4096));
     }

@@ -172,8 +172,7 @@ impl<T: DeviceScalar> GpuPanels<T> {
 
     /// How `op` is launched on rows of `blocks` blocks.
     fn tiling(&self, gpu: &Gpu, op: Op, blocks: usize) -> Tiling {
-        let memory = TILE_BYTES / (BLOCK * size_of::<T>());
-        DevicePanels::tiling(op, self.host_rows.len(), self.granules, blocks, memory, gpu.shape::<T>())
+        DevicePanels::tiling(op, self.host_rows.len(), self.granules, blocks, size_of::<T>(), gpu.shape::<T>())
     }
 
     fn walk(&self, tiling: &Tiling) -> Walk {
@@ -217,8 +216,7 @@ impl Gpu {
 
     /// Whether FusedMM on rows of at most so many blocks goes by panels.
     pub(super) fn fuses_by_panels<T: DeviceScalar>(&self, blocks: usize) -> bool {
-        let memory = TILE_BYTES / (BLOCK * size_of::<T>());
         self.info().shared_memory as usize >= 2 * TILE_BYTES
-            && blocks <= DevicePanels::widest(Op::FusedMm, memory, self.shape::<T>())
+            && blocks <= DevicePanels::widest(Op::FusedMm, size_of::<T>(), self.shape::<T>())
     }
 }

@@ -233,22 +233,27 @@ impl Block {
         ask: impl Fn(usize, usize),
     ) {
         for view in self.cells(panel) {
-            let (mut ranks, (of_pairs, of_visits)) = (view.ranks, view.starts.split_at(2 * view.cell.pairs.len()));
-            let of_pairs = of_pairs.iter().enumerate().map(|(s, &start)| (s, start, view.cell.pairs[s / 2].nnz()));
-            for (s, start, nnz) in of_pairs {
-                view.starts.get(s + AHEAD).inspect(|&&start| ask(start, nnz as usize));
-                let (here, after) = out.split_at_mut(nnz as usize);
-                let (own, others) = ranks.split_at(here.len());
-                for (x, &rank) in here.iter_mut().zip(own) {
-                    x.write(value(start + usize::from(rank)));
+            let mut ranks = view.ranks;
+            let of_pairs = view.cell.pairs.iter().flat_map(|pair| [(pair.nnz(), true); 2]);
+            let of_visits = view.cell.visits.iter().map(|visit| (visit.nnz, false));
+            for (v, (nnz, paired)) in of_pairs.chain(of_visits).enumerate() {
+                if let Some(&start) = view.starts.get(v + AHEAD) {
+                    ask(start, nnz as usize);
                 }
-                (out, ranks) = (after, others);
-            }
-            for (v, (visit, &start)) in view.cell.visits.iter().zip(of_visits).enumerate() {
-                of_visits.get(v + AHEAD).inspect(|&&start| ask(start, visit.nnz as usize));
-                let (here, after) = out.split_at_mut(visit.nnz as usize);
-                here.iter_mut().zip(start..).for_each(|(x, p)| _ = x.write(value(p)));
+                let start = view.starts[v];
+                let (here, after) = out.split_at_mut(nnz as usize);
                 out = after;
+                if paired {
+                    let (own, others) = ranks.split_at(here.len());
+                    for (x, &rank) in here.iter_mut().zip(own) {
+                        x.write(value(start + usize::from(rank)));
+                    }
+                    ranks = others;
+                } else {
+                    for (x, p) in here.iter_mut().zip(start..) {
+                        x.write(value(p));
+                    }
+                }
             }
         }
         assert!(out.is_empty(), "the cells have all of the block's nonzeros");
@@ -330,7 +335,7 @@ impl Visits {
     }
 }
 
-/// Asks for the nonzeros of the visit that comes [`AHEAD`] after `v`.
+/// Asks for the columns of the visit that comes [`AHEAD`] after `v`.
 #[inline(always)]
 fn prefetch_columns(cell: &[Found], v: usize, columns: &[u32]) {
     if let Some(visit) = cell.get(v + AHEAD) {

@@ -19,7 +19,7 @@ pub type Aligned<T> = AVec<T, ConstAlign<ALIGN>>;
 
 /// An empty aligned array with room for `len` elements, on huge pages where it is large and the system offers them: rows
 /// gathered from all over a matrix of tens of MiB otherwise miss the TLB more often than the cache.
-pub(crate) fn room<T>(len: usize) -> Aligned<T> {
+pub(crate) fn reserved_aligned<T>(len: usize) -> Aligned<T> {
     let mut data = Aligned::with_capacity(ALIGN, len);
     advise_huge_pages(data.as_mut_ptr(), len);
     data
@@ -30,7 +30,7 @@ pub(crate) fn room<T>(len: usize) -> Aligned<T> {
 ///
 /// # Safety
 /// `write` initialises every element.
-pub(crate) unsafe fn fill<T>(data: &mut Aligned<T>, len: usize, write: impl FnOnce(&mut [MaybeUninit<T>])) {
+pub(crate) unsafe fn fill_with<T>(data: &mut Aligned<T>, len: usize, write: impl FnOnce(&mut [MaybeUninit<T>])) {
     assert!(len <= data.capacity(), "room for {len} elements");
     data.clear();
     // SAFETY: the allocation has room for `len` elements, which may be uninitialised, and is borrowed for the call alone.
@@ -40,7 +40,7 @@ pub(crate) unsafe fn fill<T>(data: &mut Aligned<T>, len: usize, write: impl FnOn
 }
 
 /// `data`, new and with room for `len` elements, with that many zeros.
-fn filled<T: Scalar>(mut data: Aligned<T>, len: usize) -> Aligned<T> {
+fn zeroed<T: Scalar>(mut data: Aligned<T>, len: usize) -> Aligned<T> {
     advise_huge_pages(data.as_mut_ptr(), len);
     data.resize(len, T::ZERO);
     data
@@ -101,7 +101,7 @@ impl<T: Scalar> Mat<T> {
         let len = len.ok_or_else(too_large)?;
         let mut data = Aligned::new(ALIGN);
         data.try_reserve_exact(len).map_err(|_| too_large())?;
-        Ok(Self { data: filled(data, len), rows, cols, stride })
+        Ok(Self { data: zeroed(data, len), rows, cols, stride })
     }
 
     /// The matrix with element `f(i, j)` at row `i`, column `j`.

@@ -73,8 +73,10 @@ fn one<O: Operation>(c: &mut Criterion, case: &str, cpu: &Cpu, a: &Csr<f32>, n: 
     let mut group = c.benchmark_group(O::NAME);
     group.throughput(Throughput::Elements(O::FLOPS * a.nnz() as u64 * n as u64));
     group.bench_function(case, |bench| bench.iter(|| operation.run(cpu, &prepared)));
-    if path == Path::Panel {
-        group.bench_function(format!("{case}/prepare"), |bench| bench.iter(|| cpu.prepare(O::OP, a, n, path, REUSE)));
-    }
     group.finish();
+    if path == Path::Panel {
+        c.bench_function(&format!("{}/prepare/{case}", O::NAME), |bench| {
+            bench.iter_with_large_drop(|| cpu.prepare(O::OP, a, n, path, REUSE));
+        });
+    }
 }

@@ -224,7 +224,7 @@ impl Block {
     }
 
     /// Writes the block's values in panel order, every element of `out`; `value(p)` is the one at position p of row-sorted
-    /// CSR order, and `ask(p, n)` asks for `n` of them from there on.
+    /// CSR order, and `ask(p, n)` asks for what it will read of about `n` of them from there on.
     pub fn arrange<T: Scalar>(
         &self,
         panel: &Panel,
@@ -283,7 +283,6 @@ impl Visits {
     fn find(rows: Range<usize>, row_ptr: &[usize], columns: &[u32], width: u32) -> Self {
         // Panel and number of nonzeros of each visit, row by row.
         let mut pieces: Vec<(u32, u32)> = Vec::with_capacity(rows.len());
-        let mut ends: Vec<usize> = Vec::new();
         for i in rows.clone() {
             let mut row = &columns[row_ptr[i]..row_ptr[i + 1]];
             while let Some(&column) = row.first() {
@@ -294,13 +293,13 @@ impl Visits {
                 pieces.push((panel, nnz as u32));
                 row = &row[nnz..];
             }
-            // Columns ascend: the last panel is the row's greatest.
-            ends.resize(ends.len().max(pieces.last().map_or(0, |&(panel, _)| panel as usize + 2)), 0);
         }
         // A counting sort by panel.
+        let panels = pieces.iter().map(|&(panel, _)| panel as usize + 1).max().unwrap_or(0);
+        let mut ends = vec![0usize; panels + 1];
         pieces.iter().for_each(|&(panel, _)| ends[panel as usize + 1] += 1);
-        for panel in 1..ends.len() {
-            ends[panel] += ends[panel - 1];
+        for panel in 0..panels {
+            ends[panel + 1] += ends[panel];
         }
         let mut found = reserved(pieces.len());
         found.resize(pieces.len(), Found::default());

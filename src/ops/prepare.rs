@@ -8,7 +8,7 @@ use sparsimd_kernels::Scalar;
 
 use super::operand::Sparse;
 use crate::cpu::Cpu;
-use crate::dense::{Aligned, fill, room};
+use crate::dense::{Aligned, fill_with, reserved_aligned};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern, gather};
 use crate::machine::addresses;
@@ -174,12 +174,13 @@ impl<T: Scalar> Prepared<T> {
                 &of_transpose
             }
         };
-        let mut own = self.values.take().unwrap_or_else(|| room(values.len()));
+        // Taken: a panic on the way must leave no values, not too few.
+        let mut own = self.values.take().unwrap_or_else(|| reserved_aligned(values.len()));
         match &self.panel {
             // SDDMM multiplies by them where its dots go: in CSR order.
             // SAFETY: `arrange` writes every element.
             Some(panel) if self.plan.op != Op::Sddmm => unsafe {
-                fill(&mut own, values.len(), |out| panel.arrange(values, out));
+                fill_with(&mut own, values.len(), |out| panel.arrange(values, out));
             },
             _ => {
                 own.clear();

@@ -32,9 +32,13 @@ const MOST_WORDS: usize = 128;
 /// NVIDIA, other words among them). None of the kernels does with less than twice the share.
 const RESIDENT_WORDS: usize = 16;
 
+/// Waves of workgroups from which sharing columns does not pay: the last one leaves a fifth of the time at most to be won, and partial
+/// rows are written and read.
+const ENOUGH_WAVES: usize = 4;
+
 /// Share of the places of A that must be nonzeros for panels to pay. Counted, not measured: at 90 % zeros a panel uses a row of B
 /// 1.16 times a load, from memory of certain speed, and a row kernel once, from whichever cache has it; below 8 % even
-/// the padding of the lists costs more than the sharing saves.
+/// the padding of each list to quads costs more than the sharing saves.
 const DENSE: f64 = 0.08;
 /// Rows below which a workgroup's panels are too few for its loads of B to pay.
 const LEAST_ROWS: usize = 64;
@@ -88,8 +92,8 @@ impl Listed {
         all
     }
 
-    /// The place of its rows in the reflected Gray code, which changes one row at a time: the first rows' columns come in the fewest
-    /// runs, 1, 1, 2 and 4.
+    /// The place of its rows in the reflected Gray code, which changes one row at a time: the columns of the last two rows come in one
+    /// run each, of the second in two, of the first in four.
     fn turn(self) -> u32 {
         (1..PANEL).fold(self.rows, |turn, shift| turn ^ self.rows >> shift)
     }
@@ -172,11 +176,11 @@ impl DevicePanels {
                     Listed::all(own)
                 });
                 made.granule(&lists);
+                if made.order.len() > max_len {
+                    return None;
+                }
             }
             made.ptr.push(made.steps());
-            if made.order.len() > max_len {
-                return None;
-            }
         }
         Some(made)
     }
@@ -231,8 +235,8 @@ impl DevicePanels {
 
     /// How to launch `op` with rows of `blocks` blocks of elements of so many bytes.
     ///
-    /// Few lanes with many registers reuse B most, and most panels then share a copy of it. Where that leaves the device empty, several
-    /// workgroups share the columns of their panels, NT of the occupancy formula with the workgroups that are resident. Where not
+    /// Few lanes with many registers reuse B most, and most panels then share a copy of it. Where that does not keep the device full,
+    /// several workgroups share the columns of their panels, NT of the occupancy formula with the workgroups that are resident. Where not
     /// even that fills half of it, panels are spread over more lanes.
     pub fn tiling(op: Op, panels: usize, granules: usize, blocks: usize, element: usize, shape: DeviceShape) -> Tiling {
         let lanes = Self::most_lanes(op, shape);
@@ -254,7 +258,10 @@ impl DevicePanels {
             registers /= 2;
         }
         let groups = groups_of(registers);
-        let parts = threads_per_row(groups * tiles, resident(registers)).min(most_parts);
+        let parts = match groups * tiles < ENOUGH_WAVES * resident(registers) {
+            true => threads_per_row(groups * tiles, resident(registers)).min(most_parts),
+            false => 1,
+        };
         let team = Team { lanes: (width / registers) as u32, registers: registers as u32 };
         Tiling { team, span, parts, groups: groups * parts }
     }
@@ -396,9 +403,10 @@ mod tests {
         // The paper's shapes: eight lanes of four registers, shared columns before more lanes.
         let of = |op, rows: usize| DevicePanels::tiling(op, rows / 4, rows / 32, 32, 4, h200);
         for op in [Op::Spmm, Op::Sddmm, Op::FusedMm] {
-            for rows in [3072, 8192, 32768, 1 << 17] {
+            for rows in [3072, 8192, 32768, 1 << 18] {
                 assert_eq!(of(op, rows).team, Team { lanes: 8, registers: 4 }, "{op:?}, {rows} rows");
                 assert!(rows > 8192 || of(op, rows).parts > 1, "{op:?}, {rows} rows");
+                assert!(rows < 1 << 18 || of(op, rows).parts == 1, "{op:?}, {rows} rows");
             }
             // No more than eight parts of 32 granules: one workgroup for each multiprocessor is not enough.
             let few = of(op, 1024);

@@ -142,7 +142,7 @@ impl Plan {
         let threads = options.threads.max(1);
         let lanes = (options.vector_bytes / scalar_bytes).max(1);
         let l1 = machine.l1d_bytes() * L1_SHARE.0 / L1_SHARE.1;
-        let width_of = |vectors: usize| (l1 / (vectors * lanes * scalar_bytes)).clamp(16, MAX_WIDTH) / 8 * 8;
+        let width_of = |vectors: usize| (l1 / (vectors * lanes * scalar_bytes)).clamp(16, MAX_WIDTH);
 
         let all = n.div_ceil(lanes);
         let widest = match op {
@@ -184,9 +184,9 @@ impl Plan {
             // past, until their lines are full. But visits of one length follow each other, and the more rows, the more
             // seldom the length changes, which costs a branch miss or two (4096 x 4096, 70 %: with 128, 256, 512 rows
             // N = 128 reaches 42, 50, 52 % of peak and N = 32 in 256, 512 rows 42, 48 %; 90 %, N = 32 in 256, 512, 1024
-            // rows 43, 45, 46 %).
+            // rows 43, 45, 46 %; f64, N = 128 in 256, 512, 1024 rows 55, 51, 48 %, Zen 4).
             let row_dots = stats.nnz * scalar_bytes / stats.rows.max(1);
-            (machine.l2_bytes() / 2 / (row_bytes + row_dots)).clamp(512, 2048)
+            (machine.l2_bytes() / 2 / (row_bytes + row_dots)).clamp(512 * 4 / scalar_bytes, 2048)
         } else {
             // Rows of C are read and written whole and in order: they come from L3 as well, and more rows mean better
             // pairs, longer runs of one length and fewer copies of B (4096 x 4096, N = 128, one thread, blocks of 1024

@@ -234,7 +234,7 @@ impl<S: Simd, T: Scalar, const NV: usize> TileRows<S, T, NV> {
     /// Packed rows are aligned whatever B's stride is, end in zeros, and do not compete for the same cache sets.
     ///
     /// # Safety
-    /// `b` is valid for reads of the rows' tiles, `out` for writes of `rows * NV` vectors.
+    /// `b` is valid for reads of the rows' tiles, `out` for writes of `rows * NV` vectors, and they do not overlap.
     #[inline(always)]
     pub unsafe fn pack(&self, b: *const T, ldb: usize, rows: usize, alpha: Option<T>, out: *mut T) {
         // SAFETY: the caller's promise.
@@ -265,15 +265,19 @@ unsafe fn pack<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
     for r in 0..rows {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut tile = load::<S, T, NV, TAIL>(simd, mask, b.add(r * ldb));
+            let (row, out) = (b.add(r * ldb), out.add(r * NV * lanes));
+            if alpha.is_none() && !TAIL {
+                // Through an array of registers it would be copied twice, to the stack and on.
+                row.copy_to_nonoverlapping(out, NV * lanes);
+                continue;
+            }
+            let mut tile = load::<S, T, NV, TAIL>(simd, mask, row);
             if let Some(alpha) = alpha {
                 for x in &mut tile {
                     *x = T::vmul(simd, T::splat(simd, alpha), *x);
                 }
             }
-            for j in 0..NV {
-                T::store(simd, out.add((r * NV + j) * lanes), tile[j]);
-            }
+            store::<S, T, NV, false>(simd, mask, out, tile);
         }
     }
 }

@@ -84,6 +84,10 @@ const GOOD_VISIT: f64 = 12.0;
 /// 50 and 50 instead of 49 % of peak.
 const WIDE_VISIT: f64 = 7.0;
 
+/// Columns of a panel in tiles of 16 vectors of dots, at least, even if they take all of L1: with fewer, a visit's nonzeros are
+/// too few for its row of C. f64, N = 128, 70 % zeros, L1 of 32 KiB: 26 columns 32.1 GFLOP/s, 32 columns 33.0 (Zen 4).
+const WIDE_TILE_WIDTH: usize = 32;
+
 /// Nonzeros per visit below which the panel path loses to the direct one: SpMM, and the operations with dots, whose tails
 /// weigh more. Facebook's ego networks, 5.4 per visit: SpMM equal, SDDMM and FusedMM 20-50 % faster directly; uniformly
 /// random with 8 per visit: SDDMM 25 % faster by panels.
@@ -142,7 +146,8 @@ impl Plan {
         let threads = options.threads.max(1);
         let lanes = (options.vector_bytes / scalar_bytes).max(1);
         let l1 = machine.l1d_bytes() * L1_SHARE.0 / L1_SHARE.1;
-        let width_of = |vectors: usize| (l1 / (vectors * lanes * scalar_bytes)).clamp(16, MAX_WIDTH);
+        let least_width = |vectors: usize| if vectors > 8 { WIDE_TILE_WIDTH } else { 16 };
+        let width_of = |vectors: usize| (l1 / (vectors * lanes * scalar_bytes)).clamp(least_width(vectors), MAX_WIDTH);
 
         let all = n.div_ceil(lanes);
         let widest = match op {
@@ -184,9 +189,11 @@ impl Plan {
             // past, until their lines are full. But visits of one length follow each other, and the more rows, the more
             // seldom the length changes, which costs a branch miss or two (4096 x 4096, 70 %: with 128, 256, 512 rows
             // N = 128 reaches 42, 50, 52 % of peak and N = 32 in 256, 512 rows 42, 48 %; 90 %, N = 32 in 256, 512, 1024
-            // rows 43, 45, 46 %; f64, N = 128 in 256, 512, 1024 rows 55, 51, 48 %, Zen 4).
+            // rows 43, 45, 46 %; f64, N = 128 in 256, 512, 1024 rows 55, 51, 48 %, Zen 4). Panels of several tiles are copied
+            // tile by tile, which more rows share (f64, N = 256 in 256, 512 rows 45, 48 %, Zen 4).
             let row_dots = stats.nnz * scalar_bytes / stats.rows.max(1);
-            (machine.l2_bytes() / 2 / (row_bytes + row_dots)).clamp(512 * 4 / scalar_bytes, 2048)
+            let least = if all <= vectors { 512 * 4 / scalar_bytes } else { 512 };
+            (machine.l2_bytes() / 2 / (row_bytes + row_dots)).clamp(least, 2048)
         } else {
             // Rows of C are read and written whole and in order: they come from L3 as well, and more rows mean better
             // pairs, longer runs of one length and fewer copies of B (4096 x 4096, N = 128, one thread, blocks of 1024

@@ -79,6 +79,40 @@ fn rows_of_every_length_f64() {
     check_row_lengths::<f64>();
 }
 
+/// Three rows each with 0 to 53 of the first 53 columns, some of them the same, and all of the others: pairs with every number of
+/// dots, common and own, in rows of several tiles, whole or not.
+#[test]
+fn pairs_of_every_length() {
+    const COLUMNS: u32 = 53;
+    let rows: Vec<Vec<u32>> = (0..=COLUMNS)
+        .flat_map(|len| [1, 3, 5].map(|step| (len, step)))
+        .map(|(len, step)| {
+            let mut row: Vec<u32> = (0..len).map(|t| (t * step + step) % COLUMNS).collect();
+            row.sort_unstable();
+            row.extend(COLUMNS..2 * COLUMNS);
+            row
+        })
+        .collect();
+    let a = from_rows::<f64>(2 * COLUMNS as usize, &rows);
+    let cpus = executors();
+    for n in [121, 128, 200, 256] {
+        let (c, b) = (aligned::<f64>(a.rows(), n, 1), aligned::<f64>(a.cols(), n, 2));
+        for scaled in [false, true] {
+            let expected = reference::sddmm(&a, scaled, c.as_ref(), b.as_ref()).unwrap();
+            on_every_path(&cpus, Op::Sddmm, &a, n, |cpu, operand, how| {
+                let mut out = vec![f64::NAN; a.nnz()];
+                match scaled {
+                    true => cpu.sddmm_scaled(operand, c.as_ref(), b.as_ref(), &mut out),
+                    false => cpu.sddmm(operand, c.as_ref(), b.as_ref(), &mut out),
+                }
+                .unwrap();
+                let worst = expected.deviation_of_values(&out).unwrap();
+                assert!(worst.error <= 1.0, "N = {n}, scaled: {scaled}, {how}: {worst:?}");
+            });
+        }
+    }
+}
+
 #[test]
 fn the_same_bits_every_time() {
     let a = generate::random_matrix::<f32>(50, 2000, 0.6, 3).unwrap();

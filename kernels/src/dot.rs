@@ -187,6 +187,53 @@ unsafe fn small_group<S: Simd, T: Scalar, const NV: usize>(
     }
 }
 
+/// Gives `sink` the `n` dots at `dots` in another order: at t that at position `order[t]`.
+///
+/// # Safety
+/// `order` has `n` positions below `n` and is valid for reads of a register's lanes more, `dots` for `n` dots and four registers,
+/// and `sink` has room for n dots.
+#[inline(always)]
+pub(crate) unsafe fn emit_in_order<S: Simd, T: Scalar>(
+    simd: S,
+    dots: *const T,
+    order: *const u8,
+    n: usize,
+    sink: &impl Sink<T>,
+) {
+    let lanes = T::lanes::<S>();
+    for t in (0..n).step_by(lanes) {
+        let len = lanes.min(n - t);
+        // SAFETY: the caller's promise.
+        unsafe { sink.emit(simd, t, [0, len], permuted::<S, T>(simd, dots, order.add(t), [len, n])) }
+    }
+}
+
+/// The dots at the first `len` positions of `order`, of `n` that there are.
+///
+/// # Safety
+/// As [`emit_in_order`].
+#[inline(always)]
+unsafe fn permuted<S: Simd, T: Scalar>(
+    simd: S,
+    dots: *const T,
+    order: *const u8,
+    [len, n]: [usize; 2],
+) -> T::Vector<S> {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise.
+    if let Some(dots) = unsafe { x86::permuted::<S, T>(simd, dots, order, n) } {
+        return dots;
+    }
+    let _ = n;
+    let mut out = T::splat(simd, T::ZERO);
+    let lanes = (&raw mut out).cast::<T>();
+    for u in 0..len {
+        // SAFETY: the caller's promise, and there are at least `len` lanes.
+        unsafe { *lanes.add(u) = *dots.add(usize::from(*order.add(u))) }
+    }
+    out
+}
+
 /// The dots of two rows with the columns of `pair`: first those that both have, then row r's own ones, into `sinks[r]`.
 ///
 /// Half a register of dots is the one row's, the other half the other's; a row of B that both meet is loaded once.

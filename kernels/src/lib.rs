@@ -41,7 +41,7 @@ pub use pairing::{ColumnSet, pair_rows};
 pub use peak::{add_burst, fma_burst};
 pub use prefetch::{prefetch_l1, prefetch_row};
 pub use scalar::Scalar;
-pub use sddmm::{SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
+pub use sddmm::{PAIRED_LANES, SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
 pub use spmm::{SpmmPanel, SpmmRows, scale_rows, spmm_panel, spmm_rows};
 pub use stream::{store_streaming, stream_fence};
 pub use ttm::{TtmFibers, ttm_fibers, ttv_fibers};

@@ -18,10 +18,18 @@ pub(crate) fn prefetch_row_once<T>(p: *const T, bytes: usize) {
     prefetch::<T, ONCE>(p, bytes);
 }
 
+/// As [`prefetch_row`], but in L2: for what is read later, and would push out of L1 what is read now.
+#[inline(always)]
+pub(crate) fn prefetch_row_l2<T>(p: *const T, bytes: usize) {
+    prefetch::<T, L2>(p, bytes);
+}
+
 #[cfg(target_arch = "x86_64")]
-use core::arch::x86_64::{_MM_HINT_NTA as ONCE, _MM_HINT_T0 as NEAR, _mm_prefetch};
+use core::arch::x86_64::{_MM_HINT_NTA as ONCE, _MM_HINT_T0 as NEAR, _MM_HINT_T1 as L2, _mm_prefetch};
 #[cfg(not(target_arch = "x86_64"))]
 const NEAR: i32 = 0;
+#[cfg(not(target_arch = "x86_64"))]
+const L2: i32 = 0;
 #[cfg(not(target_arch = "x86_64"))]
 const ONCE: i32 = 0;
 

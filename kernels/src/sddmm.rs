@@ -14,9 +14,10 @@ use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_compiled;
 use crate::cell::{Cell, Offsets};
-use crate::dot::{GROUP, Sink, dots, dots_packed, dots_pair};
+use crate::dot::{Sink, dots, dots_packed, dots_pair, emit_in_order};
+use crate::prefetch::prefetch_row_l2;
 use crate::rows::Gathered;
-use crate::tile::{self, Tile, TileRows, tiles, with_vectors, with_width};
+use crate::tile::{self, Lines, Tile, TileRows, tiles, with_vectors, with_width};
 use crate::walk::{Part, Walk};
 use crate::{Arch, Scalar, prefetch_l1, prefetch_row};
 
@@ -69,14 +70,6 @@ pub(crate) fn max_vectors(registers: usize) -> usize {
     if registers >= 32 { 8 } else { 4 }
 }
 
-/// Widest tile of a panel: where a register holds eight dots, which are two groups, not four, there is room for twice as much
-/// of C, and dots end in one tree instead of two (4096 x 4096, 70 % zeros, f64, N = 128: 54 instead of 50 % of peak; f32,
-/// N = 256, where a register holds 16: 53 instead of 56 %).
-#[inline(always)]
-fn max_panel_vectors(registers: usize, lanes: usize) -> usize {
-    if registers >= 32 && lanes == 2 * GROUP { 16 } else { max_vectors(registers) }
-}
-
 impl<T: Scalar> WithSimd for Rows<T> {
     type Output = ();
 
@@ -96,6 +89,50 @@ trait Target<T: Scalar>: Sink<T> + Copy {
     /// # Safety
     /// Both are inside the output.
     unsafe fn at(self, place: usize, own: usize) -> Self;
+
+    /// Where they are kept meanwhile if they do not come in the order of their places: at `room`, as sums only.
+    fn meanwhile(self, room: *mut T) -> Meanwhile<T>;
+
+    /// Where they go from there: nothing is left to be added.
+    fn finally(self) -> Self;
+}
+
+/// Dots that are read again at once, plus the sums of earlier tiles if there are any: stored by whole registers or halves of them,
+/// since what is stored under a mask cannot be forwarded to loads.
+struct Meanwhile<T> {
+    room: *mut T,
+    /// Null for none.
+    sums: *const T,
+}
+
+/// Dots of one visit, at most, and what is stored beyond them.
+const MOST_DOTS: usize = 256 + 16;
+
+impl<T: Scalar> Sink<T> for Meanwhile<T> {
+    #[inline(always)]
+    unsafe fn emit<S: Simd>(&self, simd: S, at: usize, [first, end]: [usize; 2], mut dots: T::Vector<S>) {
+        // SAFETY: the caller's promise; the mask keeps lanes before the first and after the last from memory, and the room has
+        // place for a register more than there are dots.
+        unsafe {
+            if !self.sums.is_null() {
+                let sums = self.sums.wrapping_add(at).wrapping_sub(first);
+                dots = T::vadd(simd, dots, T::load_masked(simd, T::lanes_between(simd, first, end), sums));
+            }
+            let room = self.room.add(at);
+            if first == 0 { T::store(simd, room, dots) } else { store_half::<S, T>(room, first, dots) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn emit_half<S: Simd>(&self, simd: S, at: usize, first: usize, mut dots: T::Vector<S>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if !self.sums.is_null() {
+                dots = T::vadd(simd, dots, load_half::<S, T>(simd, self.sums.add(at), first));
+            }
+            store_half::<S, T>(self.room.add(at), first, dots);
+        }
+    }
 }
 
 /// Dots are the result: one tile, no values.
@@ -107,6 +144,16 @@ impl<T: Scalar> Target<T> for Plain<T> {
     unsafe fn at(self, place: usize, _: usize) -> Self {
         // SAFETY: the caller's promise.
         Self(unsafe { self.0.add(place) })
+    }
+
+    #[inline(always)]
+    fn meanwhile(self, room: *mut T) -> Meanwhile<T> {
+        Meanwhile { room, sums: std::ptr::null() }
+    }
+
+    #[inline(always)]
+    fn finally(self) -> Self {
+        self
     }
 }
 
@@ -167,6 +214,16 @@ impl<T: Scalar> Target<T> for Output<T> {
         let from = |p: *const T, at: usize| if p.is_null() { p } else { unsafe { p.add(at) } };
         // SAFETY: the caller's promise.
         Self { out: unsafe { self.out.add(place) }, values: from(self.values, place), sums: from(self.sums, own) }
+    }
+
+    #[inline(always)]
+    fn meanwhile(self, room: *mut T) -> Meanwhile<T> {
+        Meanwhile { room, sums: self.sums }
+    }
+
+    #[inline(always)]
+    fn finally(self) -> Self {
+        Self { sums: std::ptr::null(), ..self }
     }
 }
 
@@ -267,14 +324,21 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
     }
 }
 
+/// Dots of a register where pairs of rows pay though their dots have to be put in CSR order: two or three instructions for a
+/// register (4096 x 4096, 70 % zeros, N = 128, one thread: f64 35.6 instead of 33.7 GFLOP/s; f32, 16 to a register, equal, Zen 4).
+pub const PAIRED_LANES: usize = 8;
+
 /// Dots of one row block with one panel of B, packed unless it is already.
 #[derive(Clone, Copy, Debug)]
 pub struct SddmmPanel<'a, T> {
     /// Where the nonzeros are.
     pub cell: Cell<'a>,
-    /// Position in `out` (and `values`) of each visit's first dot, the others following; null for the cell's own order,
-    /// which a cell with pairs must have.
+    /// Position in `out` (and `values`) of each visit's first dot, the others following, two to a pair; null for the cell's own
+    /// order, which a cell with pairs must have where a register does not hold [`PAIRED_LANES`] dots.
     pub starts: *const usize,
+    /// Where `starts` is not null, for each dot of a pair, by position in `out`, which one of its visit's it is; valid for reads of
+    /// [`PAIRED_LANES`] more.
+    pub order: *const u8,
     /// Factors of the dots, by position in `out`; null for none.
     pub values: *const T,
     /// The row block of C.
@@ -291,7 +355,7 @@ pub struct SddmmPanel<'a, T> {
     pub n: usize,
     /// The dots.
     pub out: *mut T,
-    /// Most vectors of a tile, at most 16, and 8 where there are pairs. Narrow tiles leave room for wide panels.
+    /// Most vectors of a tile, at most 8. Narrow tiles leave room for wide panels.
     pub tile_vectors: usize,
     /// Room for the packed panel: `width` rows of a tile.
     pub scratch: *mut T,
@@ -317,13 +381,13 @@ impl<T: Scalar> SddmmPanel<'_, T> {
         // Sums of tiles stay in the cell's own order, near; only the last tile's go to their places, far apart.
         let sums = if self.starts.is_null() { self.out } else { self.sums };
         let lanes = arch.lanes::<T>();
-        for tile in tiles(self.n, lanes, max_panel_vectors(arch.registers(), lanes).min(self.tile_vectors)) {
+        for tile in tiles(self.n, lanes, max_vectors(arch.registers()).min(self.tile_vectors)) {
             let last = tile.is_last(lanes, self.n);
             let output = Output::new(self.out, self.values, sums, tile, last);
             match output.plain() {
                 _ if !last || self.starts.is_null() => arch.dispatch(InOrder { task: self, tile, output }),
-                Some(plain) => with_vectors!(wide tile, scatter::<T, Plain<T>>(arch, self, tile, plain)),
-                None => with_vectors!(wide tile, scatter::<T, Output<T>>(arch, self, tile, output)),
+                Some(plain) => with_vectors!(tile, scatter::<T, Plain<T>>(arch, self, tile, plain)),
+                None => with_vectors!(tile, scatter::<T, Output<T>>(arch, self, tile, output)),
             }
         }
     }
@@ -346,8 +410,8 @@ impl<T: Scalar> WithSimd for InOrder<'_, T> {
         // are short.
         unsafe {
             match output.plain() {
-                Some(plain) => with_vectors!(wide tile, panel_tile::<S, T, Plain<T>; false>(simd, task, tile, plain)),
-                None => with_vectors!(wide tile, panel_tile::<S, T, Output<T>; false>(simd, task, tile, output)),
+                Some(plain) => with_vectors!(tile, panel_tile::<S, T, Plain<T>; false>(simd, task, tile, plain)),
+                None => with_vectors!(tile, panel_tile::<S, T, Output<T>; false>(simd, task, tile, output)),
             }
         }
     }
@@ -383,8 +447,7 @@ const AHEAD: usize = 8;
 /// (4096 x 4096, one thread: 70 % zeros, N = 128, 55 % of peak instead of 45; 90 %, N = 32, 39 instead of 36). 1 ahead gains less.
 const AHEAD_C: usize = 2;
 
-/// One tile of a panel. The dots are in the cell's order, or, `SCATTERED`, each visit's are at its start. There are pairs only in
-/// the cell's order and in tiles of up to eight vectors: two rows of more do not fit the registers.
+/// One tile of a panel. The dots are in the cell's order, or, `SCATTERED`, each visit's are at its start.
 ///
 /// # Safety
 /// As [`sddmm_panel`].
@@ -404,38 +467,75 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
     // SAFETY: the promise of `sddmm_panel`; offsets advance over the cell's own, as do sums.
     unsafe {
         let panel = task.packed(&rows, tile);
+        // What is copied next is asked for meanwhile, a row at each pair or visit: this panel's next tile or, as blocks mostly have
+        // nonzeros in all panels, the first one of the next.
+        let copied = if panel == task.scratch.cast_const() { task.width } else { 0 };
+        let to_come = match tile.is_last(T::lanes::<S>(), task.n) {
+            true => task.b.wrapping_add(task.width * task.ldb),
+            false => task.b.wrapping_add(tile.start + NV * T::lanes::<S>()),
+        };
+        let ask_for = |r: usize| {
+            if r < copied {
+                prefetch_row_l2(to_come.wrapping_add(r * task.ldb), row_bytes);
+            }
+        };
         let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
-        let pairs = if const { SCATTERED || NV > 8 } { &[] } else { task.cell.pairs };
+        // Known before the loops are compiled, so that there is nothing of pairs in the others.
+        let pairs = if SCATTERED && T::lanes::<S>() != PAIRED_LANES { &[] } else { task.cell.pairs };
+        let mut room = const { [const { Lines([T::ZERO; MOST_DOTS]) }; 2] };
         for (k, pair) in pairs.iter().enumerate() {
             for i in pairs.get(k + 1).unwrap_or(pair).rows {
                 prefetch_row(row(i), row_bytes);
             }
+            ask_for(k);
             let [i, j] = pair.rows;
             let c = [rows.load(row(i)), rows.load(row(j))];
             let nnz = pair.nnz() as usize;
-            let outputs = [output.at(own, own), output.at(own + nnz, own + nnz)];
-            dots_pair::<S, T, NV>(simd, &c, pair, &mut offsets, panel, outputs.each_ref());
+            let owns = [own, own + nnz];
+            if SCATTERED {
+                let later = (k + AHEAD / 2).min(pairs.len() - 1);
+                for r in 0..2 {
+                    prefetch_dots(out.wrapping_add(*starts.add(2 * later + r)), nnz);
+                }
+                let room = room.each_mut().map(|room| room.0.as_mut_ptr());
+                let near = [0, 1].map(|r| output.at(0, owns[r]).meanwhile(room[r]));
+                dots_pair::<S, T, NV>(simd, &c, pair, &mut offsets, panel, near.each_ref());
+                for r in 0..2 {
+                    let output = output.at(*starts.add(2 * k + r), own).finally();
+                    emit_in_order::<S, T>(simd, room[r], task.order.add(owns[r]), nnz, &output);
+                }
+            } else {
+                let outputs = owns.map(|own| output.at(own, own));
+                dots_pair::<S, T, NV>(simd, &c, pair, &mut offsets, panel, outputs.each_ref());
+            }
             own += 2 * nnz;
         }
+        let starts = starts.wrapping_add(2 * pairs.len());
         let visits = task.cell.visits;
         for (v, visit) in visits.iter().enumerate() {
             let nnz = visit.nnz as usize;
             let later = |ahead: usize| (v + ahead).min(visits.len() - 1);
             let mut place = own;
+            ask_for(pairs.len() + v);
             if SCATTERED {
                 // Dots of neighbouring visits are far apart: their lines are asked for in time.
                 place = *starts.add(v);
-                // Visits are ordered by length: the later one is about as long. Beyond three lines the processor follows.
-                let out = out.wrapping_add(*starts.add(later(AHEAD)));
-                for at in [0, 64 / size_of::<T>(), nnz] {
-                    prefetch_l1(out.wrapping_add(at));
-                }
+                // Visits are ordered by length: the later one is about as long.
+                prefetch_dots(out.wrapping_add(*starts.add(later(AHEAD))), nnz);
             }
             prefetch_row(row(visits[later(AHEAD_C)].row), row_bytes);
             let c = rows.load(row(visit.row));
             dots_packed::<S, T, NV>(simd, &c, nnz, &mut offsets, panel, &output.at(place, own));
             own += nnz;
         }
+    }
+}
+
+/// Asks for the lines of `n` dots at `out`. Beyond three of them the processor follows.
+#[inline(always)]
+fn prefetch_dots<T>(out: *mut T, n: usize) {
+    for at in [0, 64 / size_of::<T>(), n] {
+        prefetch_l1(out.wrapping_add(at));
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Tiles {
     start: usize,
 }
 
-/// The tiles of a row of `n` elements in vectors of `lanes`, of 1, 2, 3, 4, 8 or 16 vectors each and at most `max`.
+/// The tiles of a row of `n` elements in vectors of `lanes`, of 1, 2, 3, 4 or 8 vectors each and at most `max`.
 ///
 /// Eight vectors hide the latency of the multiply-add behind the other seven; what is left is split evenly.
 #[inline(always)]
@@ -51,7 +51,6 @@ impl Iterator for Tiles {
             return None;
         }
         let vectors = match (self.n - start).div_ceil(self.lanes).min(self.max) {
-            16.. => 16,
             8.. => 8,
             v @ (1 | 2) => v,
             3 | 5 | 6 => 3,
@@ -82,7 +81,7 @@ macro_rules! with_width {
 pub(crate) use with_width;
 
 /// Likewise with the number of vectors only, for loops to which a tail makes no difference: half as much to compile. Other
-/// constants come before it, after a semicolon; `wide` is for tiles of up to 16 vectors instead of 8.
+/// constants come before it, after a semicolon.
 macro_rules! with_vectors {
     ($tile:expr, $f:ident :: <$($g:ty),* $(; $c:literal)?> ($($arg:expr),* $(,)?)) => {
         match $tile.vectors {
@@ -91,12 +90,6 @@ macro_rules! with_vectors {
             3 => $f::<$($g,)* $($c,)? 3>($($arg),*),
             4 => $f::<$($g,)* $($c,)? 4>($($arg),*),
             _ => $f::<$($g,)* $($c,)? 8>($($arg),*),
-        }
-    };
-    (wide $tile:expr, $f:ident :: <$($g:ty),* $(; $c:literal)?> ($($arg:expr),* $(,)?)) => {
-        match $tile.vectors {
-            16 => $f::<$($g,)* $($c,)? 16>($($arg),*),
-            _ => with_vectors!($tile, $f::<$($g),* $(; $c)?>($($arg),*)),
         }
     };
 }

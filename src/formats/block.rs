@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
-use sparsimd_kernels::{Arch, Cell, ColumnSet, Pair, Scalar, Visit, pair_rows, prefetch_row};
+use sparsimd_kernels::{Arch, Cell, ColumnSet, PAIRED_LANES, Pair, Scalar, Visit, pair_rows, prefetch_row};
 
 use super::panel::Panel;
 use crate::dense::reserved;
@@ -30,8 +30,8 @@ pub(crate) struct Block {
     visits: Vec<Visit>,
     starts: Vec<usize>,
     offsets: Vec<u8>,
-    /// For each nonzero of a pair, its rank by column among those of its visit: the order that new values come in.
-    ranks: Vec<u8>,
+    /// For each nonzero of a pair, by ascending column as in CSR order, its position among those of its visit.
+    order: Vec<u8>,
 }
 
 /// Where a cell's parts begin in the block's arrays.
@@ -41,7 +41,7 @@ struct CellSpan {
     pairs: usize,
     visits: usize,
     offsets: usize,
-    ranks: usize,
+    order: usize,
     nonzeros: usize,
 }
 
@@ -60,8 +60,8 @@ pub(crate) struct CellView<'a> {
     pub starts: &'a [usize],
     /// Pairs, visits and offsets.
     pub cell: Cell<'a>,
-    /// For each nonzero of a pair, its rank among those of its visit.
-    ranks: &'a [u8],
+    /// For each nonzero of a pair, in CSR order of its row, its position among those of its visit; [`PAIRED_LANES`] more follow.
+    pub order: &'a [u8],
 }
 
 /// Visits ahead at which nonzeros are asked for: those of a cell are all over the matrix.
@@ -97,14 +97,14 @@ impl Block {
         block.starts = reserved(visits.found.len());
         block.visits = reserved(visits.found.len());
         if pairing.is_some() {
-            block.ranks = reserved(nnz);
+            block.order = reserved(nnz + PAIRED_LANES);
         }
         let mut nonzeros = 0;
         let mut partners = Partners::default();
         visits.each_cell(|panel, cell| {
             let (pairs, visits) = (block.pairs.len(), block.visits.len());
-            let (offsets, ranks) = (block.offsets.len(), block.ranks.len());
-            block.cells.push(CellSpan { panel, pairs, visits, offsets, ranks, nonzeros });
+            let (offsets, order) = (block.offsets.len(), block.order.len());
+            block.cells.push(CellSpan { panel, pairs, visits, offsets, order, nonzeros });
             let base = (panel * width) as u32;
             match pairing {
                 None => {
@@ -123,6 +123,10 @@ impl Block {
         });
         // The kernels read two words ahead.
         block.offsets.resize(block.offsets.len() + 2 * CHUNK, 0);
+        // And a register's positions.
+        if pairing.is_some() {
+            block.order.resize(block.order.len() + PAIRED_LANES, 0);
+        }
         block
     }
 
@@ -147,14 +151,14 @@ impl Block {
         self.offsets.resize(first + own + padded(2 * (x.nnz - chosen.both)), 0);
         let offsets = &mut self.offsets[first..];
         for (r, set) in chosen.sets.iter().enumerate() {
-            let begin = self.ranks.len();
-            self.ranks.resize(begin + x.nnz as usize, 0);
-            let ranks = &mut self.ranks[begin..];
+            let begin = self.order.len();
+            self.order.resize(begin + x.nnz as usize, 0);
+            let order = &mut self.order[begin..];
             let (mut i, mut k) = (0, 0);
-            for (rank, column) in Columns::of(*set).enumerate() {
+            for (position, column) in order.iter_mut().zip(Columns::of(*set)) {
                 // Computed, not branched on: random columns would be mispredicted every other time.
                 let alone = (!common[usize::from(column / 64)] >> (column % 64) & 1) as usize;
-                ranks[i + alone * (both + k - i)] = rank as u8;
+                *position = (i + alone * (both + k - i)) as u8;
                 offsets[i + alone * (own + 2 * k + r - i)] = column;
                 i += 1 - alone;
                 k += alone;
@@ -174,7 +178,7 @@ impl Block {
             pairs: self.pairs.len(),
             visits: self.visits.len(),
             offsets: self.offsets.len(),
-            ranks: self.ranks.len(),
+            order: self.order.len(),
             nonzeros: self.nnz,
         };
         (0..self.cells.len()).map(move |c| {
@@ -192,7 +196,7 @@ impl Block {
                     visits: &self.visits[span.visits..end.visits],
                     offsets: &self.offsets[span.offsets..],
                 },
-                ranks: &self.ranks[span.ranks..end.ranks],
+                order: &self.order[span.order..],
             }
         })
     }
@@ -209,14 +213,14 @@ impl Block {
 
     /// Where its arrays are.
     pub fn memory(&self) -> [Range<usize>; 5] {
-        let (starts, ranks) = (addresses(&self.starts), addresses(&self.ranks));
-        [addresses(&self.pairs), addresses(&self.visits), addresses(&self.offsets), starts, ranks]
+        let (starts, order) = (addresses(&self.starts), addresses(&self.order));
+        [addresses(&self.pairs), addresses(&self.visits), addresses(&self.offsets), starts, order]
     }
 
     /// Bytes of indices.
     pub fn index_bytes(&self) -> usize {
         self.offsets.len()
-            + self.ranks.len()
+            + self.order.len()
             + size_of_val(&self.pairs[..])
             + size_of_val(&self.visits[..])
             + size_of_val(&self.starts[..])
@@ -233,7 +237,7 @@ impl Block {
         ask: impl Fn(usize, usize),
     ) {
         for view in self.cells(panel) {
-            let mut ranks = view.ranks;
+            let mut order = view.order;
             let of_pairs = view.cell.pairs.iter().flat_map(|pair| [(pair.nnz(), true); 2]);
             let of_visits = view.cell.visits.iter().map(|visit| (visit.nnz, false));
             for (v, (nnz, paired)) in of_pairs.chain(of_visits).enumerate() {
@@ -244,11 +248,12 @@ impl Block {
                 let (here, after) = out.split_at_mut(nnz as usize);
                 out = after;
                 if paired {
-                    let (own, others) = ranks.split_at(here.len());
-                    for (x, &rank) in here.iter_mut().zip(own) {
-                        x.write(value(start + usize::from(rank)));
+                    let (own, others) = order.split_at(here.len());
+                    // Every position once.
+                    for (p, &position) in (start..).zip(own) {
+                        here[usize::from(position)].write(value(p));
                     }
-                    ranks = others;
+                    order = others;
                 } else {
                     for (x, p) in here.iter_mut().zip(start..) {
                         x.write(value(p));

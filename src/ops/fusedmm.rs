@@ -186,6 +186,7 @@ impl Cpu {
         let dots = SddmmPanel {
             cell: cell.cell,
             starts: std::ptr::null(),
+            order: std::ptr::null(),
             values: std::ptr::null(),
             c: c.data()[block.rows.start * c.stride()..].as_ptr(),
             ldc: c.stride(),

@@ -155,6 +155,7 @@ impl Cpu {
                 let task = SddmmPanel {
                     cell: cell.cell,
                     starts: cell.starts.as_ptr(),
+                    order: cell.order.as_ptr(),
                     values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
                     c: c.data()[block.rows.start * c.stride()..].as_ptr(),
                     ldc: c.stride(),

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sparsimd_kernels::PAIRED_LANES;
+
 use super::{Stats, Task, by_nonzeros, threads_per_row};
 use crate::error::{Error, Result};
 use crate::formats::{MAX_WIDTH, Pattern};
@@ -80,14 +82,6 @@ const PAIRS_PAY: usize = 8;
 /// Nonzeros per visit that a tile should have: at 12, eight vectors of C are loaded and stored per 96 multiply-adds.
 const GOOD_VISIT: f64 = 12.0;
 
-/// The same for 16 vectors of dots, which are worth one tree instead of two: at 12 and 8 (70 and 80 % zeros, f64) 54 instead of
-/// 50 and 50 instead of 49 % of peak.
-const WIDE_VISIT: f64 = 7.0;
-
-/// Columns of a panel in tiles of 16 vectors of dots, at least, even if they take all of L1: with fewer, a visit's nonzeros are
-/// too few for its row of C. f64, N = 128, 70 % zeros, L1 of 32 KiB: 26 columns 32.1 GFLOP/s, 32 columns 33.0 (Zen 4).
-const WIDE_TILE_WIDTH: usize = 32;
-
 /// Nonzeros per visit below which the panel path loses to the direct one: SpMM, and the operations with dots, whose tails
 /// weigh more. Facebook's ego networks, 5.4 per visit: SpMM equal, SDDMM and FusedMM 20-50 % faster directly; uniformly
 /// random with 8 per visit: SDDMM 25 % faster by panels.
@@ -146,15 +140,12 @@ impl Plan {
         let threads = options.threads.max(1);
         let lanes = (options.vector_bytes / scalar_bytes).max(1);
         let l1 = machine.l1d_bytes() * L1_SHARE.0 / L1_SHARE.1;
-        let least_width = |vectors: usize| if vectors > 8 { WIDE_TILE_WIDTH } else { 16 };
-        let width_of = |vectors: usize| (l1 / (vectors * lanes * scalar_bytes)).clamp(least_width(vectors), MAX_WIDTH);
+        let width_of = |vectors: usize| (l1 / (vectors * lanes * scalar_bytes)).clamp(16, MAX_WIDTH);
 
         let all = n.div_ceil(lanes);
         let widest = match op {
             Op::Spmm | Op::SpmmTransposed => all.min(8),
             // SDDMM keeps its dots beside the row of C, and FusedMM uses SDDMM's panels.
-            // One of eight dots takes less room than one of 16.
-            Op::Sddmm if options.registers >= 32 && lanes == 8 && all >= 16 => 16,
             Op::Sddmm | Op::FusedMm => all.min(if options.registers >= 32 { 8 } else { 4 }),
         };
         let mut vectors = widest;
@@ -166,8 +157,7 @@ impl Plan {
             Op::Sddmm => 4,
             Op::FusedMm => widest,
         };
-        let good_visit = |vectors: usize| if vectors > 8 { WIDE_VISIT } else { GOOD_VISIT };
-        while vectors > narrowest && stats.per_visit(width_of(vectors)) < good_visit(vectors) {
+        while vectors > narrowest && stats.per_visit(width_of(vectors)) < GOOD_VISIT {
             vectors = vectors.div_ceil(2);
         }
         let panel_width = width_of(vectors);
@@ -178,8 +168,9 @@ impl Plan {
         let pairs = match op {
             Op::Spmm | Op::SpmmTransposed => fit && all >= PAIRS_PAY,
             Op::FusedMm => fit && 2 * all >= PAIRS_PAY,
-            // The dots of a pair would have to be put in CSR order one by one.
-            Op::Sddmm => false,
+            // Dots of pairs are put in order, which a second tile pays (70 % zeros, f64: N = 64 32.3 instead of 33.6 GFLOP/s, N = 128
+            // 35.6 instead of 33.7, N = 256 36.1 instead of 31.0, Zen 4).
+            Op::Sddmm => fit && lanes == PAIRED_LANES && vectors >= PAIRS_PAY && all >= 2 * PAIRS_PAY,
         };
 
         // A tile of C that is narrower than its rows uses some of the cache's sets only: count whole rows.
@@ -189,10 +180,10 @@ impl Plan {
             // past, until their lines are full. But visits of one length follow each other, and the more rows, the more
             // seldom the length changes, which costs a branch miss or two (4096 x 4096, 70 %: with 128, 256, 512 rows
             // N = 128 reaches 42, 50, 52 % of peak and N = 32 in 256, 512 rows 42, 48 %; 90 %, N = 32 in 256, 512, 1024
-            // rows 43, 45, 46 %; f64, N = 128 in 256, 512, 1024 rows 55, 51, 48 %, Zen 4). Panels of several tiles are copied
-            // tile by tile, which more rows share (f64, N = 256 in 256, 512 rows 45, 48 %, Zen 4).
+            // rows 43, 45, 46 %). Dots in f64 take twice the room (N = 128 in 256, 384, 512 rows
+            // 33.7, 34.1, 33.4 GFLOP/s, N = 256 32.2, 35.9, 34.9, Zen 4).
             let row_dots = stats.nnz * scalar_bytes / stats.rows.max(1);
-            let least = if all <= vectors { 512 * 4 / scalar_bytes } else { 512 };
+            let least = if scalar_bytes > 4 { 384 } else { 512 };
             (machine.l2_bytes() / 2 / (row_bytes + row_dots)).clamp(least, 2048)
         } else {
             // Rows of C are read and written whole and in order: they come from L3 as well, and more rows mean better

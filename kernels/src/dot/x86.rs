@@ -172,3 +172,42 @@ fn v3_f64_group(s: V3, v: [__m256d; 4]) -> __m256d {
 fn v3_f64_join(_: V3, [v, ..]: [__m256d; 4]) -> __m256d {
     v
 }
+
+/// The register of the dots `order[0]`, `order[1]`, ... of the `n` in `dots`, where a register has eight and `n` is at most four
+/// registers.
+///
+/// # Safety
+/// `order` is valid for reads of eight positions, those that are looked at are below `n`, and `dots` is valid for reads of four
+/// registers.
+#[inline(always)]
+pub unsafe fn permuted<S: Simd, T: Scalar>(
+    simd: S,
+    dots: *const T,
+    order: *const u8,
+    n: usize,
+) -> Option<T::Vector<S>> {
+    if !same::<S, V4>() || !same::<T, f64>() || n > 32 {
+        return None;
+    }
+    // SAFETY: the types on both sides are the same, as has just been shown.
+    unsafe { Some(transmute_copy(&v4_f64_permuted(transmute_copy(&simd), dots.cast(), order, n))) }
+}
+
+/// # Safety
+/// As [`permuted`].
+#[inline(always)]
+unsafe fn v4_f64_permuted(s: V4, dots: *const f64, order: *const u8, n: usize) -> __m512d {
+    let f = s.avx512f;
+    // SAFETY: the caller's promise; vectors are numbers, whatever the bits.
+    unsafe {
+        let at = f._mm512_cvtepu8_epi64(s.sse2._mm_set_epi64x(0, order.cast::<i64>().read_unaligned()));
+        let of_two = |first: usize| {
+            let [a, b] = [first, first + 8].map(|t| dots.add(t).cast::<__m512d>().read_unaligned());
+            f._mm512_permutex2var_pd(a, at, b)
+        };
+        if n <= 16 {
+            return of_two(0);
+        }
+        f._mm512_mask_blend_pd(f._mm512_test_epi64_mask(at, f._mm512_set1_epi64(16)), of_two(0), of_two(16))
+    }
+}

@@ -10,11 +10,14 @@
 //! The row of C is in registers (Zubair and Bauinger 2023, their Figure 8); their one reduction per nonzero is a tree
 //! over as many dots as a register has lanes (see `dot`). Rows longer than a tile are summed over tiles in `out`.
 
+mod target;
+
 use pulp::{Simd, WithSimd};
 
+use self::target::{Output, Plain, Target};
 use crate::arch::dispatch_compiled;
 use crate::cell::{Cell, Offsets};
-use crate::dot::{Sink, dots, dots_packed, dots_pair, emit_in_order};
+use crate::dot::{dots, dots_packed, dots_pair, emit_in_order};
 use crate::prefetch::prefetch_row_l2;
 use crate::rows::Gathered;
 use crate::tile::{self, Lines, Tile, TileRows, tiles, with_vectors, with_width};
@@ -82,217 +85,6 @@ impl<T: Scalar> WithSimd for Rows<T> {
     }
 }
 
-/// Where the dots of a row go.
-trait Target<T: Scalar>: Sink<T> + Copy {
-    /// The same for dots from position `place` on, whose sums of earlier tiles begin at `own`.
-    ///
-    /// # Safety
-    /// Both are inside the output.
-    unsafe fn at(self, place: usize, own: usize) -> Self;
-
-    /// Where they are kept meanwhile if they do not come in the order of their places: at `room`, as sums only.
-    fn meanwhile(self, room: *mut T) -> Meanwhile<T>;
-
-    /// Where they go from there: nothing is left to be added.
-    fn finally(self) -> Self;
-}
-
-/// Dots that are read again at once, plus the sums of earlier tiles if there are any: stored by whole registers or halves of them,
-/// since what is stored under a mask cannot be forwarded to loads.
-struct Meanwhile<T> {
-    room: *mut T,
-    /// Null for none.
-    sums: *const T,
-}
-
-/// Dots of one visit, at most, and what is stored beyond them.
-const MOST_DOTS: usize = 256 + 16;
-
-impl<T: Scalar> Sink<T> for Meanwhile<T> {
-    #[inline(always)]
-    unsafe fn emit<S: Simd>(&self, simd: S, at: usize, [first, end]: [usize; 2], mut dots: T::Vector<S>) {
-        // SAFETY: the caller's promise; the mask keeps lanes before the first and after the last from memory, and the room has
-        // place for a register more than there are dots.
-        unsafe {
-            if !self.sums.is_null() {
-                let sums = self.sums.wrapping_add(at).wrapping_sub(first);
-                dots = T::vadd(simd, dots, T::load_masked(simd, T::lanes_between(simd, first, end), sums));
-            }
-            let room = self.room.add(at);
-            if first == 0 { T::store(simd, room, dots) } else { store_half::<S, T>(room, first, dots) }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn emit_half<S: Simd>(&self, simd: S, at: usize, first: usize, mut dots: T::Vector<S>) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if !self.sums.is_null() {
-                dots = T::vadd(simd, dots, load_half::<S, T>(simd, self.sums.add(at), first));
-            }
-            store_half::<S, T>(self.room.add(at), first, dots);
-        }
-    }
-}
-
-/// Dots are the result: one tile, no values.
-#[derive(Clone, Copy)]
-struct Plain<T>(*mut T);
-
-impl<T: Scalar> Target<T> for Plain<T> {
-    #[inline(always)]
-    unsafe fn at(self, place: usize, _: usize) -> Self {
-        // SAFETY: the caller's promise.
-        Self(unsafe { self.0.add(place) })
-    }
-
-    #[inline(always)]
-    fn meanwhile(self, room: *mut T) -> Meanwhile<T> {
-        Meanwhile { room, sums: std::ptr::null() }
-    }
-
-    #[inline(always)]
-    fn finally(self) -> Self {
-        self
-    }
-}
-
-impl<T: Scalar> Sink<T> for Plain<T> {
-    #[inline(always)]
-    unsafe fn emit<S: Simd>(&self, simd: S, at: usize, lanes: [usize; 2], dots: T::Vector<S>) {
-        // SAFETY: the caller's promise; where lanes before the first are left out, the mask keeps them from memory.
-        unsafe {
-            let out = self.0.wrapping_add(at).wrapping_sub(lanes[0]);
-            if lanes == [0, T::lanes::<S>()] {
-                T::store(simd, out, dots);
-            } else {
-                T::store_masked(simd, T::lanes_between(simd, lanes[0], lanes[1]), out, dots);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn emit_half<S: Simd>(&self, _: S, at: usize, first: usize, dots: T::Vector<S>) {
-        // SAFETY: the caller's promise.
-        unsafe { store_half::<S, T>(self.0.add(at), first, dots) }
-    }
-}
-
-/// Dots are added to earlier tiles' sums and multiplied by the values after the last tile.
-#[derive(Clone, Copy)]
-struct Output<T> {
-    /// Where the first dot goes.
-    out: *mut T,
-    /// Null for none.
-    values: *const T,
-    /// Earlier tiles' sum of the first dot; null for none.
-    sums: *const T,
-}
-
-impl<T: Scalar> Output<T> {
-    /// Of the tile at `tile`: the sums of tiles are at `sums` until the `last`, which goes to `out`.
-    #[inline(always)]
-    fn new(out: *mut T, values: *const T, sums: *mut T, tile: Tile, last: bool) -> Self {
-        Self {
-            out: if last { out } else { sums },
-            values: if last { values } else { std::ptr::null() },
-            sums: if tile.start > 0 { sums } else { std::ptr::null() },
-        }
-    }
-
-    /// The place of the dots, where that is all there is to it.
-    #[inline(always)]
-    fn plain(&self) -> Option<Plain<T>> {
-        (self.values.is_null() && self.sums.is_null()).then_some(Plain(self.out))
-    }
-}
-
-impl<T: Scalar> Target<T> for Output<T> {
-    #[inline(always)]
-    unsafe fn at(self, place: usize, own: usize) -> Self {
-        // SAFETY: the caller's promise, and there are as many values as outputs.
-        let from = |p: *const T, at: usize| if p.is_null() { p } else { unsafe { p.add(at) } };
-        // SAFETY: the caller's promise.
-        Self { out: unsafe { self.out.add(place) }, values: from(self.values, place), sums: from(self.sums, own) }
-    }
-
-    #[inline(always)]
-    fn meanwhile(self, room: *mut T) -> Meanwhile<T> {
-        Meanwhile { room, sums: self.sums }
-    }
-
-    #[inline(always)]
-    fn finally(self) -> Self {
-        Self { sums: std::ptr::null(), ..self }
-    }
-}
-
-impl<T: Scalar> Sink<T> for Output<T> {
-    #[inline(always)]
-    unsafe fn emit<S: Simd>(&self, simd: S, at: usize, lanes: [usize; 2], mut dots: T::Vector<S>) {
-        // SAFETY: the caller's promise; where lanes before the first are left out, the mask keeps them from memory.
-        unsafe {
-            let out = self.out.wrapping_add(at).wrapping_sub(lanes[0]);
-            if lanes == [0, T::lanes::<S>()] {
-                if !self.sums.is_null() {
-                    dots = T::vadd(simd, dots, T::load(simd, self.sums.add(at)));
-                }
-                if !self.values.is_null() {
-                    dots = T::vmul(simd, dots, T::load(simd, self.values.add(at)));
-                }
-                T::store(simd, out, dots);
-            } else {
-                let mask = T::lanes_between(simd, lanes[0], lanes[1]);
-                if !self.sums.is_null() {
-                    let sums = self.sums.wrapping_add(at).wrapping_sub(lanes[0]);
-                    dots = T::vadd(simd, dots, T::load_masked(simd, mask, sums));
-                }
-                if !self.values.is_null() {
-                    let values = self.values.wrapping_add(at).wrapping_sub(lanes[0]);
-                    dots = T::vmul(simd, dots, T::load_masked(simd, mask, values));
-                }
-                T::store_masked(simd, mask, out, dots);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn emit_half<S: Simd>(&self, simd: S, at: usize, first: usize, mut dots: T::Vector<S>) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if !self.sums.is_null() {
-                dots = T::vadd(simd, dots, load_half::<S, T>(simd, self.sums.add(at), first));
-            }
-            if !self.values.is_null() {
-                dots = T::vmul(simd, dots, load_half::<S, T>(simd, self.values.add(at), first));
-            }
-            store_half::<S, T>(self.out.add(at), first, dots);
-        }
-    }
-}
-
-/// Stores the half of `x` that begins at lane `first` at `p`.
-///
-/// # Safety
-/// `p` is valid for writes of half a register, of which `first` is the first or the middle lane.
-#[inline(always)]
-unsafe fn store_half<S: Simd, T: Scalar>(p: *mut T, first: usize, x: T::Vector<S>) {
-    // SAFETY: the caller's promise; a register is its lanes, one after the other.
-    unsafe { (&raw const x).cast::<T>().add(first).copy_to_nonoverlapping(p, T::lanes::<S>() / 2) }
-}
-
-/// The half of a register at `p`, from lane `first` on; zeros in the other.
-///
-/// # Safety
-/// `p` is valid for reads of half a register, of which `first` is the first or the middle lane.
-#[inline(always)]
-unsafe fn load_half<S: Simd, T: Scalar>(simd: S, p: *const T, first: usize) -> T::Vector<S> {
-    let mut x = T::splat(simd, T::ZERO);
-    // SAFETY: the caller's promise; a register is its lanes, one after the other.
-    unsafe { (&raw mut x).cast::<T>().add(first).copy_from_nonoverlapping(p, T::lanes::<S>() / 2) }
-    x
-}
-
 /// One tile of all the rows.
 ///
 /// # Safety
@@ -324,8 +116,8 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
     }
 }
 
-/// Dots of a register where pairs of rows pay though their dots have to be put in CSR order: two or three instructions for a
-/// register (4096 x 4096, 70 % zeros, N = 128, one thread: f64 35.6 instead of 33.7 GFLOP/s; f32, 16 to a register, equal, Zen 4).
+/// Dots of a register where pairs of rows pay though their dots have to be put in CSR order: that takes two or three instructions for
+/// eight (the plan says what it gains), and as much as is gained for 16.
 pub const PAIRED_LANES: usize = 8;
 
 /// Dots of one row block with one panel of B, packed unless it is already.
@@ -439,6 +231,9 @@ impl<T: Scalar, O: Target<T>, const NV: usize> WithSimd for Scattered<'_, T, O, 
         unsafe { panel_tile::<S, T, O, true, NV>(simd, self.task, self.tile, self.output) }
     }
 }
+
+/// Dots of one row of a pair, at most, and what is stored beyond them.
+const MOST_DOTS: usize = 256 + 16;
 
 /// Visits ahead at which the lines of `out` are prefetched. From 4 to 32 all are within the noise.
 const AHEAD: usize = 8;

@@ -1,11 +1,11 @@
-//! MTTKRP in every format, mode by mode.
+//! MTTKRP in every format, mode by mode, and of all modes at once.
 
 mod settings;
 mod tensor;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use sparsimd::plan::MttkrpFormat;
-use sparsimd::{Mat, MatRef, Result, generate, reference};
+use sparsimd::{Mat, MatMut, MatRef, Result, generate, reference};
 use tensor::{one, setting};
 
 /// Columns of the dense operands.
@@ -29,6 +29,23 @@ fn mttkrp(c: &mut Criterion) {
                 one(c, "mttkrp", &case, flops, deviation, || cpu.mttkrp(&prepared, &views, mode, out.as_mut()));
             }
         }
+    }
+    for cpu in &cpus {
+        let prepared = cpu.prepare_mttkrp_as(&x, RANK, Some(MttkrpFormat::Joint)).expect("a prepared tensor");
+        let mut products: Vec<Mat<f32>> =
+            x.dims().iter().map(|&dim| Mat::zeros(dim, RANK)).collect::<Result<_>>().expect("memory");
+        let run = |products: &mut [Mat<f32>]| {
+            let mut outs: Vec<MatMut<'_, f32>> = products.iter_mut().map(Mat::as_mut).collect();
+            cpu.mttkrp_all(&prepared, &views, &mut outs)
+        };
+        run(&mut products).expect("a run");
+        let worst = |(mode, product): (usize, &Mat<f32>)| {
+            let expected = cpu.install(|| reference::mttkrp(&x, &views, mode)).expect("a reference");
+            cpu.install(|| expected.deviation(product.as_ref())).expect("a comparison")
+        };
+        let worst = products.iter().enumerate().map(worst).max_by(|a, b| a.error.total_cmp(&b.error)).expect("modes");
+        let case = format!("joint/mode=all/threads={}", cpu.threads());
+        one(c, "mttkrp", &case, x.order() * x.order() * x.nnz() * RANK, worst, || run(&mut products));
     }
 }
 

@@ -35,7 +35,7 @@
 typedef enum {
   // Done.
   SPARSIMD_STATUS_OK = 0,
-  // An argument is outside its domain, a pointer is null or misaligned, or an output overlaps an input.
+  // An argument is outside its domain, a pointer is null or misaligned, or an output overlaps another operand.
   SPARSIMD_STATUS_ARGUMENT = 1,
   // Operands do not fit together.
   SPARSIMD_STATUS_SHAPE = 2,
@@ -146,6 +146,8 @@ enum sparsimd_tensor_format
   SPARSIMD_TENSOR_FORMAT_TILED = 9,
   // Tiled partial products that several modes share.
   SPARSIMD_TENSOR_FORMAT_TREE = 10,
+  // One list of coordinates for sparsimd_mttkrp_all_f32(): all modes in one pass.
+  SPARSIMD_TENSOR_FORMAT_JOINT = 11,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -260,6 +262,25 @@ sparsimd_status sparsimd_mttkrp_f64(const sparsimd_cpu *cpu,
                                     const size_t *strides,
                                     double *out,
                                     size_t ldo);
+
+// sparsimd_mttkrp_f32() of every mode from the same factors: `outs[m]`, rows `ldos[m]` elements apart, becomes that of mode m.
+// A tensor prepared as SPARSIMD_TENSOR_FORMAT_JOINT takes one pass over the nonzeros for all of them.
+sparsimd_status sparsimd_mttkrp_all_f32(const sparsimd_cpu *cpu,
+                                        const sparsimd_mttkrp *mttkrp,
+                                        size_t rank,
+                                        const float *const *factors,
+                                        const size_t *strides,
+                                        float *const *outs,
+                                        const size_t *ldos);
+
+// As sparsimd_mttkrp_all_f32().
+sparsimd_status sparsimd_mttkrp_all_f64(const sparsimd_cpu *cpu,
+                                        const sparsimd_mttkrp *mttkrp,
+                                        size_t rank,
+                                        const double *const *factors,
+                                        const size_t *strides,
+                                        double *const *outs,
+                                        const size_t *ldos);
 
 // The CP decomposition by alternating least squares into `rank` components: X ~ the sum over r of `weights[r]` times the
 // outer product of the r-th columns of all factors, which have length 1. `factors[m]` (as many rows as mode m is long,
@@ -782,6 +803,25 @@ sparsimd_status sparsimd_mttkrp_f64(const sparsimd_cpu *cpu,
                                     const size_t *strides,
                                     double *out,
                                     size_t ldo);
+
+// sparsimd_mttkrp_f32() of every mode from the same factors: `outs[m]`, rows `ldos[m]` elements apart, becomes that of mode m.
+// A tensor prepared as SPARSIMD_TENSOR_FORMAT_JOINT takes one pass over the nonzeros for all of them.
+sparsimd_status sparsimd_mttkrp_all_f32(const sparsimd_cpu *cpu,
+                                        const sparsimd_mttkrp *mttkrp,
+                                        size_t rank,
+                                        const float *const *factors,
+                                        const size_t *strides,
+                                        float *const *outs,
+                                        const size_t *ldos);
+
+// As sparsimd_mttkrp_all_f32().
+sparsimd_status sparsimd_mttkrp_all_f64(const sparsimd_cpu *cpu,
+                                        const sparsimd_mttkrp *mttkrp,
+                                        size_t rank,
+                                        const double *const *factors,
+                                        const size_t *strides,
+                                        double *const *outs,
+                                        const size_t *ldos);
 
 // The CP decomposition by alternating least squares into `rank` components: X ~ the sum over r of `weights[r]` times the
 // outer product of the r-th columns of all factors, which have length 1. `factors[m]` (as many rows as mode m is long,

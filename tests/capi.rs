@@ -116,7 +116,7 @@ fn operands_are_checked() {
         refused(odd, Status::Argument, "aligned");
         let inside = b.as_mut_ptr().add(1);
         let over = sparsimd_spmm_f32(f.cpu, f.plan, 2, 1.0, b.as_ptr(), 2, 0.0, inside, 2);
-        refused(over, Status::Argument, "c: overlaps an input");
+        refused(over, Status::Argument, "c: overlaps another operand");
         let none = sparsimd_spmm_f32(f.cpu, f.plan, 0, 1.0, b.as_ptr(), 2, 0.0, c.as_mut_ptr(), 2);
         refused(none, Status::Shape, "0 columns");
         let other = sparsimd_spmm_t_f32(f.cpu, f.plan, 2, 1.0, c.as_ptr(), 2, 0.0, b.as_mut_ptr(), 2);
@@ -204,9 +204,9 @@ fn mttkrp_and_cp_als() {
     unsafe {
         good(sparsimd_cpu_create(1, &mut cpu));
         good(sparsimd_tensor_create_f32(2, dims.as_ptr(), 2, lists.as_ptr(), values.as_ptr(), &mut tensor));
-        refused(sparsimd_mttkrp_create(cpu, tensor, 2, 11, &mut prepared), Status::Argument, "tensor_format");
+        refused(sparsimd_mttkrp_create(cpu, tensor, 2, 12, &mut prepared), Status::Argument, "tensor_format");
         assert!(prepared.is_null());
-        for format in 0..11 {
+        for format in 0..12 {
             good(sparsimd_mttkrp_create(cpu, tensor, 2, format, &mut prepared));
             let mut run = || {
                 let (f, s) = (factors.as_ptr(), strides.as_ptr());
@@ -219,6 +219,20 @@ fn mttkrp_and_cp_als() {
             good(sparsimd_mttkrp_set_values_f32(cpu, prepared, new.as_ptr(), 2));
             good(run());
             assert_eq!(out, [3.0, 4.0, 0.0, 0.0, 0.5, 1.0], "format {format}");
+            let (mut first, mut second) = ([9.0f32; 6], [9.0f32; 5]);
+            let rows = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+            let (inputs, outs) = ([rows.as_ptr(), factor.as_ptr()], [first.as_mut_ptr(), second.as_mut_ptr()]);
+            let all = |outs: [*mut f32; 2]| {
+                let (f, s, ldos) = (inputs.as_ptr(), strides.as_ptr(), [2usize, 3]);
+                sparsimd_mttkrp_all_f32(cpu, prepared, 2, f, s, outs.as_ptr(), ldos.as_ptr())
+            };
+            good(all(outs));
+            assert_eq!(first, out, "format {format}");
+            // Columns 0 and 1 of rows 3 elements apart.
+            assert_eq!(second, [2.5, 3.0, 9.0, 1.0, 2.0], "format {format}");
+            refused(all([outs[0], outs[0]]), Status::Argument, "outs: overlaps");
+            refused(all([rows.as_ptr().cast_mut(), outs[1]]), Status::Argument, "outs: overlaps");
+            refused(all([outs[0], null_mut()]), Status::Argument, "outs: the pointer is null");
             good(sparsimd_mttkrp_destroy(prepared));
         }
         good(sparsimd_mttkrp_create(cpu, tensor, 1, 0, &mut prepared));

@@ -161,11 +161,15 @@ fn mttkrp_in_every_format_and_algorithm() {
         assert!(report["mode_min_s"].as_array().unwrap().iter().all(|s| s.as_f64().unwrap() > 0.0));
         report
     };
-    for format in ["auto", "coo", "csf-all", "csf-one", "csf-two", "bcsf", "mmcsf", "hicoo", "alto", "tiled", "tree"] {
+    for format in
+        ["auto", "coo", "csf-all", "csf-one", "csf-two", "bcsf", "mmcsf", "hicoo", "alto", "tiled", "tree", "joint"]
+    {
         let report = run(&["--format", format, "--rank", "9"]);
         assert!(format == "auto" || report["format"].as_array().unwrap().iter().all(|f| f == format), "{report}");
         run(&["--format", format, "--mode", "2", "--dtype", "f64"]);
     }
+    let report = run(&["--format", "joint"]);
+    assert!(report["alg"].as_array().unwrap().iter().all(|a| a == "joint"), "{report}");
     for alg in ["element", "row", "slice", "fiber", "nonzero"] {
         let report = run(&["--alg", alg]);
         assert!(report["alg"].as_array().unwrap().iter().all(|a| a == alg), "{report}");

@@ -11,7 +11,7 @@ use super::value::{Either, Element, Family};
 use super::view::{mat, mat_mut, put, slice, slice_mut};
 use crate::cpu::Cpu;
 use crate::decomp::{CpInit, CpOptions};
-use crate::dense::{Mat, MatRef};
+use crate::dense::{Mat, MatMut, MatRef};
 use crate::formats::CooTensor;
 use crate::ops::Mttkrp;
 use crate::plan::MttkrpFormat;
@@ -47,6 +47,8 @@ pub enum TensorFormat {
     Tiled = 9,
     /// Tiled partial products that several modes share.
     Tree = 10,
+    /// One list of coordinates for sparsimd_mttkrp_all_f32(): all modes in one pass.
+    Joint = 11,
 }
 
 /// A tensor as it was given, as it is prepared, and what sparsimd_mttkrp_text() lends.
@@ -99,6 +101,7 @@ pub unsafe extern "C" fn sparsimd_mttkrp_create(
             8 => Some(MttkrpFormat::Linear),
             9 => Some(MttkrpFormat::Tiled),
             10 => Some(MttkrpFormat::Tree),
+            11 => Some(MttkrpFormat::Joint),
             _ => return Err(Failure::argument("format", &format!("{format} is not a sparsimd_tensor_format"))),
         };
         place.put(match tensor {
@@ -170,7 +173,7 @@ pub unsafe extern "C" fn sparsimd_mttkrp_set_values_f64(
     guard(|| unsafe { set_values(cpu, mttkrp, values, nnz) })
 }
 
-/// A factor for each mode: where its first element is, and its row stride.
+/// A factor, or an output, for each mode: where its first element is, and its row stride.
 type FactorList<P> = (*const P, *const usize);
 
 /// The factors as views; the one of `but` may be null, and is not looked at.
@@ -252,6 +255,63 @@ pub unsafe extern "C" fn sparsimd_mttkrp_f64(
 ) -> Status {
     // SAFETY: by the rules of the interface.
     guard(|| unsafe { self::mttkrp(cpu, mttkrp, (mode, rank), (factors, strides), (out, ldo)) })
+}
+
+unsafe fn mttkrp_all<T: Element>(
+    cpu: *const CpuHandle,
+    tensor: *const MttkrpHandle,
+    rank: usize,
+    factors: FactorList<*const T>,
+    (outs, ldos): FactorList<*mut T>,
+) -> Outcome {
+    // SAFETY: by the rules of the interface.
+    let (cpu, tensor) = unsafe { (handle::get(cpu)?, &handle::get(tensor)?.of::<T>()?.prepared) };
+    let dims = tensor.dims();
+    // SAFETY: by the rules of the interface.
+    let (views, outs, ldos) = unsafe {
+        let (outs, ldos) = (slice("outs", outs, dims.len())?, slice("ldos", ldos, dims.len())?);
+        (views(factors, dims, rank, dims.len())?, outs, ldos)
+    };
+    let mut products: Vec<MatMut<'_, T>> = Vec::with_capacity(dims.len());
+    for ((&dim, &out), &ldo) in dims.iter().zip(outs).zip(ldos) {
+        let others = products.iter().map(|product| product.as_ref().data());
+        let taken: Vec<&[T]> = views.iter().map(|view| view.data()).chain(others).collect();
+        // SAFETY: by the rules of the interface.
+        let product = unsafe { mat_mut("outs", out, dim, rank, ldo, &taken)? };
+        products.push(product);
+    }
+    Ok(cpu.mttkrp_all(tensor, &views, &mut products)?)
+}
+
+/// sparsimd_mttkrp_f32() of every mode from the same factors: `outs[m]`, rows `ldos[m]` elements apart, becomes that of mode m.
+/// A tensor prepared as SPARSIMD_TENSOR_FORMAT_JOINT takes one pass over the nonzeros for all of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mttkrp_all_f32(
+    cpu: *const CpuHandle,
+    mttkrp: *const MttkrpHandle,
+    rank: usize,
+    factors: *const *const f32,
+    strides: *const usize,
+    outs: *const *mut f32,
+    ldos: *const usize,
+) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { mttkrp_all(cpu, mttkrp, rank, (factors, strides), (outs, ldos)) })
+}
+
+/// As sparsimd_mttkrp_all_f32().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mttkrp_all_f64(
+    cpu: *const CpuHandle,
+    mttkrp: *const MttkrpHandle,
+    rank: usize,
+    factors: *const *const f64,
+    strides: *const usize,
+    outs: *const *mut f64,
+    ldos: *const usize,
+) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { mttkrp_all(cpu, mttkrp, rank, (factors, strides), (outs, ldos)) })
 }
 
 /// How to decompose.

@@ -13,7 +13,7 @@ use crate::error::Error;
 pub enum Status {
     /// Done.
     Ok = 0,
-    /// An argument is outside its domain, a pointer is null or misaligned, or an output overlaps an input.
+    /// An argument is outside its domain, a pointer is null or misaligned, or an output overlaps another operand.
     Argument = 1,
     /// Operands do not fit together.
     Shape = 2,

@@ -56,7 +56,7 @@ pub(super) unsafe fn slice_mut<'a, T>(name: &str, data: *mut T, len: usize, inpu
     for input in inputs.iter().filter(|input| !input.is_empty()) {
         let range = input.as_ptr_range();
         if range.start.addr() < end && start < range.end.addr() {
-            return Err(Failure::argument(name, "overlaps an input"));
+            return Err(Failure::argument(name, "overlaps another operand"));
         }
     }
     // SAFETY: checked above, and by the caller's promise.

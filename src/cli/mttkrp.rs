@@ -5,7 +5,7 @@ use std::time::Instant;
 use sparsimd::generate::uniform_dense;
 use sparsimd::ops::Mttkrp;
 use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
-use sparsimd::{CooTensor, Cpu, Error, Machine, Mat, MatRef, Result, reference};
+use sparsimd::{CooTensor, Cpu, Error, Machine, Mat, MatMut, MatRef, Result, reference};
 
 use super::device::{DeviceScalar, TensorDevice};
 use super::tensor::{Algorithm, Common, TensorFormat};
@@ -51,6 +51,7 @@ pub fn format_of(format: TensorFormat) -> Option<MttkrpFormat> {
         TensorFormat::Alto => MttkrpFormat::Linear,
         TensorFormat::Tiled => MttkrpFormat::Tiled,
         TensorFormat::Tree => MttkrpFormat::Tree,
+        TensorFormat::Joint => MttkrpFormat::Joint,
     })
 }
 
@@ -120,7 +121,10 @@ fn on_cpu<T: DeviceScalar>(
     let mut sweep = Sweep::new(prepare_s, prepared.index_bytes());
     check_algorithm(args, modes, |mode| prepared.algorithm(mode))?;
     let mut products: Vec<Mat<T>> = x.dims().iter().map(|&dim| Mat::zeros(dim, common.rank)).collect::<Result<_>>()?;
-    let times = if modes.len() == x.order() {
+    let at_once = plan.format == MttkrpFormat::Joint && modes.len() == x.order();
+    let times = if at_once {
+        times_at_once(cpu, &prepared, factors, &mut products, common.repeat)?
+    } else if modes.len() == x.order() {
         sweep_times(cpu, &prepared, factors, &mut products, common.repeat)?
     } else {
         let views = views(factors);
@@ -131,7 +135,7 @@ fn on_cpu<T: DeviceScalar>(
         modes.iter().map(run).collect::<Result<_>>()?
     };
     for (&mode, times) in modes.iter().zip(times) {
-        sweep.add(times, plan.format.name(), prepared.algorithm(mode));
+        sweep.add(times, plan.format.name(), if at_once { "joint" } else { prepared.algorithm(mode) });
         account(&mut sweep, args, cpu, x, &views(factors), mode, products[mode].as_ref())?;
     }
     Ok(sweep)
@@ -166,6 +170,21 @@ fn sweep_times<T: DeviceScalar>(
         Times { min: runs[0], median: runs[runs.len() / 2], runs: whole.runs }
     };
     Ok(seconds.iter_mut().map(of_mode).collect())
+}
+
+/// The times of all modes at once, each mode's an equal part of the whole.
+fn times_at_once<T: DeviceScalar>(
+    cpu: &Cpu,
+    prepared: &Mttkrp<T>,
+    factors: &[Mat<T>],
+    products: &mut [Mat<T>],
+    repeat: Option<usize>,
+) -> Result<Vec<Times>> {
+    let (order, views) = (products.len(), views(factors));
+    let mut outs: Vec<MatMut<'_, T>> = products.iter_mut().map(Mat::as_mut).collect();
+    let whole = Times::measure(repeat, || cpu.mttkrp_all(prepared, &views, &mut outs))?;
+    let part = |seconds: f64| seconds / order as f64;
+    Ok(vec![Times { min: part(whole.min), median: part(whole.median), runs: whole.runs }; order])
 }
 
 fn on_device<T: DeviceScalar>(

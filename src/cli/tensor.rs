@@ -109,6 +109,8 @@ pub enum TensorFormat {
     Tiled,
     /// Partial products that several modes of a sweep share.
     Tree,
+    /// One list for all modes at once, from the same factors.
+    Joint,
 }
 
 /// How the work is cut.

@@ -17,6 +17,7 @@ mod tree;
 pub use device::{DeviceShape, DeviceTasks, RowChunk, Team, device_mttkrp_format};
 pub use device_panels::{DevicePanels, Tiling, device_panels_pay};
 pub use matrix::{Op, Path, Plan, PlanOptions};
+pub(crate) use mttkrp::joint_root;
 pub use mttkrp::{ModePlan, MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, MttkrpRequest};
 pub use occupancy::{MAX_THREADS_PER_ROW, threads_per_row};
 pub use partition::{Task, blocks, by_nonzeros};

@@ -17,6 +17,10 @@ const TREE_GAIN: f64 = 0.8;
 /// and beyond: at 1 to 2 nonzeros coordinates take 0.4 to 0.9 of the tree's time, at 7 about 0.9, at 13 and more 1.1 to 1.5.
 const LONG_FIBER: f64 = 8.0;
 
+/// Nonzeros between the one computed for all modes at once and the one whose rows are prefetched. Each has rows of factors and of
+/// outputs: 4 ahead take 42 ms where 8 take 45 and none 49 (6000 x 6000 x 40000 x 1000, 3 M nonzeros, f64, R = 32, Zen 4).
+const JOINT_AHEAD: usize = 4;
+
 /// How a tensor is stored for MTTKRP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -41,11 +45,14 @@ pub enum MttkrpFormat {
     Tiled,
     /// Tiled partial products that several modes share.
     Tree,
+    /// Coordinates sorted by the longest mode, for all modes at once from the same factors ([`crate::Cpu::mttkrp_all`]). Not chosen
+    /// unless asked for: one mode by itself, as in a sweep of alternating least squares, takes as long as from coordinates.
+    Joint,
 }
 
 impl MttkrpFormat {
     /// Every format.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Coo,
         Self::CsfAll,
         Self::CsfOne,
@@ -56,6 +63,7 @@ impl MttkrpFormat {
         Self::Linear,
         Self::Tiled,
         Self::Tree,
+        Self::Joint,
     ];
 
     /// Its name on the command line.
@@ -71,6 +79,7 @@ impl MttkrpFormat {
             Self::Linear => "alto",
             Self::Tiled => "tiled",
             Self::Tree => "tree",
+            Self::Joint => "joint",
         }
     }
 
@@ -193,8 +202,13 @@ impl MttkrpPlan {
                 group.modes, group.contracted, group.tiles.extent, group.ahead
             ));
         }
+        if format == MttkrpFormat::Joint {
+            let root = joint_root(&stats.dims);
+            why.push(format!("all modes at once: sorted by mode {root}, the longest, prefetch {JOINT_AHEAD} ahead"));
+        }
         let modes = (0..stats.dims.len())
             .map(|mode| match format {
+                MttkrpFormat::Joint => ModePlan { tiles: None, ahead: JOINT_AHEAD },
                 MttkrpFormat::Tiled if stats.dims.len() > 1 => tiles(stats, machine, request, mode, &mut why),
                 _ => ModePlan { tiles: None, ahead: ahead(stats, machine, request, mode) },
             })
@@ -256,6 +270,12 @@ impl MttkrpPlan {
     pub fn why(&self) -> &[String] {
         &self.why
     }
+}
+
+/// The mode that a list for all modes at once is sorted by: the longest, whose rows are read, and written, once, while those of the
+/// shorter modes are in the caches.
+pub(crate) fn joint_root(dims: &[usize]) -> usize {
+    (0..dims.len()).rev().max_by_key(|&mode| dims[mode]).unwrap_or(0)
 }
 
 /// Mean nonzeros of a leaf fiber of the tree with the shortest mode at its root.

@@ -98,7 +98,7 @@ def tensors(cpu, dtype, real, suffix):
     pointers, strides = (handle * 3)(*map(at, factors)), (size * 3)(*(ld(f).value for f in factors))
     products = ("ijk,jr,kr->ir", "ijk,ir,kr->jr", "ijk,ir,jr->kr")
     tolerance = 1e3 * np.finfo(dtype).eps
-    for form in range(11):
+    for form in range(12):
         prepared = made("mttkrp_create", cpu, tensor, size(rank), form)
         call("mttkrp_set_values_" + suffix, cpu, prepared, at(values * 2), size(len(values)))
         for mode, product in enumerate(products):
@@ -106,6 +106,13 @@ def tensors(cpu, dtype, real, suffix):
             call("mttkrp_" + suffix, cpu, prepared, size(mode), size(rank), pointers, strides, at(out), ld(out))
             others = [f for m, f in enumerate(factors) if m != mode]
             np.testing.assert_allclose(out, np.einsum(product, 2 * full, *others), rtol=tolerance, atol=tolerance)
+        outs = [np.zeros((dim, rank + mode), dtype)[:, :rank] for mode, dim in enumerate(dims)]
+        places, ldos = (handle * 3)(*map(at, outs)), (size * 3)(*(ld(out).value for out in outs))
+        call("mttkrp_all_" + suffix, cpu, prepared, size(rank), pointers, strides, places, ldos)
+        for mode, product in enumerate(products):
+            others = [f for m, f in enumerate(factors) if m != mode]
+            expected = np.einsum(product, 2 * full, *others)
+            np.testing.assert_allclose(outs[mode], expected, rtol=tolerance, atol=tolerance)
         call("mttkrp_destroy", prepared)
 
     class Options(ct.Structure):

@@ -1,6 +1,8 @@
 //! MTTKRP: every format x mode x element type x rank against the naive loop, within its bound.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod joint;
 
 use sparsimd::formats::CooTensor;
 use sparsimd::generate::{skewed, uniform_dense};
@@ -123,6 +125,10 @@ fn every_format_mode_and_rank_on_real_tensors() {
         let ranks = common::real_ranks(coo.nnz());
         check(&cpu, &name, &coo.cast::<f32>(), ranks, &MttkrpFormat::ALL);
         check(&cpu, &name, &coo, ranks, &MttkrpFormat::ALL);
+        for &rank in ranks {
+            joint::check(&cpu, &name, &coo.cast::<f32>(), rank, &[MttkrpFormat::Joint]);
+            joint::check(&cpu, &name, &coo, rank, &[MttkrpFormat::Joint]);
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! MTTKRP: `out[i_n] += x * prod_{m != n} factor_m[i_m]` over the nonzeros `x` at `(i_0, i_1, ...)` of one task.
 //!
 //! One kernel per kind of traversal: `entries` for coordinate lists, `csf` for trees of fibers, `tiled` for rows of
-//! one output mode re-laid in tiles. In all of them the rank lies in registers: a *panel* of up to 8 registers of
-//! columns is carried through the whole traversal, and a rank of more columns takes more traversals.
+//! one output mode re-laid in tiles, `joint` for all modes at once. In all of them the rank lies in registers: a *panel* of
+//! up to 8 registers of columns is carried through the whole traversal, and a rank of more columns takes more traversals.
 
 mod csf;
 mod entries;
+mod joint;
 mod linear;
 mod tiled;
 
@@ -15,6 +16,7 @@ use crate::{Scalar, prefetch_l1};
 
 pub use csf::{CsfView, mttkrp_csf};
 pub use entries::{EntriesView, mttkrp_entries};
+pub use joint::{JointOperands, JointView, mttkrp_joint};
 pub use linear::{extract_coordinates, extract_coordinates_wide};
 pub use tiled::{OffsetsView, RunHead, TILED_MOST_AHEAD, TILED_PADDING, Tile, TiledView, mttkrp_tiled};
 

@@ -26,7 +26,7 @@ use sparsimd_kernels::Scalar;
 use self::dense::{Small, Weights, gram, hals, inner_product, pseudo_inverse, settle};
 use super::converged;
 use crate::cpu::Cpu;
-use crate::dense::Mat;
+use crate::dense::{Mat, MatRef};
 use crate::error::{Error, Result};
 use crate::generate::uniform_dense;
 use crate::ops::{Mttkrp, Turns};
@@ -118,7 +118,10 @@ impl Cpu {
         let order = tensor.sweep_order();
         let target = Target { dims: tensor.dims(), order: &order, norm_squared: tensor.norm_squared() };
         let mut turns = Turns::new(self, tensor);
-        let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| turns.product(factors, mode, out);
+        let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
+            let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
+            turns.product(&views, mode, out.as_mut())
+        };
         decompose(self, target, options, &mut mttkrp, &mut observe)
     }
 }

@@ -14,6 +14,7 @@
 //! | coordinates, HiCOO, linearised | element-centric (coordinates: row-centric for the mode they are sorted by) | same | same |
 //! | CSF, B-CSF, MM-CSF | slice algorithm | slice or fiber algorithm | nonzero algorithm |
 //! | tiled | rows in registers, one copy per mode | same | same |
+//! | joint | all modes at once from the same factors ([`Cpu::mttkrp_all`]); one by one as coordinates | same | same |
 //! | tree | from partial products that a sweep shares between modes ([`Cpu::mttkrp_sweep`]) | same | same |
 //!
 //! No locks and no atomics: tasks that own their rows write them, others add to private windows that are summed in a fixed

@@ -84,23 +84,53 @@ impl<'a, T: Scalar> Factor<'a, T> {
     }
 }
 
-/// Calls `compute` with `dim` rows of the kernels' stride, then has the result in `out`.
-pub(super) fn with_output<T: Scalar>(mut out: MatMut<'_, T>, buffers: &Buffers<T>, compute: impl FnOnce(&mut [T])) {
-    let (rows, cols, given) = (out.rows(), out.cols(), out.stride());
-    let stride = kernel_stride::<T>(cols);
-    // Padding of the caller's may hold something of his: only rows without any are written in place.
-    if given == stride && cols == stride && aligned(out.as_ref().data().as_ptr()) {
-        return compute(&mut out.reborrow().into_data()[..rows * stride]);
+/// An output that the kernels can write.
+pub(super) struct Output<'a, T> {
+    out: MatMut<'a, T>,
+    /// Its rows until they are finished, where it cannot be written itself.
+    copy: Option<Aligned<T>>,
+}
+
+impl<'a, T: Scalar> Output<'a, T> {
+    /// `out` itself, or a buffer in its place.
+    pub(super) fn new(out: MatMut<'a, T>, buffers: &Buffers<T>) -> Self {
+        let stride = kernel_stride::<T>(out.cols());
+        // Padding of the caller's may hold something of his: only rows without any are written in place.
+        let whole = out.stride() == stride && out.cols() == stride;
+        let in_place = whole && aligned(out.as_ref().data().as_ptr());
+        let copy = (!in_place).then(|| buffers.take(out.rows() * stride));
+        Self { out, copy }
     }
-    let mut buffer = buffers.take(rows * stride);
-    compute(&mut buffer[..rows * stride]);
-    let data = out.into_data();
-    data.par_chunks_mut(given).with_min_len(256).zip(buffer[..rows * stride].par_chunks(stride)).for_each(
-        |(to, from)| {
-            to[..cols].copy_from_slice(&from[..cols]);
-        },
-    );
-    buffers.give(buffer);
+
+    /// Its rows, of the kernels' stride, with any contents.
+    pub(super) fn rows(&mut self) -> &mut [T] {
+        let len = self.out.rows() * kernel_stride::<T>(self.out.cols());
+        match &mut self.copy {
+            Some(copy) => &mut copy[..len],
+            None => &mut self.out.reborrow().into_data()[..len],
+        }
+    }
+
+    /// Has the result in the matrix.
+    pub(super) fn finish(self, buffers: &Buffers<T>) {
+        let Some(copy) = self.copy else { return };
+        let (rows, cols, given) = (self.out.rows(), self.out.cols(), self.out.stride());
+        let stride = kernel_stride::<T>(cols);
+        let data = self.out.into_data();
+        data.par_chunks_mut(given).with_min_len(256).zip(copy[..rows * stride].par_chunks(stride)).for_each(
+            |(to, from)| {
+                to[..cols].copy_from_slice(&from[..cols]);
+            },
+        );
+        buffers.give(copy);
+    }
+}
+
+/// Calls `compute` with rows of the kernels' stride, then has the result in `out`.
+pub(super) fn with_output<T: Scalar>(out: MatMut<'_, T>, buffers: &Buffers<T>, compute: impl FnOnce(&mut [T])) {
+    let mut out = Output::new(out, buffers);
+    compute(out.rows());
+    out.finish(buffers);
 }
 
 /// Whether the operands of `op` have the shapes that a tensor of `dims` needs.

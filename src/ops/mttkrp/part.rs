@@ -1,12 +1,15 @@
 //! A stored tensor cut into tasks: what one pass over nonzeros runs on.
 
-use sparsimd_kernels::mttkrp::Operands;
+use std::ops::Range;
+
+use rayon::prelude::*;
+use sparsimd_kernels::mttkrp::{JointOperands, Operands};
 use sparsimd_kernels::{Arch, Scalar};
 
 use super::operands::{Buffers, kernel_stride};
 use super::stored::Stored;
-use super::windows::Tasks;
-use crate::plan::MttkrpPlan;
+use super::windows::{Rows, Tasks, Window, add_up};
+use crate::plan::{MttkrpFormat, MttkrpPlan};
 
 /// Row 0 of the factor of each mode, read by many threads.
 pub(super) struct Pointers<T>(pub(super) Vec<*const T>);
@@ -35,31 +38,45 @@ pub(super) struct Part<T> {
     tasks: Vec<Tasks>,
     /// Prefetch distance of each of these modes.
     ahead: Vec<usize>,
+    /// Whether the tasks of all modes are of the same nonzeros, so that one pass serves all of them.
+    joint: bool,
 }
 
 impl<T: Scalar> Part<T> {
     /// Tasks as `plan` allows for the modes that `ahead` has a distance for, of `dims` rows each.
     pub(super) fn new(stored: Stored<T>, dims: &[usize], ahead: Vec<usize>, plan: &MttkrpPlan) -> Self {
         let row_bytes = kernel_stride::<T>(plan.rank) * size_of::<T>();
-        let tasks = (0..ahead.len())
-            .map(|mode| {
-                let mut count = plan.tasks.max(1);
-                loop {
-                    let tasks = Tasks::new(stored.tasks(mode, count), dims[mode]);
-                    // Windows beyond the budget: fewer tasks. One task per tree cannot be had with fewer.
-                    if count == 1 || tasks.private_rows().saturating_mul(row_bytes) <= plan.window_bytes {
-                        return tasks;
-                    }
-                    count = count.div_ceil(2);
+        // Of modes whose windows are needed at the same time.
+        let of_modes = |modes: Range<usize>| {
+            let mut count = plan.tasks.max(1);
+            loop {
+                let of_mode = |mode: usize| Tasks::new(stored.tasks(mode, count), dims[mode]);
+                let tasks: Vec<Tasks> = modes.clone().map(of_mode).collect();
+                let private: usize = tasks.iter().map(Tasks::private_rows).sum();
+                // Windows beyond the budget: fewer tasks. One task per tree cannot be had with fewer.
+                if count == 1 || private.saturating_mul(row_bytes) <= plan.window_bytes {
+                    return tasks;
                 }
-            })
-            .collect();
-        Self { stored, tasks, ahead }
+                count = count.div_ceil(2);
+            }
+        };
+        // The only mode of a tensor of order 1 has a product over no factors.
+        let joint = plan.format == MttkrpFormat::Joint && dims.len() > 1;
+        let tasks = match joint {
+            true => of_modes(0..ahead.len()),
+            false => (0..ahead.len()).flat_map(|mode| of_modes(mode..mode + 1)).collect(),
+        };
+        Self { stored, tasks, ahead, joint }
     }
 
     /// Rows of private windows that the tasks of `mode` add up.
     pub(super) fn private_rows(&self, mode: usize) -> usize {
         self.tasks[mode].private_rows()
+    }
+
+    /// Whether [`Part::run_all`] can be called.
+    pub(super) fn is_joint(&self) -> bool {
+        self.joint
     }
 
     /// `rows`, a stride apart, become the MTTKRP of `mode`. Runs in the rayon pool of the caller.
@@ -76,5 +93,31 @@ impl<T: Scalar> Part<T> {
             // row that its part names.
             unsafe { self.stored.compute(arch, task, mode, operands) };
         });
+    }
+
+    /// `outs` become the MTTKRPs of all modes, in one pass over the nonzeros. Runs in the rayon pool of the caller.
+    ///
+    /// # Safety
+    /// The part is joint, and for every mode the factors and outputs are as for [`Part::run`].
+    pub(super) unsafe fn run_all(&self, call: Call<'_, T>, factors: &Pointers<T>, outs: &mut [&mut [T]]) {
+        let Call { arch, stride, buffers } = call;
+        let outputs: Vec<Rows<T>> = outs.iter_mut().map(|out| Rows::new(out)).collect();
+        self.tasks.iter().zip(&mut *outs).for_each(|(tasks, out)| tasks.clear_gaps(out, stride));
+        let nonzeros: Vec<_> = self.tasks.first().into_iter().flat_map(Tasks::get).collect();
+        let run = |(t, task)| {
+            let open = |(tasks, rows): (&Tasks, &Rows<T>)| {
+                // SAFETY: each task has its window of each output once, and nobody else uses the outputs meanwhile.
+                unsafe { tasks.open(t, rows, stride, buffers) }
+            };
+            let (rows, windows): (Vec<_>, Vec<_>) = self.tasks.iter().zip(&outputs).map(open).unzip();
+            let operands = JointOperands { factors: factors.get(), outs: &rows, stride, ahead: self.ahead[0] };
+            // SAFETY: as in `run`, for every mode.
+            unsafe { self.stored.compute_all(arch, task, operands) };
+            windows
+        };
+        let windows: Vec<Vec<Window<T>>> = nonzeros.into_par_iter().enumerate().with_max_len(1).map(run).collect();
+        let mut of_mode: Vec<Vec<Window<T>>> = outs.iter().map(|_| Vec::new()).collect();
+        windows.into_iter().for_each(|task| of_mode.iter_mut().zip(task).for_each(|(all, one)| all.push(one)));
+        outs.iter_mut().zip(of_mode).for_each(|(out, windows)| add_up(windows, out, stride, buffers));
     }
 }

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use sparsimd_kernels::mttkrp::{
-    CsfView, EntriesView, OffsetsView, Operands, TILED_MOST_AHEAD, TiledView, extract_coordinates,
-    extract_coordinates_wide, mttkrp_csf, mttkrp_entries, mttkrp_tiled,
+    CsfView, EntriesView, JointOperands, JointView, OffsetsView, Operands, TILED_MOST_AHEAD, TiledView,
+    extract_coordinates, extract_coordinates_wide, mttkrp_csf, mttkrp_entries, mttkrp_joint, mttkrp_tiled,
 };
 use sparsimd_kernels::{Arch, Scalar};
 
@@ -14,7 +14,7 @@ use crate::formats::{
     Bcsf, CooTensor, Csf, CsfKind, CsfPattern, CsfSet, DEFAULT_BLOCK_BITS, HiCoo, Linear, LinearKeys, MAX_ORDER, MmCsf,
     MmCsfStrategy, Offsets, Tiled, TiledTask, rooted_mode_order,
 };
-use crate::plan::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan};
+use crate::plan::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, joint_root};
 
 /// Nonzeros whose coordinates are decoded at a time: their coordinates of 4 modes fill 4 KiB of L1.
 const BATCH: usize = 256;
@@ -28,9 +28,11 @@ const SNAP: f64 = 0.05;
 /// A tensor in the format of a plan.
 #[derive(Debug)]
 pub(super) enum Stored<T> {
-    /// One copy for all modes, sorted by modes 0, 1, ..., or one for each mode, sorted by that mode first.
+    /// One copy for all modes, sorted by mode `first` and then by the others in order, or one for each mode, sorted by that
+    /// mode first.
     Coo {
         copies: Vec<CooTensor<T>>,
+        first: usize,
         /// Whether the nonzeros of a row that are neighbours are summed in registers.
         by_rows: bool,
     },
@@ -52,7 +54,7 @@ impl<T: Scalar> Stored<T> {
         // A tensor of order 1 has neither fibers nor tiles: all formats are its list.
         let format = if order == 1 { MttkrpFormat::Coo } else { plan.format };
         Ok(match format {
-            MttkrpFormat::Coo => {
+            MttkrpFormat::Coo | MttkrpFormat::Joint => {
                 let sorted = |first: usize| {
                     let mut copy = coo.clone();
                     let rest = (0..order).filter(|&mode| mode != first);
@@ -60,9 +62,11 @@ impl<T: Scalar> Stored<T> {
                     copy.check_sorted_unique()?;
                     Ok(copy)
                 };
-                let copies = if plan.algorithm == Some(MttkrpAlgorithm::Row) { order } else { 1 };
+                let first = if format == MttkrpFormat::Joint { joint_root(coo.dims()) } else { 0 };
+                let all = plan.algorithm == Some(MttkrpAlgorithm::Row) && format == MttkrpFormat::Coo;
+                let copies = if all { 0..order } else { first..first + 1 };
                 let by_rows = plan.algorithm != Some(MttkrpAlgorithm::Element);
-                Self::Coo { copies: (0..copies).map(sorted).collect::<Result<_>>()?, by_rows }
+                Self::Coo { copies: copies.map(sorted).collect::<Result<_>>()?, first, by_rows }
             }
             MttkrpFormat::CsfAll => match plan.algorithm {
                 Some(algorithm @ (MttkrpAlgorithm::Fiber | MttkrpAlgorithm::Nonzero)) => {
@@ -91,7 +95,7 @@ impl<T: Scalar> Stored<T> {
 
     /// A list whose nonzeros ascend by mode 0, the only one that is computed from it.
     pub(super) fn by_rows(coo: CooTensor<T>) -> Self {
-        Self::Coo { copies: vec![coo], by_rows: true }
+        Self::Coo { copies: vec![coo], first: 0, by_rows: true }
     }
 
     pub(super) fn index_bytes(&self) -> usize {
@@ -115,7 +119,7 @@ impl<T: Scalar> Stored<T> {
             _ => "slice",
         };
         match self {
-            Self::Coo { copies, by_rows } if *by_rows && (mode == 0 || copies.len() > 1) => "row",
+            Self::Coo { copies, first, by_rows } if *by_rows && sorted_by(copies, *first, mode) => "row",
             Self::Coo { .. } | Self::HiCoo(_) | Self::Linear(_) => "element",
             Self::CsfSet(set) => of_tree(set.tree(mode)),
             Self::Trees(all) => of_tree(&all[mode]),
@@ -147,13 +151,12 @@ impl<T: Scalar> Stored<T> {
             parts.map(|part| Task { copy: 0, rows: window(&rows[part.clone()]), part }).collect::<Vec<_>>()
         };
         match self {
-            Self::Coo { copies, .. } => {
+            Self::Coo { copies, first, .. } => {
                 let coo = list_of(copies, mode);
                 let rows = coo.coords(mode);
                 let mut parts = equal_parts(coo.nnz(), count, |p| p);
-                if mode == 0 || copies.len() > 1 {
-                    snap_to_rows(&mut parts, rows);
-                }
+                // One list has the same parts for every mode.
+                snap_to_rows(&mut parts, if copies.len() > 1 { rows } else { coo.coords(*first) });
                 parts.into_iter().map(|part| Task { copy: 0, rows: window(&rows[part.clone()]), part }).collect()
             }
             Self::Linear(linear) => flat(linear.nnz(), &linear.expand(mode)),
@@ -205,14 +208,11 @@ impl<T: Scalar> Stored<T> {
                     }
                 }
             }
-            Self::Coo { copies, by_rows } => {
+            Self::Coo { copies, first, by_rows } => {
                 let coo = list_of(copies, mode);
-                let mut coords: [&[u32]; MAX_ORDER] = [&[]; MAX_ORDER];
-                for (m, slice) in coords.iter_mut().enumerate().take(coo.order()) {
-                    *slice = &coo.coords(m)[task.part.clone()];
-                }
+                let coords = coords_of(coo, &task.part);
                 let values = &coo.values()[task.part.clone()];
-                let by_rows = *by_rows && (mode == 0 || copies.len() > 1);
+                let by_rows = *by_rows && sorted_by(copies, *first, mode);
                 let view = EntriesView { coords: &coords[..coo.order()], values, mode, by_rows };
                 // SAFETY: the caller's promise.
                 unsafe { mttkrp_entries(arch, view, operands) };
@@ -251,6 +251,33 @@ impl<T: Scalar> Stored<T> {
             }
         }
     }
+
+    /// Adds what `task` contributes to the outputs of all modes; nothing unless there is one list for all of them.
+    ///
+    /// # Safety
+    /// As [`Stored::compute`], for the outputs of all modes.
+    pub(super) unsafe fn compute_all(&self, arch: Arch, task: &Task, operands: JointOperands<'_, T>) {
+        let Self::Coo { copies, first, .. } = self else { return };
+        let coo = &copies[0];
+        let coords = coords_of(coo, &task.part);
+        let view = JointView { coords: &coords[..coo.order()], values: &coo.values()[task.part.clone()], root: *first };
+        // SAFETY: the caller's promise.
+        unsafe { mttkrp_joint(arch, view, operands) };
+    }
+}
+
+/// The coordinates of the nonzeros of `part`.
+fn coords_of<'a, T: Scalar>(coo: &'a CooTensor<T>, part: &Range<usize>) -> [&'a [u32]; MAX_ORDER] {
+    let mut coords: [&[u32]; MAX_ORDER] = [&[]; MAX_ORDER];
+    for (m, slice) in coords.iter_mut().enumerate().take(coo.order()) {
+        *slice = &coo.coords(m)[part.clone()];
+    }
+    coords
+}
+
+/// Whether the list that serves `mode` is sorted by it.
+fn sorted_by<T>(copies: &[CooTensor<T>], first: usize, mode: usize) -> bool {
+    copies.len() > 1 || mode == first
 }
 
 /// The list that serves `mode`: the only one, or its own.

@@ -1,12 +1,12 @@
-//! All modes of a sweep, one after the other, with an update of each mode's factor in between.
+//! All modes of a sweep: one after the other, with an update of each mode's factor in between, or all from the same factors.
 
 use sparsimd_kernels::Scalar;
 
-use super::operands::{check_shapes, kernel_stride, with_output};
-use super::part::Call;
+use super::operands::{Buffers, Factor, Output, check_shapes, kernel_stride, with_output};
+use super::part::{Call, Pointers};
 use super::{Body, Mttkrp};
 use crate::cpu::Cpu;
-use crate::dense::{Aligned, Mat, MatRef};
+use crate::dense::{Aligned, Mat, MatMut, MatRef};
 use crate::error::{Error, Result};
 
 /// The turns of a tensor's modes, in the order of [`Mttkrp::sweep_order`], over and over, and the partial products that are
@@ -24,12 +24,11 @@ impl<'a, T: Scalar> Turns<'a, T> {
     }
 
     /// The MTTKRP of `mode`, whose turn it is. Since the last turn, only the factor of its mode may have changed.
-    pub(crate) fn product(&mut self, factors: &[Mat<T>], mode: usize, out: &mut Mat<T>) -> Result<()> {
-        let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
+    pub(crate) fn product(&mut self, factors: &[MatRef<'_, T>], mode: usize, out: MatMut<'_, T>) -> Result<()> {
         let Body::Tree(tree) = &self.tensor.body else {
-            return self.cpu.mttkrp(self.tensor, &views, mode, out.as_mut());
+            return self.cpu.mttkrp(self.tensor, factors, mode, out);
         };
-        check_shapes(self.tensor.dims(), mode, &views, &out.as_mut())?;
+        check_shapes(self.tensor.dims(), mode, factors, &out)?;
         let buffers = &self.tensor.buffers;
         let call = Call { arch: self.cpu.arch(), stride: kernel_stride::<T>(out.cols()), buffers };
         let group = tree.group(mode);
@@ -40,10 +39,10 @@ impl<'a, T: Scalar> Turns<'a, T> {
                 Some(held) if group.modes()[0] != mode && held.len() >= group.product_len(call.stride) => held,
                 held => {
                     held.into_iter().for_each(|held| buffers.give(held));
-                    group.products(call, &views)
+                    group.products(call, factors)
                 }
             };
-            with_output(out.as_mut(), buffers, |rows| group.output(call, mode, &products, &views, rows));
+            with_output(out, buffers, |rows| group.output(call, mode, &products, factors, rows));
             self.products = Some(products);
         });
         Ok(())
@@ -73,16 +72,69 @@ impl Cpu {
         products: &mut [Mat<T>],
         mut update: impl FnMut(usize, &[Mat<T>], &mut [Mat<T>]) -> Result<()>,
     ) -> Result<()> {
-        let cols = products.first().map_or(0, Mat::cols);
-        if products.len() != tensor.dims().len() || products.iter().any(|product| product.cols() != cols) {
-            let detail = format!("products must be {} matrices of one number of columns", tensor.dims().len());
-            return Err(Error::shape("mttkrp", detail));
-        }
+        check_products(tensor, products.iter().map(Mat::cols))?;
         let mut turns = Turns::new(self, tensor);
         for mode in tensor.sweep_order() {
-            turns.product(factors, mode, &mut products[mode])?;
+            let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
+            turns.product(&views, mode, products[mode].as_mut())?;
             update(mode, products, factors)?;
         }
         Ok(())
     }
+
+    /// The MTTKRP of every mode from the same factors: `products[n]` becomes that of mode n. With the factors' inner products it
+    /// is the gradient of a CP model (Acar, Dunlavy and Kolda 2011), for methods that change all factors together; methods that
+    /// change one factor after the other need [`Cpu::mttkrp_sweep`].
+    ///
+    /// What the separate calls of [`Cpu::mttkrp`] would compute, to rounding. A tensor prepared in
+    /// [`crate::plan::MttkrpFormat::Joint`] takes one pass over the nonzeros for all modes; others go mode by mode. Shapes are as
+    /// there; the same plan gives the same bits.
+    ///
+    /// # Errors
+    /// As [`Cpu::mttkrp`].
+    pub fn mttkrp_all<T: Scalar>(
+        &self,
+        tensor: &Mttkrp<T>,
+        factors: &[MatRef<'_, T>],
+        products: &mut [MatMut<'_, T>],
+    ) -> Result<()> {
+        check_products(tensor, products.iter().map(MatMut::cols))?;
+        for (mode, product) in products.iter().enumerate() {
+            check_shapes(tensor.dims(), mode, factors, product)?;
+        }
+        let Body::Modes(part) = &tensor.body else {
+            let mut turns = Turns::new(self, tensor);
+            let mut turn = |mode: usize| turns.product(factors, mode, products[mode].reborrow());
+            return tensor.sweep_order().into_iter().try_for_each(&mut turn);
+        };
+        if !part.is_joint() {
+            let mut product = products.iter_mut().enumerate();
+            return product.try_for_each(|(mode, product)| self.mttkrp(tensor, factors, mode, product.reborrow()));
+        }
+        let buffers: &Buffers<T> = &tensor.buffers;
+        let call = Call { arch: self.arch(), stride: kernel_stride::<T>(factors[0].cols()), buffers };
+        self.install(|| {
+            let padded: Vec<Factor<'_, T>> = factors.iter().map(|&factor| Factor::new(factor, buffers)).collect();
+            let pointers = Pointers(padded.iter().map(Factor::as_ptr).collect());
+            let mut outs: Vec<_> = products.iter_mut().map(|out| Output::new(out.reborrow(), buffers)).collect();
+            let mut rows: Vec<&mut [T]> = outs.iter_mut().map(Output::rows).collect();
+            // SAFETY: the stride is whole cache lines; `check_shapes` compared the operands' rows with the modes' lengths.
+            unsafe { part.run_all(call, &pointers, &mut rows) };
+            outs.into_iter().for_each(|out| out.finish(buffers));
+            padded.into_iter().for_each(|factor| factor.release(buffers));
+        });
+        Ok(())
+    }
+}
+
+/// Whether there is a product of every mode, all of one number of columns.
+fn check_products<T: Scalar>(tensor: &Mttkrp<T>, mut cols: impl ExactSizeIterator<Item = usize>) -> Result<()> {
+    let order = tensor.dims().len();
+    let many = cols.len() == order;
+    let first = cols.next();
+    if !many || cols.any(|cols| Some(cols) != first) {
+        let detail = format!("products must be {order} matrices of one number of columns");
+        return Err(Error::shape("mttkrp", detail));
+    }
+    Ok(())
 }

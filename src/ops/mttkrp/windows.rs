@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::operands::Buffers;
+use crate::dense::Aligned;
 
 /// A part of the nonzeros and the rows of the output that it touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,15 +31,25 @@ pub(super) struct Tasks {
     gaps: Vec<Range<usize>>,
 }
 
-/// The output's rows, handed to tasks that own disjoint parts of it.
-struct Rows<T>(*mut T);
+/// Rows of an output, handed to tasks that own disjoint parts of it.
+pub(super) struct Rows<T>(*mut T);
 // SAFETY: only tasks with disjoint windows write through it.
 unsafe impl<T: Send> Sync for Rows<T> {}
 
 impl<T> Rows<T> {
+    pub(super) fn new(out: &mut [T]) -> Self {
+        Self(out.as_mut_ptr())
+    }
+
     fn row(&self, row: usize, stride: usize) -> *mut T {
         self.0.wrapping_add(row * stride)
     }
+}
+
+/// A task's window: its rows, and where they are if they are private.
+pub(super) struct Window<T> {
+    rows: Range<usize>,
+    private: Option<Aligned<T>>,
 }
 
 impl Tasks {
@@ -70,6 +81,11 @@ impl Tasks {
         self.tasks.iter().filter(|(_, direct)| !direct).map(|(task, _)| task.rows.len()).sum()
     }
 
+    /// The tasks.
+    pub(super) fn get(&self) -> impl ExactSizeIterator<Item = &Task> {
+        self.tasks.iter().map(|(task, _)| task)
+    }
+
     /// `out = sum of all tasks`: `work(task, row0)` adds its nonzeros' contributions to the rows of its window, where
     /// `row0` is the place that row 0 of the output would have. Runs in the rayon pool of the caller.
     pub(super) fn run<T: Scalar>(
@@ -79,48 +95,73 @@ impl Tasks {
         buffers: &Buffers<T>,
         work: impl Fn(&Task, *mut T) + Sync,
     ) {
+        self.clear_gaps(out, stride);
+        let rows = Rows::new(out);
+        let tasks = self.tasks.par_iter().enumerate().with_max_len(1);
+        let windows = tasks.map(|(t, (task, _))| {
+            // SAFETY: each task has its window once, and nobody else uses the output meanwhile.
+            let (row0, window) = unsafe { self.open(t, &rows, stride, buffers) };
+            work(task, row0);
+            window
+        });
+        let windows = windows.collect();
+        add_up(windows, out, stride, buffers);
+    }
+
+    /// Zeros the rows that no task writes to the output itself.
+    pub(super) fn clear_gaps<T: Scalar>(&self, out: &mut [T], stride: usize) {
         for gap in &self.gaps {
             out[gap.start * stride..gap.end * stride].par_chunks_mut(1 << 16).for_each(|rows| rows.fill(T::ZERO));
         }
-        let rows = Rows(out.as_mut_ptr());
-        let whole = &rows;
-        let private: Vec<_> = self
-            .tasks
-            .par_iter()
-            .with_max_len(1)
-            .map(|(task, direct)| {
-                let len = task.rows.len() * stride;
-                if *direct {
-                    let first = whole.row(task.rows.start, stride);
-                    // SAFETY: direct windows are disjoint and inside the output, which nobody else uses meanwhile.
-                    unsafe { std::slice::from_raw_parts_mut(first, len) }.fill(T::ZERO);
-                    work(task, whole.row(0, stride));
-                    return None;
-                }
-                let mut window = buffers.take(len);
-                window[..len].fill(T::ZERO);
-                work(task, window.as_mut_ptr().wrapping_sub(task.rows.start * stride));
-                Some((task.rows.clone(), window))
-            })
-            .collect();
-        let mut private: Vec<_> = private.into_iter().flatten().collect();
-        // Blocks of rows are independent; inside each one the windows are added in the order of the tasks.
-        let block = (1 << 14) / stride.max(1) + 1;
-        if !private.is_empty() {
-            out.par_chunks_mut(block * stride).enumerate().for_each(|(b, rows)| {
-                let (first, end) = (b * block, b * block + rows.len() / stride);
-                for (window_rows, window) in &private {
-                    let (from, to) = (first.max(window_rows.start), end.min(window_rows.end));
-                    if from < to {
-                        let source = &window[(from - window_rows.start) * stride..(to - window_rows.start) * stride];
-                        let target = &mut rows[(from - first) * stride..(to - first) * stride];
-                        target.iter_mut().zip(source).for_each(|(x, &y)| *x += y);
-                    }
-                }
-            });
-        }
-        private.drain(..).for_each(|(_, window)| buffers.give(window));
     }
+
+    /// The window of task number `t`, zeroed, and the place that row 0 of the output would have in it.
+    ///
+    /// # Safety
+    /// `rows` are those of an output of the tasks' length, a stride apart; of the rows of the window nobody else makes use as long
+    /// as the task does.
+    pub(super) unsafe fn open<T: Scalar>(
+        &self,
+        t: usize,
+        rows: &Rows<T>,
+        stride: usize,
+        buffers: &Buffers<T>,
+    ) -> (*mut T, Window<T>) {
+        let (task, direct) = &self.tasks[t];
+        let len = task.rows.len() * stride;
+        if *direct {
+            let first = rows.row(task.rows.start, stride);
+            // SAFETY: direct windows are disjoint and inside the output, which nobody else uses meanwhile.
+            unsafe { std::slice::from_raw_parts_mut(first, len) }.fill(T::ZERO);
+            return (rows.row(0, stride), Window { rows: task.rows.clone(), private: None });
+        }
+        let mut window = buffers.take(len);
+        window[..len].fill(T::ZERO);
+        let row0 = window.as_mut_ptr().wrapping_sub(task.rows.start * stride);
+        (row0, Window { rows: task.rows.clone(), private: Some(window) })
+    }
+}
+
+/// Adds the private ones of `windows` to the output, in the order of the tasks. Runs in the rayon pool of the caller.
+pub(super) fn add_up<T: Scalar>(windows: Vec<Window<T>>, out: &mut [T], stride: usize, buffers: &Buffers<T>) {
+    let private: Vec<_> =
+        windows.into_iter().filter_map(|window| window.private.map(|private| (window.rows, private))).collect();
+    // Blocks of rows are independent; inside each one the windows are added in the order of the tasks.
+    let block = (1 << 14) / stride.max(1) + 1;
+    if !private.is_empty() {
+        out.par_chunks_mut(block * stride).enumerate().for_each(|(b, rows)| {
+            let (first, end) = (b * block, b * block + rows.len() / stride);
+            for (window_rows, window) in &private {
+                let (from, to) = (first.max(window_rows.start), end.min(window_rows.end));
+                if from < to {
+                    let source = &window[(from - window_rows.start) * stride..(to - window_rows.start) * stride];
+                    let target = &mut rows[(from - first) * stride..(to - first) * stride];
+                    target.iter_mut().zip(source).for_each(|(x, &y)| *x += y);
+                }
+            }
+        });
+    }
+    private.into_iter().for_each(|(_, window)| buffers.give(window));
 }
 
 /// `0..n` cut into at most `tasks` ranges of about equal weight, where `weight_before(x)` never decreases.

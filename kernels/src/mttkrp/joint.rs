@@ -1,0 +1,147 @@
+//! MTTKRP of all modes at once, from the same factors: the gradient of a CP model needs no more.
+//!
+//! ```text
+//! for run of nonzeros with coordinate i in the root mode:          c = row i of its factor, in registers
+//!     for nonzero x of the run, with rows a_1 .. a_n of the other factors:
+//!         out_m[..] += (x c a_1 .. a_(m-1)) (a_(m+1) .. a_n)       for every other mode m
+//!         sum += x a_1 .. a_n
+//!     out_root[i] += sum
+//! ```
+//!
+//! Mode by mode each nonzero reads n rows n + 1 times; here n rows once, and reads and writes n rows of outputs. The products
+//! of rows before and after each mode are running ones: 4 n - 4 multiplications and multiply-adds for each column.
+
+use pulp::{Simd, WithSimd};
+
+use super::{MAX_ORDER, Panel, add_to, load, panels, prefetch_panel, zeros};
+use crate::arch::dispatch_compiled;
+use crate::{Arch, Scalar};
+
+/// Some nonzeros as one coordinate array per mode. Worth it where runs of nonzeros with one coordinate in `root` are long;
+/// correct for any order.
+#[derive(Clone, Copy, Debug)]
+pub struct JointView<'a, T> {
+    /// The coordinates of each mode, as many as values.
+    pub coords: &'a [&'a [u32]],
+    /// The values.
+    pub values: &'a [T],
+    /// The mode whose rows stay in registers.
+    pub root: usize,
+}
+
+/// The dense operands of one task, as in [`super::Operands`], with an output for each mode.
+#[derive(Clone, Copy, Debug)]
+pub struct JointOperands<'a, T> {
+    /// Row 0 of the factor of each mode.
+    pub factors: &'a [*const T],
+    /// Where row 0 of the output of each mode would be; only the rows that the task's nonzeros name are touched.
+    pub outs: &'a [*mut T],
+    /// Elements from row to row, all of which are computed.
+    pub stride: usize,
+    /// Nonzeros between the one computed and the one whose rows are prefetched; 0 for no prefetch.
+    pub ahead: usize,
+}
+
+/// OTHERS is the number of modes but the root; 0 stands for one known at run time only.
+#[derive(Clone, Copy)]
+struct Joint<'a, T, const OTHERS: usize> {
+    view: JointView<'a, T>,
+    operands: JointOperands<'a, T>,
+}
+
+/// Adds `x * prod_{m != n} factor_m[i_m]` to row `i_n` of the output of every mode n for every nonzero.
+///
+/// # Safety
+/// `operands.stride` is a whole number of registers of `arch`. The coordinate arrays are as long as the values, one
+/// per mode (2 to 8); every coordinate is a row of its factor and its output, and nobody else uses those output rows.
+pub unsafe fn mttkrp_joint<T: Scalar>(arch: Arch, view: JointView<'_, T>, operands: JointOperands<'_, T>) {
+    let task = Joint::<T, 0> { view, operands };
+    dispatch_compiled!(arch, task, Joint<'_, f32, 0>, Joint<'_, f64, 0>, |arch, task| task.dispatch(arch));
+}
+
+impl<T: Scalar> Joint<'_, T, 0> {
+    /// To the code for the task's number of modes.
+    #[inline(always)]
+    fn dispatch(self, arch: Arch) {
+        let Self { view, operands } = self;
+        match view.coords.len() {
+            3 => arch.dispatch(Joint::<T, 2> { view, operands }),
+            4 => arch.dispatch(Joint::<T, 3> { view, operands }),
+            _ => arch.dispatch(self),
+        }
+    }
+}
+
+impl<T: Scalar, const OTHERS: usize> WithSimd for Joint<'_, T, OTHERS> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // SAFETY: the promise to the public function.
+        unsafe { panels(simd, self.operands.stride, &self) }
+    }
+}
+
+impl<T: Scalar, const OTHERS: usize> Panel<T> for Joint<'_, T, OTHERS> {
+    #[inline(always)]
+    unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize) {
+        let Self { view, operands } = self;
+        let others = if OTHERS == 0 { view.coords.len() - 1 } else { OTHERS };
+        let JointOperands { stride, ahead, .. } = *operands;
+        let mut coords = [view.coords[0].as_ptr(); MAX_ORDER];
+        let mut factors = [operands.factors[0]; MAX_ORDER];
+        let mut outs = [operands.outs[0]; MAX_ORDER];
+        for m in 0..others {
+            let mode = m + usize::from(m >= view.root);
+            coords[m] = view.coords[mode].as_ptr();
+            factors[m] = operands.factors[mode].wrapping_add(column);
+            outs[m] = operands.outs[mode].wrapping_add(column);
+        }
+        let rows = view.coords[view.root];
+        let nnz = view.values.len();
+        let mut p = 0;
+        while p < nnz {
+            // SAFETY: places below `nnz` are below the length of every array; the rows exist by the caller's promise.
+            unsafe {
+                let row = *rows.get_unchecked(p);
+                let root = row as usize * stride + column;
+                let c = load::<S, T, G>(simd, operands.factors[view.root].wrapping_add(root));
+                let mut sum = zeros::<S, T, G>(simd);
+                while p < nnz && *rows.get_unchecked(p) == row {
+                    if ahead != 0 {
+                        let q = (p + ahead).min(nnz - 1);
+                        for m in 0..others {
+                            let at = *coords[m].add(q) as usize * stride;
+                            prefetch_panel::<S, T, G>(factors[m].wrapping_add(at));
+                            prefetch_panel::<S, T, G>(outs[m].wrapping_add(at));
+                        }
+                    }
+                    let mut at = [0; MAX_ORDER];
+                    for m in 0..others {
+                        at[m] = *coords[m].add(p) as usize * stride;
+                    }
+                    let x = T::splat(simd, *view.values.get_unchecked(p));
+                    for g in 0..G {
+                        let from = |m: usize| T::load(simd, factors[m].add(at[m] + g * T::lanes::<S>()));
+                        // before[m] = x c a_0 .. a_(m-1)
+                        let mut before = [T::vmul(simd, x, c[g]); MAX_ORDER];
+                        for m in 1..others {
+                            before[m] = T::vmul(simd, before[m - 1], from(m - 1));
+                        }
+                        let last = others - 1;
+                        let to = |m: usize| outs[m].add(at[m] + g * T::lanes::<S>());
+                        T::store(simd, to(last), T::vadd(simd, T::load(simd, to(last)), before[last]));
+                        let mut after = from(last);
+                        for m in (0..last).rev() {
+                            T::store(simd, to(m), T::vmul_add(simd, before[m], after, T::load(simd, to(m))));
+                            after = T::vmul(simd, after, from(m));
+                        }
+                        sum[g] = T::vmul_add(simd, x, after, sum[g]);
+                    }
+                    p += 1;
+                }
+                add_to(simd, operands.outs[view.root].wrapping_add(root), &sum);
+            }
+        }
+    }
+}

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Mode by mode each nonzero reads n rows n + 1 times; here n rows once, and reads and writes n rows of outputs. The products
-//! of rows before and after each mode are running ones: 4 n - 4 multiplications and multiply-adds for each column.
+//! of rows before and after each mode are running ones: 3 n operations for each column, instead of n (n + 1).
 
 use pulp::{Simd, WithSimd};
 

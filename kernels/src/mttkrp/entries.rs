@@ -9,7 +9,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::{MAX_ORDER, Operands, Panel, add_to, panels, prefetch_panel, zeros};
+use super::{MAX_ORDER, Operands, Panel, accumulate, add_to, load, panels, prefetch_panel, scale_by, zeros};
 use crate::arch::dispatch_compiled;
 use crate::{Arch, Scalar};
 
@@ -75,7 +75,6 @@ impl<T: Scalar, const INPUTS: usize> Panel<T> for Entries<'_, T, INPUTS> {
         let order = view.coords.len();
         let inputs = if INPUTS == 0 { order - 1 } else { INPUTS };
         let stride = operands.stride;
-        let lanes = T::lanes::<S>();
         let mut coords = [view.coords[0].as_ptr(); MAX_ORDER];
         let mut factors = [operands.factors[0]; MAX_ORDER];
         for m in 0..inputs {
@@ -99,18 +98,12 @@ impl<T: Scalar, const INPUTS: usize> Panel<T> for Entries<'_, T, INPUTS> {
                     }
                     prefetch_panel::<S, T, G>(out.wrapping_add(*rows.get_unchecked(q) as usize * stride));
                 }
-                let x = T::splat(simd, *view.values.get_unchecked(p));
-                let mut at = [factors[0]; MAX_ORDER];
-                for m in 0..inputs {
-                    at[m] = factors[m].add(*coords[m].add(p) as usize * stride);
+                let factor_row = |m: usize| factors[m].add(*coords[m].add(p) as usize * stride);
+                let mut product = [T::splat(simd, *view.values.get_unchecked(p)); G];
+                for m in 0..inputs - 1 {
+                    scale_by(simd, &mut product, factor_row(m));
                 }
-                for (g, sum) in sum.iter_mut().enumerate() {
-                    let mut product = x;
-                    for at in at.iter().take(inputs - 1) {
-                        product = T::vmul(simd, product, T::load(simd, at.add(g * lanes)));
-                    }
-                    *sum = T::vmul_add(simd, product, T::load(simd, at[inputs - 1].add(g * lanes)), *sum);
-                }
+                accumulate::<S, T, G>(simd, &mut sum, &product, &load(simd, factor_row(inputs - 1)));
                 let row = *rows.get_unchecked(p);
                 if !view.by_rows || p + 1 == nnz || *rows.get_unchecked(p + 1) != row {
                     add_to(simd, out.wrapping_add(row as usize * stride), &sum);

@@ -13,7 +13,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::{MAX_ORDER, Panel, add_to, load, panels, prefetch_panel, zeros};
+use super::{Panel, add_to, load, panels, prefetch_panel, zeros};
 use crate::arch::dispatch_compiled;
 use crate::{Arch, Scalar};
 
@@ -42,8 +42,14 @@ pub struct JointOperands<'a, T> {
     pub ahead: usize,
 }
 
-/// OTHERS is the number of modes but the root; 0 stands for one known at run time only.
+/// A task as it comes, before its number of modes has become a type.
 #[derive(Clone, Copy)]
+struct Task<'a, T> {
+    view: JointView<'a, T>,
+    operands: JointOperands<'a, T>,
+}
+
+/// OTHERS is the number of modes but the root: known when compiled, so that the running products stay in registers.
 struct Joint<'a, T, const OTHERS: usize> {
     view: JointView<'a, T>,
     operands: JointOperands<'a, T>,
@@ -55,19 +61,23 @@ struct Joint<'a, T, const OTHERS: usize> {
 /// `operands.stride` is a whole number of registers of `arch`. The coordinate arrays are as long as the values, one
 /// per mode (2 to 8); every coordinate is a row of its factor and its output, and nobody else uses those output rows.
 pub unsafe fn mttkrp_joint<T: Scalar>(arch: Arch, view: JointView<'_, T>, operands: JointOperands<'_, T>) {
-    let task = Joint::<T, 0> { view, operands };
-    dispatch_compiled!(arch, task, Joint<'_, f32, 0>, Joint<'_, f64, 0>, |arch, task| task.dispatch(arch));
+    let task = Task { view, operands };
+    dispatch_compiled!(arch, task, Task<'_, f32>, Task<'_, f64>, |arch, task| task.dispatch(arch));
 }
 
-impl<T: Scalar> Joint<'_, T, 0> {
+impl<T: Scalar> Task<'_, T> {
     /// To the code for the task's number of modes.
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
         let Self { view, operands } = self;
         match view.coords.len() {
+            2 => arch.dispatch(Joint::<T, 1> { view, operands }),
             3 => arch.dispatch(Joint::<T, 2> { view, operands }),
             4 => arch.dispatch(Joint::<T, 3> { view, operands }),
-            _ => arch.dispatch(self),
+            5 => arch.dispatch(Joint::<T, 4> { view, operands }),
+            6 => arch.dispatch(Joint::<T, 5> { view, operands }),
+            7 => arch.dispatch(Joint::<T, 6> { view, operands }),
+            _ => arch.dispatch(Joint::<T, 7> { view, operands }),
         }
     }
 }
@@ -86,12 +96,11 @@ impl<T: Scalar, const OTHERS: usize> Panel<T> for Joint<'_, T, OTHERS> {
     #[inline(always)]
     unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize) {
         let Self { view, operands } = self;
-        let others = if OTHERS == 0 { view.coords.len() - 1 } else { OTHERS };
         let JointOperands { stride, ahead, .. } = *operands;
-        let mut coords = [view.coords[0].as_ptr(); MAX_ORDER];
-        let mut factors = [operands.factors[0]; MAX_ORDER];
-        let mut outs = [operands.outs[0]; MAX_ORDER];
-        for m in 0..others {
+        let mut coords = [view.coords[0].as_ptr(); OTHERS];
+        let mut factors = [operands.factors[0]; OTHERS];
+        let mut outs = [operands.outs[0]; OTHERS];
+        for m in 0..OTHERS {
             let mode = m + usize::from(m >= view.root);
             coords[m] = view.coords[mode].as_ptr();
             factors[m] = operands.factors[mode].wrapping_add(column);
@@ -110,31 +119,37 @@ impl<T: Scalar, const OTHERS: usize> Panel<T> for Joint<'_, T, OTHERS> {
                 while p < nnz && *rows.get_unchecked(p) == row {
                     if ahead != 0 {
                         let q = (p + ahead).min(nnz - 1);
-                        for m in 0..others {
+                        for m in 0..OTHERS {
                             let at = *coords[m].add(q) as usize * stride;
                             prefetch_panel::<S, T, G>(factors[m].wrapping_add(at));
                             prefetch_panel::<S, T, G>(outs[m].wrapping_add(at));
                         }
                     }
-                    let mut at = [0; MAX_ORDER];
-                    for m in 0..others {
+                    let mut at = [0; OTHERS];
+                    for m in 0..OTHERS {
                         at[m] = *coords[m].add(p) as usize * stride;
                     }
                     let x = T::splat(simd, *view.values.get_unchecked(p));
                     for g in 0..G {
-                        let from = |m: usize| T::load(simd, factors[m].add(at[m] + g * T::lanes::<S>()));
-                        // before[m] = x c a_0 .. a_(m-1)
-                        let mut before = [T::vmul(simd, x, c[g]); MAX_ORDER];
-                        for m in 1..others {
-                            before[m] = T::vmul(simd, before[m - 1], from(m - 1));
+                        // r_0 is the root's row, r_m that of the m-th of the others.
+                        let r = |m: usize| match m {
+                            0 => c[g],
+                            _ => T::load(simd, factors[m - 1].add(at[m - 1] + g * T::lanes::<S>())),
+                        };
+                        let add = |m: usize, a: T::Vector<S>, b: T::Vector<S>| {
+                            let out = outs[m - 1].add(at[m - 1] + g * T::lanes::<S>());
+                            T::store(simd, out, T::vmul_add(simd, a, b, T::load(simd, out)));
+                        };
+                        // before[m] = x r_0 .. r_(m-1), and after = r_(m+1) .. r_OTHERS
+                        let mut before = [x; OTHERS];
+                        for m in 1..OTHERS {
+                            before[m] = T::vmul(simd, before[m - 1], r(m - 1));
                         }
-                        let last = others - 1;
-                        let to = |m: usize| outs[m].add(at[m] + g * T::lanes::<S>());
-                        T::store(simd, to(last), T::vadd(simd, T::load(simd, to(last)), before[last]));
-                        let mut after = from(last);
-                        for m in (0..last).rev() {
-                            T::store(simd, to(m), T::vmul_add(simd, before[m], after, T::load(simd, to(m))));
-                            after = T::vmul(simd, after, from(m));
+                        add(OTHERS, before[OTHERS - 1], r(OTHERS - 1));
+                        let mut after = r(OTHERS);
+                        for m in (1..OTHERS).rev() {
+                            add(m, before[m], after);
+                            after = T::vmul(simd, after, r(m));
                         }
                         sum[g] = T::vmul_add(simd, x, after, sum[g]);
                     }

@@ -15,7 +15,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::{MAX_ORDER, Operands, Panel, accumulate, add_to, load, panels, prefetch_panel, zeros};
+use super::{MAX_ORDER, Operands, Panel, accumulate, add_to, load, panels, prefetch_panel, scale_by, zeros};
 use crate::arch::dispatch_compiled;
 use crate::{Arch, Scalar};
 
@@ -216,19 +216,12 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
                     prefetch_panel::<S, T, G>(factors[shared + m].wrapping_add(i * stride));
                 }
             }
-            let x = T::splat(simd, *cursor.value);
-            let mut at = [factors[shared]; MAX_ORDER];
-            for m in 0..free {
-                at[m] = factors[shared + m].add((*cursor.free.add(m)).get() * stride);
+            let row = |m: usize| factors[shared + m].add((*cursor.free.add(m)).get() * stride);
+            let mut product = [T::splat(simd, *cursor.value); G];
+            for m in 0..free - 1 {
+                scale_by(simd, &mut product, row(m));
             }
-            for (g, sum) in sum.iter_mut().enumerate() {
-                let column = g * T::lanes::<S>();
-                let mut product = x;
-                for at in at.iter().take(free - 1) {
-                    product = T::vmul(simd, product, T::load(simd, at.add(column)));
-                }
-                *sum = T::vmul_add(simd, product, T::load(simd, at[free - 1].add(column)), *sum);
-            }
+            accumulate::<S, T, G>(simd, sum, &product, &load(simd, row(free - 1)));
             cursor.free = cursor.free.add(free);
             cursor.value = cursor.value.add(1);
         }
@@ -259,7 +252,7 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
             let row = |m: usize| factors[m].add((*cursor.shared.add(m)).get() * self.operands.stride);
             let mut product = load::<S, T, G>(simd, row(0));
             for m in 1..shared {
-                super::scale_by(simd, &mut product, row(m));
+                scale_by(simd, &mut product, row(m));
             }
             accumulate::<S, T, G>(simd, sum, &partial, &product);
             cursor.shared = cursor.shared.add(shared);

@@ -114,6 +114,14 @@ impl<T: Scalar> Mttkrp<T> {
         }
     }
 
+    /// What one pass serves all modes of, if the format has it.
+    fn joint(&self) -> Option<&Part<T>> {
+        match &self.body {
+            Body::Modes(part) => Some(&**part).filter(|part| part.is_joint()),
+            Body::Tree(_) => None,
+        }
+    }
+
     /// The modes in the order in which [`Cpu::mttkrp_sweep`] computes them.
     pub fn sweep_order(&self) -> Vec<usize> {
         match &self.body {

@@ -101,9 +101,9 @@ impl<T: Scalar> Part<T> {
     /// The part is joint, and for every mode the factors and outputs are as for [`Part::run`].
     pub(super) unsafe fn run_all(&self, call: Call<'_, T>, factors: &Pointers<T>, outs: &mut [&mut [T]]) {
         let Call { arch, stride, buffers } = call;
-        let outputs: Vec<Rows<T>> = outs.iter_mut().map(|out| Rows::new(out)).collect();
         self.tasks.iter().zip(&mut *outs).for_each(|(tasks, out)| tasks.clear_gaps(out, stride));
-        let nonzeros: Vec<_> = self.tasks.first().into_iter().flat_map(Tasks::get).collect();
+        let outputs: Vec<Rows<T>> = outs.iter_mut().map(|out| Rows::new(out)).collect();
+        let nonzeros: Vec<_> = self.tasks.first().into_iter().flat_map(Tasks::iter).collect();
         let run = |(t, task)| {
             let open = |(tasks, rows): (&Tasks, &Rows<T>)| {
                 // SAFETY: each task has its window of each output once, and nobody else uses the outputs meanwhile.

@@ -102,15 +102,11 @@ impl Cpu {
         for (mode, product) in products.iter().enumerate() {
             check_shapes(tensor.dims(), mode, factors, product)?;
         }
-        let Body::Modes(part) = &tensor.body else {
+        let Some(part) = tensor.joint() else {
             let mut turns = Turns::new(self, tensor);
             let mut turn = |mode: usize| turns.product(factors, mode, products[mode].reborrow());
             return tensor.sweep_order().into_iter().try_for_each(&mut turn);
         };
-        if !part.is_joint() {
-            let mut product = products.iter_mut().enumerate();
-            return product.try_for_each(|(mode, product)| self.mttkrp(tensor, factors, mode, product.reborrow()));
-        }
         let buffers: &Buffers<T> = &tensor.buffers;
         let call = Call { arch: self.arch(), stride: kernel_stride::<T>(factors[0].cols()), buffers };
         self.install(|| {

@@ -82,7 +82,7 @@ impl Tasks {
     }
 
     /// The tasks.
-    pub(super) fn get(&self) -> impl ExactSizeIterator<Item = &Task> {
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &Task> {
         self.tasks.iter().map(|(task, _)| task)
     }
 

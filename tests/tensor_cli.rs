@@ -132,6 +132,9 @@ fn decompositions_go_on_where_they_were_killed_or_interrupted() {
         let common = [&common[..], &["--threads", "2", "--json"]].concat();
         let report = json(&[&common[..], &["--out", &whole]].concat());
         assert_eq!((report["iterations"].to_string().as_str(), &report["interrupted"]), (iterations, &false.into()));
+        let products = if command == "cp" { "mttkrp_s" } else { "ttm_s" };
+        let times = [products, "iterations_s", "seconds"].map(|key| report[key].as_f64().unwrap());
+        assert!(0.0 < times[0] && times.is_sorted(), "each is a part of the next: {times:?}");
         let kept = [&common[..], &["--out", &rest, "--checkpoint", &checkpoint, "--every", "5"]].concat();
         for signal in ["-KILL", "-INT"] {
             let output = broken_off(&kept, checkpoint.as_ref(), signal);

@@ -57,9 +57,10 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
 
     let mut device = TensorDevice::open(&args.place, cpu)?;
     let watch = Watch::start(common.iters)?;
-    let mut mttkrp_s = 0.0;
+    let (mut iterations_s, mut mttkrp_s) = (0.0, 0.0);
     let mut unsaved = Ok(());
     let observe = |state: &CpState<T>, iteration: &CpIteration| {
+        iterations_s += iteration.time.as_secs_f64();
         mttkrp_s += iteration.mttkrp.as_secs_f64();
         watch.show(iteration.number, iteration.fit, iteration.time);
         unsaved = common.keep(iteration.number, &watch, |path| state.save(path));
@@ -82,6 +83,7 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
         fit: result.fit(),
         iterations: result.fits.len(),
         seconds,
+        iterations_s,
         mttkrp_s: Some(mttkrp_s),
         ttm_s: None,
         numa,

@@ -69,12 +69,14 @@ pub struct Report {
     pub fit: f64,
     /// Iterations done.
     pub iterations: usize,
-    /// Of all iterations.
+    /// From laying out the tensor to the end of the last iteration.
     pub seconds: f64,
-    /// Of them in MTTKRP (cp).
+    /// Of them in iterations.
+    pub iterations_s: f64,
+    /// Of these in MTTKRP (cp).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mttkrp_s: Option<f64>,
-    /// Of them in products with matrices (tucker).
+    /// Of these in products with matrices (tucker).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttm_s: Option<f64>,
     /// What became of pages.
@@ -136,14 +138,14 @@ impl Common {
         if self.json {
             output::json(report)?;
         } else {
-            let Report { fit, iterations, seconds, .. } = report;
+            let Report { fit, iterations, seconds, iterations_s, .. } = report;
             let (products, name) = match (report.mttkrp_s, report.ttm_s) {
                 (Some(seconds), _) => (seconds, "MTTKRP"),
                 (None, seconds) => (seconds.unwrap_or(0.0), "tensor products"),
             };
             let ran = report.ran.text().unwrap_or_default();
             output::line(&format!(
-                "{}{ran}fit {fit:.6} after {iterations} iterations, {seconds:.3} s ({products:.3} s in {name})",
+                "{}{ran}fit {fit:.6} after {iterations} iterations of {iterations_s:.3} s ({products:.3} s in {name}), {seconds:.3} s in all",
                 report.numa.text()
             ))?;
         }

@@ -1,5 +1,7 @@
 //! `sparsimd tucker`.
 
+use std::time::Duration;
+
 use sparsimd::decomp::{TuckerInit, TuckerIteration, TuckerOptions, TuckerState};
 use sparsimd::{CooTensor, Cpu, Error, MatRef, Result, Scalar};
 
@@ -61,12 +63,14 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
     let cols = options.ranks[1..].iter().product();
     common.write(&result.factors, ("core.txt", MatRef::new(&result.core, options.ranks[0], cols, cols)?))?;
     unsaved?;
+    let total = |part: fn(&TuckerIteration) -> Duration| result.iterations.iter().map(|i| part(i).as_secs_f64()).sum();
     common.report(&Report {
         fit: result.fit,
         iterations: result.fits.len(),
         seconds,
+        iterations_s: total(|i| i.time),
         mttkrp_s: None,
-        ttm_s: Some(result.iterations.iter().map(|i| i.ttm.as_secs_f64()).sum()),
+        ttm_s: Some(total(|i| i.ttm)),
         numa,
         interrupted: watch.interrupted(),
         ran: Ran::on_cpu(),

@@ -200,6 +200,9 @@ impl<T: Scalar> TiledTask<T> {
         }
         for _ in 0..TILED_PADDING {
             task.offsets.push(false, 0);
+            if spec.shared > 0 {
+                task.offsets.push(true, 0);
+            }
         }
         task
     }

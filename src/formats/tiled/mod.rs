@@ -40,14 +40,14 @@ pub struct TiledSpec {
 pub enum Offsets {
     /// Every tile is at most 65 536 long in every mode.
     Short {
-        /// For every chunk the shared modes.
+        /// For every chunk the shared modes; padding follows, if there are any.
         shared: Vec<u16>,
         /// For every nonzero the free modes; padding follows.
         free: Vec<u16>,
     },
     /// Some tile is longer.
     Long {
-        /// For every chunk the shared modes.
+        /// For every chunk the shared modes; padding follows, if there are any.
         shared: Vec<u32>,
         /// For every nonzero the free modes; padding follows.
         free: Vec<u32>,
@@ -263,7 +263,7 @@ mod tests {
             tiled.tasks()[0].runs().iter().map(|r| (r.row, r.chunks & 0xffff, 1 << (r.chunks >> 30))).collect();
         assert_eq!(heads, [(0, 1, 8), (0, 1, 4), (1, 1, 2), (0, 2, 1)]);
         let Offsets::Short { shared, .. } = tiled.tasks()[0].offsets() else { panic!("short tiles") };
-        assert_eq!(shared, &[2, 2, 3, 0, 2]);
+        assert_eq!(shared[..5], [2, 2, 3, 0, 2]);
     }
 
     #[test]

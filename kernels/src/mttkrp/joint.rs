@@ -131,15 +131,18 @@ impl<T: Scalar, const OTHERS: usize> Panel<T> for Joint<'_, T, OTHERS> {
                     }
                     let x = T::splat(simd, *view.values.get_unchecked(p));
                     for g in 0..G {
+                        // All loads, then all stores: a store delays younger loads from addresses that agree with its own in the low
+                        // 12 bits, as those of rows in no order often do (order 4, R = 32, Zen 4: 42 to 35 ms at f64, 21 to 16 at f32).
+                        let register = g * T::lanes::<S>();
+                        let mut row = [x; OTHERS];
+                        let mut out = [x; OTHERS];
+                        for m in 0..OTHERS {
+                            row[m] = T::load(simd, factors[m].add(at[m] + register));
+                            out[m] = T::load(simd, outs[m].add(at[m] + register).cast_const());
+                        }
                         // r_0 is the root's row, r_m that of the m-th of the others.
-                        let r = |m: usize| match m {
-                            0 => c[g],
-                            _ => T::load(simd, factors[m - 1].add(at[m - 1] + g * T::lanes::<S>())),
-                        };
-                        let add = |m: usize, a: T::Vector<S>, b: T::Vector<S>| {
-                            let out = outs[m - 1].add(at[m - 1] + g * T::lanes::<S>());
-                            T::store(simd, out, T::vmul_add(simd, a, b, T::load(simd, out)));
-                        };
+                        let r = |m: usize| if m == 0 { c[g] } else { row[m - 1] };
+                        let mut add = |m: usize, a, b| out[m - 1] = T::vmul_add(simd, a, b, out[m - 1]);
                         // before[m] = x r_0 .. r_(m-1), and after = r_(m+1) .. r_OTHERS
                         let mut before = [x; OTHERS];
                         for m in 1..OTHERS {
@@ -152,6 +155,9 @@ impl<T: Scalar, const OTHERS: usize> Panel<T> for Joint<'_, T, OTHERS> {
                             after = T::vmul(simd, after, r(m));
                         }
                         sum[g] = T::vmul_add(simd, x, after, sum[g]);
+                        for m in 0..OTHERS {
+                            T::store(simd, outs[m].add(at[m] + register), out[m]);
+                        }
                     }
                     p += 1;
                 }

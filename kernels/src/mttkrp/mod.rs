@@ -23,6 +23,9 @@ pub use tiled::{OffsetsView, RunHead, TILED_MOST_AHEAD, TILED_PADDING, Tile, Til
 /// The most modes of a tensor.
 const MAX_ORDER: usize = 8;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// The dense operands of one task. Rows of all factors and of the output are `stride` elements apart, which is a whole
 /// number of registers of the instruction set in use; so every kernel works on whole registers, without masks.
 #[derive(Clone, Copy, Debug)]
@@ -146,8 +149,8 @@ fn accumulate<S: Simd, T: Scalar, const G: usize>(
 /// at f64, R = 32).
 #[inline(always)]
 fn prefetch_panel<S: Simd, T: Scalar, const G: usize>(p: *const T) {
-    let lines = (G * T::lanes::<S>() * size_of::<T>()).div_ceil(64);
-    let line = |l: usize| prefetch_l1(p.cast::<u8>().wrapping_add(l * 64));
+    let lines = (G * T::lanes::<S>() * size_of::<T>()).div_ceil(LINE);
+    let line = |l: usize| prefetch_l1(p.cast::<u8>().wrapping_add(l * LINE));
     let half = lines.div_ceil(2);
     for l in 0..half {
         if half + l < lines {

@@ -15,7 +15,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::{MAX_ORDER, Operands, Panel, accumulate, add_to, load, panels, prefetch_panel, scale_by, zeros};
+use super::{LINE, MAX_ORDER, Operands, Panel, accumulate, add_to, load, panels, prefetch_panel, scale_by, zeros};
 use crate::arch::dispatch_compiled;
 use crate::{Arch, Scalar};
 
@@ -227,13 +227,12 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
         }
     }
 
-    /// `sum += (sum of 2 * pairs nonzeros, of 1 for no pairs) * (product of the shared rows)`; the cursor, at a chunk,
-    /// moves on.
+    /// `sum += (sum of 2^log_length nonzeros) * (product of the shared rows)`; the cursor, at a chunk, moves on.
     #[inline(always)]
     unsafe fn chunk<S: Simd, const G: usize>(
         &self,
         simd: S,
-        pairs: usize,
+        log_length: u32,
         cursor: &mut Cursor<T, I>,
         factors: &[*const T; MAX_ORDER],
         sum: &mut [T::Vector<S>; G],
@@ -242,10 +241,10 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
         // SAFETY: the cursor is at a chunk of as many nonzeros; the padding covers what a prefetch reads.
         unsafe {
             let mut partial = zeros::<S, T, G>(simd);
-            if pairs == 0 {
+            if log_length == 0 {
                 self.nonzero::<S, G>(simd, cursor, factors, &mut partial);
             }
-            for _ in 0..pairs {
+            for _ in 0..(1usize << log_length) / 2 {
                 self.nonzero::<S, G>(simd, cursor, factors, &mut partial);
                 self.nonzero::<S, G>(simd, cursor, factors, &mut partial);
             }
@@ -255,9 +254,9 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
             };
             // Where prefetches of the free rows keep the processor busy, what is not prefetched waits behind them: a mode with
             // shared fibers takes 14.8 ms instead of 18.5 (order 4, f64, R = 32, Zen 4). Rows of two lines gain nothing.
-            if self.operands.ahead != 0 && G * size_of::<T::Vector<S>>() > 128 {
+            if self.operands.ahead != 0 && G * size_of::<T::Vector<S>>() > 2 * LINE {
                 // As far in chunks as the free rows are in nonzeros.
-                let chunks = (self.operands.ahead / (2 * pairs).max(1)).max(1);
+                let chunks = (self.operands.ahead >> log_length).max(1);
                 for m in 0..shared {
                     prefetch_panel::<S, T, G>(row(chunks, m));
                 }
@@ -329,12 +328,12 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Panel<T> for 
                     let sum = if self.shared() == 0 {
                         self.sum_nonzeros::<S, G>(simd, count, &mut cursor, &factors)
                     } else {
-                        // The chunks' own sums are independent, so one chain between them will do. The number of pairs,
-                        // 0, 1, 2 or 4, stays the same for the whole run, and so do the branches on it.
+                        // The chunks' own sums are independent, so one chain between them will do. Their length
+                        // stays the same for the whole run, and so do the branches on it.
                         let mut sum = zeros::<S, T, G>(simd);
-                        let pairs = (1usize << (chunks >> 30)) / 2;
+                        let log_length = chunks >> 30;
                         for _ in 0..count {
-                            self.chunk::<S, G>(simd, pairs, &mut cursor, &factors, &mut sum);
+                            self.chunk::<S, G>(simd, log_length, &mut cursor, &factors, &mut sum);
                         }
                         sum
                     };

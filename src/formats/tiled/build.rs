@@ -7,6 +7,7 @@ use sparsimd_kernels::Scalar;
 use sparsimd_kernels::mttkrp::{RunHead, TILED_PADDING, Tile};
 
 use super::{Offsets, Tiled, TiledSpec, TiledTask};
+use crate::dense::reserved;
 use crate::error::{Error, Result};
 use crate::formats::packing::mode_bits;
 use crate::formats::radix::{self, Key};
@@ -141,6 +142,14 @@ impl<T: Scalar> Tiled<T> {
 }
 
 impl Offsets {
+    /// Gives back the room for more.
+    fn shrink(&mut self) {
+        match self {
+            Self::Short { shared, .. } => shared.shrink_to_fit(),
+            Self::Long { shared, .. } => shared.shrink_to_fit(),
+        }
+    }
+
     fn push(&mut self, to_shared: bool, offset: usize) {
         match self {
             Self::Short { shared, free } => if to_shared { shared } else { free }.push(offset as u16),
@@ -160,13 +169,15 @@ impl<T: Scalar> TiledTask<T> {
     fn build<K: Key>(entries: &[(K, T)], rows: Range<usize>, spec: &TiledSpec, fields: &Fields) -> Self {
         let m = spec.inputs.len();
         let short = spec.extent.iter().all(|&extent| extent <= 1 << 16);
+        // Of chunks there are hardly ever as many as nonzeros; what is left over is given back, and has never been touched.
+        let (most_shared, free) =
+            (entries.len() * spec.shared + TILED_PADDING, entries.len() * (m - spec.shared) + TILED_PADDING);
         let offsets = if short {
-            Offsets::Short { shared: Vec::new(), free: Vec::with_capacity(entries.len() * (m - spec.shared)) }
+            Offsets::Short { shared: reserved(most_shared), free: reserved(free) }
         } else {
-            Offsets::Long { shared: Vec::new(), free: Vec::with_capacity(entries.len() * (m - spec.shared)) }
+            Offsets::Long { shared: reserved(most_shared), free: reserved(free) }
         };
-        let mut task =
-            Self { rows, tiles: Vec::new(), runs: Vec::new(), offsets, values: Vec::with_capacity(entries.len()) };
+        let mut task = Self { rows, tiles: Vec::new(), runs: Vec::new(), offsets, values: reserved(entries.len()) };
         let mut chunk = 0;
         // Fields below the tile's: the row and one offset per input.
         let tile_of = |e: &(K, T)| fields.prefix(e.0, m + 1);
@@ -204,6 +215,7 @@ impl<T: Scalar> TiledTask<T> {
                 task.offsets.push(true, 0);
             }
         }
+        task.offsets.shrink();
         task
     }
 }

@@ -18,7 +18,7 @@ const TREE_GAIN: f64 = 0.8;
 const LONG_FIBER: f64 = 8.0;
 
 /// Nonzeros between the one computed for all modes at once and the one whose rows are prefetched. Each has rows of factors and of
-/// outputs: 4 ahead take 42 ms where 8 take 45 and none 49 (6000 x 6000 x 40000 x 1000, 3 M nonzeros, f64, R = 32, Zen 4).
+/// outputs: 2 to 5 ahead take 35 ms where 8 take 38 (6000 x 6000 x 40000 x 1000, 3 M nonzeros, f64, R = 32, shortest sweeps, Zen 4).
 const JOINT_AHEAD: usize = 4;
 
 /// How a tensor is stored for MTTKRP.

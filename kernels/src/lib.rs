@@ -39,7 +39,7 @@ pub use fusedmm::{EdgeCell, FusedRows, edge_cell, fused_rows, normalise_rows};
 pub use gram::{add_gram, times_small};
 pub use pairing::{ColumnSet, pair_rows};
 pub use peak::{add_burst, fma_burst};
-pub use prefetch::{prefetch_l1, prefetch_row};
+pub use prefetch::{LINE, prefetch_l1, prefetch_row};
 pub use scalar::Scalar;
 pub use sddmm::{PAIRED_LANES, SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
 pub use spmm::{SpmmPanel, SpmmRows, scale_rows, spmm_panel, spmm_rows};

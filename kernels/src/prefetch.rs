@@ -1,5 +1,8 @@
 //! Software prefetch: pulp has none, core::arch has. Elsewhere than on x86-64 there is none.
 
+/// Bytes of a cache line.
+pub const LINE: usize = 64;
+
 /// Asks for the cache line at `p` in L1. `p` may be any address: a prefetch never faults.
 #[inline(always)]
 pub fn prefetch_l1<T>(p: *const T) {
@@ -42,7 +45,7 @@ fn prefetch<T, const HINT: i32>(p: *const T, bytes: usize) {
         while at < bytes {
             // SAFETY: prefetches are part of SSE, which x86-64 always has, and have no effect but on the caches.
             unsafe { _mm_prefetch::<HINT>(p.cast::<i8>().wrapping_add(at)) };
-            at += 64;
+            at += LINE;
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

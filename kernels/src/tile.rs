@@ -5,7 +5,7 @@
 
 use pulp::Simd;
 
-use crate::{Scalar, store_streaming};
+use crate::{LINE, Scalar, store_streaming};
 
 /// One tile of a row: `vectors` registers from element `start` on.
 #[derive(Clone, Copy)]
@@ -153,7 +153,6 @@ pub(crate) unsafe fn store_or_stream<S: Simd, T: Scalar, const NV: usize, const 
     tile: [T::Vector<S>; NV],
     stream: bool,
 ) {
-    const LINE: usize = 64;
     let whole = !TAIL && (NV * size_of::<T::Vector<S>>()).is_multiple_of(LINE);
     // SAFETY: the caller's promise; lines are multiples of registers, so that registers are aligned.
     unsafe {

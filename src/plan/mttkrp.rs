@@ -305,7 +305,7 @@ fn tiles(
     }
     let inputs: Vec<usize> = chain.iter().map(|&(m, _)| m).collect();
     let tiles = Tiles::new(stats, machine, request, &inputs, stats.nonempty[mode]);
-    let ahead = distance(tiles.bytes, machine);
+    let ahead = distance(machine, request, inputs.len(), tiles.bytes);
     why.push(format!(
         "mode {mode}: tiles of {:?} in modes {inputs:?} ({} KiB of factor rows), runs of {} nonzeros, {}, prefetch {ahead} ahead",
         tiles.extent,

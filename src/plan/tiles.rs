@@ -13,6 +13,8 @@
 //! that fits a quarter of L2 (2 % at f64, a loss at f32), the largest factor prefetched past L2 (a tenth slower at f32), and
 //! huge pages under everything (equal).
 
+use sparsimd_kernels::LINE;
+
 use super::mttkrp::MttkrpRequest;
 use super::tensor::TensorStats;
 use crate::machine::Machine;
@@ -20,8 +22,10 @@ use crate::machine::Machine;
 /// The shortest mean run that a tile may leave; and where three or more rows of more than two cache lines are read for each
 /// nonzero, which at 8 leaves tiles of twice L2 (measured at order 4, f64, R = 32: 1 to 10 % gained in three modes of four).
 const MIN_RUN: (usize, usize) = (8, 4);
+
 /// Mean nonzeros of a fiber from which sharing its factor row pays.
 pub(super) const MIN_FIBER: f64 = 1.6;
+
 /// Whether a row is shared whatever the length of fibers: from order 4 on, with rows of two cache lines at most. With three
 /// input rows for each nonzero, what a loop over chunks of equal length saves on the few longer fibers of power-law tensors
 /// exceeds what it costs on fibers of one (measured at order 4: 7 % gained at f32, R = 32; 5 % lost at f64, and at order 3).
@@ -30,7 +34,12 @@ pub(super) fn always_share(stats: &TensorStats, request: MttkrpRequest) -> bool 
 }
 
 /// Bytes of two cache lines.
-const TWO_LINES: usize = 128;
+const TWO_LINES: usize = 2 * LINE;
+
+/// Cache lines of factor rows between the nonzero computed and the one whose rows are prefetched, which is 4 to 8 nonzeros away.
+/// Measured in shortest sweeps at R = 32 (Zen 4): where a nonzero reads 16 to 20 lines (orders 5 and 6, f64), 4 ahead take 7 % less
+/// than 8; of 12 (order 4, f64) 2 to 6 %; of 8 lines (order 3, f64) 6 ahead take 2 to 3 % less than 8; of 4 and 6 lines 4 to 12 are level.
+const LINES_AHEAD: usize = 48;
 
 /// Bytes of a row of a factor.
 fn row_bytes(request: MttkrpRequest) -> usize {
@@ -94,15 +103,16 @@ fn factor_bytes(stats: &TensorStats, request: MttkrpRequest, mode: usize, rows: 
 pub(super) fn ahead(stats: &TensorStats, machine: &Machine, request: MttkrpRequest, mode: usize) -> usize {
     let inputs = (0..stats.dims.len()).filter(|&m| m != mode);
     let bytes: usize = inputs.map(|m| factor_bytes(stats, request, m, stats.dims[m])).sum();
-    distance(bytes, machine)
+    distance(machine, request, stats.dims.len() - 1, bytes)
 }
 
-/// Prefetch distance for factor rows of so many bytes: none where they share L2 with much else, since the processor's own
-/// window suffices; from a full L2 on it gains (10 % at order 4 and f32, 15 % at f64).
-pub(super) fn distance(bytes: usize, machine: &Machine) -> usize {
-    match bytes {
-        n if n <= machine.l2_bytes() / 2 => 0,
-        n if n <= machine.l3_bytes() / 4 => 8,
-        _ => 16,
+/// Prefetch distance for nonzeros that read `rows` rows each out of so many bytes: none where these share L2 with much else, since
+/// the processor's own window suffices. Else as many nonzeros as [`LINES_AHEAD`] allows: the more lines one reads, the longer it
+/// takes, and the fewer of them cover the way from L3.
+pub(super) fn distance(machine: &Machine, request: MttkrpRequest, rows: usize, bytes: usize) -> usize {
+    if bytes <= machine.l2_bytes() / 2 {
+        return 0;
     }
+    let lines = rows.saturating_mul(row_bytes(request).div_ceil(LINE)).max(1);
+    (LINES_AHEAD / lines).clamp(4, 8)
 }

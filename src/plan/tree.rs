@@ -142,7 +142,7 @@ fn group(stats: &TensorStats, machine: &Machine, request: MttkrpRequest, set: u3
     let inputs = (1..=contracted.len()).collect();
     GroupPlan {
         modes: modes_of(set, stats.dims.len()).collect(),
-        ahead: distance(tiles.bytes, machine),
+        ahead: distance(machine, request, contracted.len(), tiles.bytes),
         tiles: TiledSpec { mode: 0, inputs, shared, extent: tiles.extent, tasks: request.threads },
         contracted,
     }

@@ -12,7 +12,7 @@ mod tiled;
 
 use pulp::Simd;
 
-use crate::{Scalar, prefetch_l1};
+use crate::{LINE, Scalar, prefetch_l1};
 
 pub use csf::{CsfView, mttkrp_csf};
 pub use entries::{EntriesView, mttkrp_entries};
@@ -22,9 +22,6 @@ pub use tiled::{OffsetsView, RunHead, TILED_MOST_AHEAD, TILED_PADDING, Tile, Til
 
 /// The most modes of a tensor.
 const MAX_ORDER: usize = 8;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// The dense operands of one task. Rows of all factors and of the output are `stride` elements apart, which is a whole
 /// number of registers of the instruction set in use; so every kernel works on whole registers, without masks.

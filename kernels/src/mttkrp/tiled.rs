@@ -15,9 +15,9 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::{LINE, MAX_ORDER, Operands, Panel, accumulate, add_to, load, panels, prefetch_panel, scale_by, zeros};
+use super::{MAX_ORDER, Operands, Panel, accumulate, add_to, load, panels, prefetch_panel, scale_by, zeros};
 use crate::arch::dispatch_compiled;
-use crate::{Arch, Scalar};
+use crate::{Arch, LINE, Scalar};
 
 /// The farthest prefetch, in nonzeros.
 pub const TILED_MOST_AHEAD: usize = 63;

@@ -23,6 +23,7 @@ const SORT_WINDOW: usize = 1024;
 
 /// How far a task's number of nonzeros may be from equal before a row is split between two tasks.
 pub(super) const IMBALANCE: f64 = 0.02;
+
 /// Where the fields of a sorting key lie, most significant first: task, tile in each input, row, offset in each input.
 pub(super) struct Fields {
     /// (shift, bits) of each field.
@@ -91,6 +92,7 @@ fn cut(row_nnz: &[usize], tasks: usize) -> Vec<(usize, usize)> {
     }
     starts
 }
+
 impl<T: Scalar> Tiled<T> {
     pub(super) fn build<K: Key>(coo: &CooTensor<T>, spec: &TiledSpec, fields: &Fields) -> Result<Self> {
         let rows = coo.coords(spec.mode);
@@ -165,6 +167,7 @@ struct Segment {
     /// Its chunks in the list of the tile's chunks; for layouts without shared modes, its nonzeros.
     chunks: Range<usize>,
 }
+
 impl<T: Scalar> TiledTask<T> {
     fn build<K: Key>(entries: &[(K, T)], rows: Range<usize>, spec: &TiledSpec, fields: &Fields) -> Self {
         let m = spec.inputs.len();

@@ -21,7 +21,7 @@ pub mod reference;
 pub use cpu::{Cpu, CpuBuilder};
 pub use dense::{Aligned, Mat, MatMut, MatRef};
 pub use error::{Error, Result};
-pub use formats::{Coo, CooTensor, Csr, Pattern};
+pub use formats::{Coo, CooTensor, Csr, CsrRef, Pattern, PatternRef};
 pub use machine::Machine;
 pub use ops::{Prepared, Sparse};
 pub use sparsimd_kernels::{Arch, Scalar, edge};

@@ -22,7 +22,7 @@ use crate::rows::{Gathered, axpy_gathered};
 use crate::sddmm::max_vectors;
 use crate::tile::{self, Lines, Tile, tiles, with_width};
 use crate::walk::{Part, ROWS, Walk};
-use crate::{Arch, Scalar, prefetch_row, stream_fence};
+use crate::{Arch, RowPtr, Scalar, prefetch_row, stream_fence};
 
 /// Nonzeros of a row whose weights are held at a time: their rows of B (and D, where it is B) stay in L1 in between.
 const CHUNK: usize = 64;
@@ -33,7 +33,7 @@ pub struct FusedRows<T, F> {
     /// The edge function.
     pub edge: F,
     /// CSR row pointers.
-    pub row_ptr: *const usize,
+    pub row_ptr: RowPtr,
     /// CSR column indices.
     pub columns: *const u32,
     /// CSR values; null (then they are zeros to the edge function) when the edge function does not use them.
@@ -93,10 +93,10 @@ impl<T: Scalar, F: Edge<T>> WithSimd for Rows<T, F> {
                 let i = part.row;
                 let to_head = i == task.rows[0] && !task.head.is_null();
                 let e = if to_head { task.head } else { task.e.0.add(i * task.e.1) };
-                let begin = (*task.row_ptr.add(i)).max(task.nonzeros[0]);
+                let begin = task.row_ptr.at(i).max(task.nonzeros[0]);
                 if part.first {
                     states[part.slot] = [T::NEG_INFINITY, T::ZERO];
-                    if begin >= (*task.row_ptr.add(i + 1)).min(task.nonzeros[1]) {
+                    if begin >= task.row_ptr.at(i + 1).min(task.nonzeros[1]) {
                         std::slice::from_raw_parts_mut(e, task.width).fill(T::ZERO);
                     }
                 }
@@ -106,7 +106,7 @@ impl<T: Scalar, F: Edge<T>> WithSimd for Rows<T, F> {
                 if !F::SOFTMAX || !part.last {
                     continue;
                 }
-                if *task.row_ptr.add(i) >= task.nonzeros[0] && *task.row_ptr.add(i + 1) <= task.nonzeros[1] {
+                if task.row_ptr.at(i) >= task.nonzeros[0] && task.row_ptr.at(i + 1) <= task.nonzeros[1] {
                     let factor = if state[1] == T::ZERO { T::ZERO } else { T::ONE / state[1] };
                     scale_row::<S, T>(simd, e, task.width, factor);
                 } else {

@@ -22,13 +22,13 @@ use crate::prefetch::prefetch_row_l2;
 use crate::rows::Gathered;
 use crate::tile::{self, Lines, Tile, TileRows, tiles, with_vectors, with_width};
 use crate::walk::{Part, Walk};
-use crate::{Arch, Scalar, prefetch_l1, prefetch_row};
+use crate::{Arch, RowPtr, Scalar, prefetch_l1, prefetch_row};
 
 /// Dots for rows of a CSR pattern.
 #[derive(Clone, Copy, Debug)]
 pub struct SddmmRows<T> {
     /// CSR row pointers.
-    pub row_ptr: *const usize,
+    pub row_ptr: RowPtr,
     /// CSR column indices.
     pub columns: *const u32,
     /// Factors of the dots, one per nonzero; null for none.

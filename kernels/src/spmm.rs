@@ -26,13 +26,13 @@ use crate::rows::{Gathered, axpy_gathered, axpy_packed, axpy_pair};
 use crate::spread::Spread;
 use crate::tile::{self, Tile, TileRows, tiles, with_vectors, with_width};
 use crate::walk::{Part, Walk};
-use crate::{Arch, Scalar, prefetch_row, stream_fence};
+use crate::{Arch, RowPtr, Scalar, prefetch_row, stream_fence};
 
 /// Rows of a CSR matrix times B, straight from CSR.
 #[derive(Clone, Copy, Debug)]
 pub struct SpmmRows<T> {
     /// CSR row pointers.
-    pub row_ptr: *const usize,
+    pub row_ptr: RowPtr,
     /// CSR column indices.
     pub columns: *const u32,
     /// CSR values.

@@ -10,7 +10,7 @@
 //! A panel's rows of B are read once from afar and then, for the other rows of the block, from the nearest caches, where B is
 //! too large for them and rows are dense enough to meet again. Nothing is prepared: a cursor per row says how far it is.
 
-use crate::prefetch_row;
+use crate::{RowPtr, prefetch_row};
 
 /// Rows of a block: each of them reads a panel of B that the first has brought near. 32, 64, 128 rows: 35, 37, 38 % of peak
 /// (SpMM, 4096 x 4096, 70 % zeros, N = 128).
@@ -25,7 +25,7 @@ pub(crate) struct Walk<T> {
     columns: *const u32,
     /// Values or results, which go along with the columns.
     values: *const T,
-    row_ptr: *const usize,
+    row_ptr: RowPtr,
     nonzeros: [usize; 2],
     /// Columns of a panel, and of the pattern.
     panel: usize,
@@ -64,7 +64,7 @@ impl<T> Walk<T> {
     /// The CSR arrays are valid for the rows as long as the walk is used.
     #[inline(always)]
     pub unsafe fn new(
-        row_ptr: *const usize,
+        row_ptr: RowPtr,
         columns: *const u32,
         values: *const T,
         rows: [usize; 2],
@@ -96,8 +96,7 @@ impl<T> Iterator for Walk<T> {
                 self.rows[0] += self.len;
                 for r in 0..self.len {
                     // SAFETY: the promise of `new`: these are its rows.
-                    let [start, end] =
-                        unsafe { [*self.row_ptr.add(self.base + r), *self.row_ptr.add(self.base + r + 1)] };
+                    let [start, end] = unsafe { [self.row_ptr.at(self.base + r), self.row_ptr.at(self.base + r + 1)] };
                     self.left[r] = [start.max(self.nonzeros[0]), end.min(self.nonzeros[1])];
                 }
                 self.limit = self.panel;
@@ -155,9 +154,13 @@ mod tests {
         lens.iter().for_each(|len| row_ptr.push(row_ptr[row_ptr.len() - 1] + len));
         let nnz = row_ptr[150];
         let columns: Vec<u32> = (0..nnz as u32).map(|p| p * 37 % 100).collect();
-        for panel in [1, 8, 33, 100, usize::MAX] {
+        let wide: Vec<u64> = row_ptr.iter().map(|&p| p as u64).collect();
+        // Of rows inside a larger matrix.
+        let narrow: Vec<u32> = row_ptr.iter().map(|&p| p as u32 + 1000).collect();
+        let widths = [RowPtr::wide(&wide, 0), RowPtr::narrow(&narrow, 1000)];
+        for (panel, starts) in [1, 8, 33, 100, usize::MAX].into_iter().flat_map(|panel| widths.map(|w| (panel, w))) {
             let nonzeros = [2, nnz - 3];
-            let (starts, columns) = (row_ptr.as_ptr(), columns.as_ptr());
+            let columns = columns.as_ptr();
             // SAFETY: the arrays are those of 150 rows.
             let walk = unsafe { Walk::<f32>::new(starts, columns, std::ptr::null(), [0, 150], nonzeros, [panel, 100]) };
             let mut seen = vec![0; nnz];

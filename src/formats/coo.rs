@@ -2,6 +2,7 @@
 
 use sparsimd_kernels::Scalar;
 
+use super::check_dims;
 use super::csr::{Csr, Pattern};
 use crate::error::{Error, Result};
 
@@ -13,15 +14,6 @@ pub struct Coo<T> {
     row_idx: Vec<u32>,
     col_idx: Vec<u32>,
     values: Vec<T>,
-}
-
-/// Whether `rows` x `cols` can be addressed by u32 indices.
-pub(super) fn check_dims(format: &'static str, rows: usize, cols: usize) -> Result<()> {
-    // u32::MAX + 1 rows would still be addressable, but 2^32 as a length does not fit 32-bit hosts.
-    match rows.max(cols) {
-        n if n <= u32::MAX as usize => Ok(()),
-        n => Err(Error::structure(format, format!("dimension {n} exceeds the largest one, {}", u32::MAX))),
-    }
 }
 
 impl<T: Scalar> Coo<T> {

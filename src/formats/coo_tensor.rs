@@ -53,7 +53,7 @@ pub(crate) fn check_tensor_dims(dims: &[usize]) -> Result<()> {
     if dims.is_empty() || dims.len() > MAX_ORDER {
         return Err(Error::structure("tensor", format!("order {} is not between 1 and {MAX_ORDER}", dims.len())));
     }
-    dims.iter().try_for_each(|&dim| super::coo::check_dims("tensor", dim, 0))
+    dims.iter().try_for_each(|&dim| super::check_dims("tensor", dim, 0))
 }
 
 impl<T: Scalar> CooTensor<T> {

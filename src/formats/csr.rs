@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sparsimd_kernels::Scalar;
 
-use super::coo::check_dims;
+use super::{PatternRef, check_dims};
 use crate::error::{Error, Result};
 
 /// Where the nonzeros of a matrix are.
@@ -55,38 +55,14 @@ impl Pattern {
         row_ptr: Vec<usize>,
         col_idx: Vec<u32>,
     ) -> Result<Arc<Self>, Violation> {
-        let fail = |place, detail| Err(Violation { place, detail });
-        if row_ptr.len() != rows + 1 {
-            return fail(None, format!("{} row pointers for {rows} rows", row_ptr.len()));
-        }
+        let fail = |i, detail| Err(Violation { place: Some(Place::Pointer(i)), detail });
+        PatternRef::located(rows, cols, &row_ptr, &col_idx)?;
         if row_ptr[0] != 0 {
-            return fail(Some(Place::Pointer(0)), format!("the first row pointer is {}, not 0", row_ptr[0]));
+            return fail(0, format!("the first row pointer is {}, not 0", row_ptr[0]));
         }
         if row_ptr[rows] != col_idx.len() {
             let detail = format!("the last row pointer is {} for {} column indices", row_ptr[rows], col_idx.len());
-            return fail(Some(Place::Pointer(rows)), detail);
-        }
-        if let Some(i) = (0..rows).find(|&i| row_ptr[i] > row_ptr[i + 1]) {
-            let detail = format!("row {i}: pointers decrease from {} to {}", row_ptr[i], row_ptr[i + 1]);
-            return fail(Some(Place::Pointer(i + 1)), detail);
-        }
-        // The last row seen in each column, made only when a row does not ascend.
-        let mut seen: Vec<u32> = Vec::new();
-        for i in 0..rows {
-            let row = &col_idx[row_ptr[i]..row_ptr[i + 1]];
-            let column = |at: usize| Some(Place::Column(row_ptr[i] + at));
-            if let Some(at) = row.iter().position(|&j| j as usize >= cols) {
-                return fail(column(at), format!("row {i}: column index {} is not below {cols}", row[at]));
-            }
-            if row.windows(2).all(|w| w[0] < w[1]) {
-                continue;
-            }
-            seen.resize(cols, u32::MAX);
-            for (at, &j) in row.iter().enumerate() {
-                if std::mem::replace(&mut seen[j as usize], i as u32) == i as u32 {
-                    return fail(column(at), format!("row {i}: column {j} occurs twice"));
-                }
-            }
+            return fail(rows, detail);
         }
         Ok(Arc::new(Self { rows, cols, row_ptr, col_idx }))
     }
@@ -190,6 +166,11 @@ impl<T: Scalar> Csr<T> {
     /// The value of each nonzero, to be changed in place.
     pub fn values_mut(&mut self) -> &mut [T] {
         &mut self.values
+    }
+
+    /// The matrix with `values`, as many as there are nonzeros, on `pattern`.
+    pub(super) fn from_parts(pattern: Arc<Pattern>, values: Vec<T>) -> Self {
+        Self { pattern, values }
     }
 
     /// A^T, which is also A by columns (CSC).

@@ -2,6 +2,7 @@
 
 mod bcsf;
 mod block;
+mod borrowed;
 mod coo;
 mod coo_tensor;
 mod csf;
@@ -22,6 +23,7 @@ mod transpose;
 
 pub use bcsf::Bcsf;
 pub(crate) use block::{Block, CellView};
+pub use borrowed::{ColumnIndex, CsrRef, PatternRef, PointerIndex, RowPointers};
 pub use coo::Coo;
 pub use coo_tensor::{CooTensor, MAX_ORDER};
 pub(crate) use coo_tensor::{check_mode, check_tensor_dims};
@@ -37,3 +39,14 @@ pub use panel::{MAX_WIDTH, Panel};
 pub(crate) use places::gather;
 pub use semi_coo::{SemiCoo, SemiHiCoo};
 pub use tiled::{Offsets, Tiled, TiledSpec, TiledTask};
+
+use crate::error::{Error, Result};
+
+/// Whether `rows` x `cols` can be addressed by u32 indices.
+fn check_dims(format: &'static str, rows: usize, cols: usize) -> Result<()> {
+    // u32::MAX + 1 rows would still be addressable, but 2^32 as a length does not fit 32-bit hosts.
+    match rows.max(cols) {
+        n if n <= u32::MAX as usize => Ok(()),
+        n => Err(Error::structure(format, format!("dimension {n} exceeds the largest one, {}", u32::MAX))),
+    }
+}

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::csr::Pattern;
 use super::radix::Places;
+use super::{Pattern, PatternRef};
 
 impl Pattern {
     /// The pattern of the transpose (rows ascending in each column), and for each of its nonzeros the place of that
@@ -24,15 +24,22 @@ impl Pattern {
 
     /// As [`Pattern::transpose`], in at most `parts` parts on the current rayon pool; one part runs without a pool.
     pub(crate) fn transpose_in(&self, parts: usize) -> (Arc<Self>, Vec<usize>) {
+        PatternRef::from(self).transpose_in(parts)
+    }
+}
+
+impl PatternRef<'_> {
+    /// As [`Pattern::transpose`], in at most `parts` parts on the current rayon pool; one part runs without a pool.
+    pub(crate) fn transpose_in(self, parts: usize) -> (Arc<Pattern>, Vec<usize>) {
         let nnz = self.nnz();
         // A part's counters are one per column: they must be fewer than what is counted.
         let parts = parts.min(nnz / self.cols().max(1)).max(1);
         let bound =
-            |k: usize| self.row_ptr().partition_point(|&p| (p as u128) < nnz as u128 * k as u128 / parts as u128);
+            |k: usize| self.row_ptr().partition_point(|p| (p as u128) < nnz as u128 * k as u128 / parts as u128);
         let bounds: Vec<usize> = (0..parts).map(bound).chain([self.rows()]).collect();
         let count = |rows: &[usize]| {
             let mut counts = vec![0usize; self.cols()];
-            let nonzeros = self.row_ptr()[rows[0]]..self.row_ptr()[rows[1]];
+            let nonzeros = self.row_ptr().at(rows[0])..self.row_ptr().at(rows[1]);
             self.col_idx()[nonzeros].iter().for_each(|&j| counts[j as usize] += 1);
             counts
         };
@@ -55,7 +62,7 @@ impl Pattern {
         let (rows_at, order_at) = (Places::of(&mut col_idx), Places::of(&mut order));
         let scatter = |rows: &[usize], next: &mut Vec<usize>| {
             for i in rows[0]..rows[1] {
-                for p in self.row_ptr()[i]..self.row_ptr()[i + 1] {
+                for p in self.row_ptr().row(i) {
                     let slot = &mut next[self.col_idx()[p] as usize];
                     // SAFETY: the places of all (column, part) pairs are disjoint runs, together 0..nnz, as long as the
                     // number of nonzeros that were counted in the same part.
@@ -76,7 +83,7 @@ impl Pattern {
             col_idx.set_len(nnz);
             order.set_len(nnz);
         }
-        (Arc::new(Self::from_parts(self.cols(), self.rows(), row_ptr, col_idx)), order)
+        (Arc::new(Pattern::from_parts(self.cols(), self.rows(), row_ptr, col_idx)), order)
     }
 }
 

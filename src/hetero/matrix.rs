@@ -35,7 +35,7 @@ impl<T: DeviceScalar> HostRows<T> {
     /// The rows as `op` takes them.
     fn of(&self, op: Op) -> Sparse<'_, T> {
         let prepared = self.prepared.iter().find(|prepared| prepared.plan().op == op);
-        prepared.map_or(Sparse::Csr(&self.rows), Sparse::Prepared)
+        prepared.map_or((&self.rows).into(), Sparse::Prepared)
     }
 }
 

@@ -12,7 +12,7 @@ use super::run::{Heads, Shared};
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
 use crate::error::Result;
-use crate::formats::{Block, CellView, Panel, Pattern};
+use crate::formats::{Block, CellView, Panel, PatternRef};
 use crate::plan::{Op, Plan, Task};
 
 /// Most vectors of a tile, of dots and of sums.
@@ -84,7 +84,7 @@ impl Cpu {
     /// The direct path; shapes have been checked.
     fn fused_directly<T: Scalar, F: Edge<T>>(
         &self,
-        pattern: &Pattern,
+        pattern: PatternRef<'_>,
         values: Option<&[T]>,
         direct: &Direct<'_>,
         edge: F,
@@ -106,7 +106,7 @@ impl Cpu {
                     self.arch(),
                     FusedRows {
                         edge,
-                        row_ptr: pattern.row_ptr().as_ptr(),
+                        row_ptr: pattern.row_ptr().raw(),
                         columns: pattern.col_idx().as_ptr(),
                         values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
                         rows: tasks[k].rows,

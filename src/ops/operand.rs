@@ -7,28 +7,40 @@ use sparsimd_kernels::Scalar;
 use super::prepare::Prepared;
 use crate::dense::MatRef;
 use crate::error::{Error, Result};
-use crate::formats::{Csr, Pattern};
+use crate::formats::{Csr, CsrRef, Pattern, PatternRef};
 
 /// A sparse matrix as an operation takes it: everything that is [`Into`] it will do.
 #[derive(Clone, Copy, Debug)]
 pub enum Sparse<'a, T> {
-    /// Straight from CSR: nothing to prepare.
-    Csr(&'a Csr<T>),
+    /// Straight from CSR, owned or borrowed: nothing to prepare.
+    Csr(CsrRef<'a, T>),
     /// A pattern alone, where no values are needed.
-    Pattern(&'a Arc<Pattern>),
+    Pattern(PatternRef<'a>),
     /// Prepared by [`Cpu::prepare`](crate::Cpu::prepare), for many runs.
     Prepared(&'a Prepared<T>),
 }
 
-impl<'a, T> From<&'a Csr<T>> for Sparse<'a, T> {
-    fn from(a: &'a Csr<T>) -> Self {
+impl<'a, T> From<CsrRef<'a, T>> for Sparse<'a, T> {
+    fn from(a: CsrRef<'a, T>) -> Self {
         Self::Csr(a)
+    }
+}
+
+impl<'a, T: Scalar> From<&'a Csr<T>> for Sparse<'a, T> {
+    fn from(a: &'a Csr<T>) -> Self {
+        Self::Csr(a.into())
+    }
+}
+
+impl<'a, T> From<PatternRef<'a>> for Sparse<'a, T> {
+    fn from(pattern: PatternRef<'a>) -> Self {
+        Self::Pattern(pattern)
     }
 }
 
 impl<'a, T> From<&'a Arc<Pattern>> for Sparse<'a, T> {
     fn from(pattern: &'a Arc<Pattern>) -> Self {
-        Self::Pattern(pattern)
+        Self::Pattern(pattern.into())
     }
 }
 
@@ -40,11 +52,11 @@ impl<'a, T> From<&'a Prepared<T>> for Sparse<'a, T> {
 
 impl<'a, T: Scalar> Sparse<'a, T> {
     /// The pattern, as the caller gave it.
-    pub fn pattern(self) -> &'a Arc<Pattern> {
+    pub fn pattern(self) -> PatternRef<'a> {
         match self {
             Self::Csr(a) => a.pattern(),
             Self::Pattern(pattern) => pattern,
-            Self::Prepared(prepared) => prepared.pattern(),
+            Self::Prepared(prepared) => prepared.pattern().into(),
         }
     }
 

@@ -10,7 +10,7 @@ use super::operand::Sparse;
 use crate::cpu::Cpu;
 use crate::dense::{Aligned, fill_with, reserved_aligned};
 use crate::error::{Error, Result};
-use crate::formats::{Panel, Pattern, gather};
+use crate::formats::{Panel, Pattern, PatternRef, gather};
 use crate::machine::addresses;
 use crate::plan::{Op, Path, Plan, PlanOptions, Stats, Task, blocks};
 
@@ -49,7 +49,7 @@ impl Cpu {
         reuse: usize,
     ) -> Result<Prepared<T>> {
         let a = a.into();
-        let pattern = Arc::clone(a.pattern());
+        let pattern = a.pattern().to_pattern();
         let values = match a {
             Sparse::Csr(a) => Some(a.values()),
             Sparse::Pattern(_) => None,
@@ -64,7 +64,7 @@ impl Cpu {
             let pairing = plan.pairs.then(|| self.arch());
             self.install(|| Panel::new(worked, plan.panel_width, &bounds, pairing))
         });
-        let tasks = if panel.is_none() { plan.cut(worked) } else { Vec::new() };
+        let tasks = if panel.is_none() { plan.cut(worked.into()) } else { Vec::new() };
         let mut prepared = Prepared { plan, pattern, transposed, panel, tasks, values: None };
         if let Some(values) = values {
             self.install(|| prepared.arrange(values));
@@ -77,7 +77,7 @@ impl Cpu {
         &self,
         op: Op,
         a: Sparse<'a, T>,
-        pattern: &Pattern,
+        pattern: PatternRef<'_>,
         n: usize,
     ) -> Result<Direct<'a>> {
         if let Sparse::Prepared(Prepared { plan, tasks, panel: None, .. }) = a

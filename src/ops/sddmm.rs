@@ -8,7 +8,7 @@ use super::run::{Shared, scratch};
 use crate::cpu::Cpu;
 use crate::dense::MatRef;
 use crate::error::{Error, Result};
-use crate::formats::{Panel, Pattern};
+use crate::formats::{Panel, PatternRef};
 use crate::plan::Op;
 
 impl Cpu {
@@ -100,7 +100,7 @@ impl Cpu {
     /// The direct path; shapes have been checked.
     fn sampled_directly<T: Scalar>(
         &self,
-        pattern: &Pattern,
+        pattern: PatternRef<'_>,
         values: Option<&[T]>,
         direct: &Direct<'_>,
         c: MatRef<'_, T>,
@@ -116,7 +116,7 @@ impl Cpu {
                 sddmm_rows(
                     self.arch(),
                     SddmmRows {
-                        row_ptr: pattern.row_ptr().as_ptr(),
+                        row_ptr: pattern.row_ptr().raw(),
                         columns: pattern.col_idx().as_ptr(),
                         values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
                         rows: tasks[k].rows,

@@ -8,7 +8,7 @@ use super::run::{Heads, Shared, scratch};
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
 use crate::error::Result;
-use crate::formats::{Panel, Pattern, gather};
+use crate::formats::{Panel, PatternRef, gather};
 use crate::plan::{Op, Plan};
 
 impl Cpu {
@@ -77,16 +77,17 @@ impl Cpu {
                 let (pattern, order) = a.pattern().transpose_in(self.threads());
                 (pattern, gather(values, &order))
             });
-            let direct = self.direct(Op::Spmm, a, &pattern, c.cols())?;
-            self.spmm_directly(alpha, &pattern, &values, &direct, b, beta, c);
+            let direct = self.direct(Op::Spmm, a, PatternRef::from(&pattern), c.cols())?;
+            self.spmm_directly(alpha, PatternRef::from(&pattern), &values, &direct, b, beta, c);
             return Ok(());
         };
         prepared.check_op("spmm_t", &[Op::SpmmTransposed])?;
         match prepared.panel() {
             Some(panel) => self.spmm_by_panels(alpha, panel, values, prepared.plan(), b, beta, c),
             None => {
-                let direct = self.direct(Op::Spmm, a, prepared.worked(), c.cols())?;
-                self.spmm_directly(alpha, prepared.worked(), values, &direct, b, beta, c);
+                let worked = prepared.worked().into();
+                let direct = self.direct(Op::Spmm, a, worked, c.cols())?;
+                self.spmm_directly(alpha, worked, values, &direct, b, beta, c);
             }
         }
         Ok(())
@@ -97,7 +98,7 @@ impl Cpu {
     fn spmm_directly<T: Scalar>(
         &self,
         alpha: T,
-        pattern: &Pattern,
+        pattern: PatternRef<'_>,
         values: &[T],
         direct: &Direct<'_>,
         b: MatRef<'_, T>,
@@ -125,7 +126,7 @@ impl Cpu {
                 spmm_rows(
                     self.arch(),
                     SpmmRows {
-                        row_ptr: pattern.row_ptr().as_ptr(),
+                        row_ptr: pattern.row_ptr().raw(),
                         columns: pattern.col_idx().as_ptr(),
                         values: values.as_ptr(),
                         rows: task.rows,

@@ -6,7 +6,7 @@ use sparsimd_kernels::PAIRED_LANES;
 
 use super::{Stats, Task, by_nonzeros, threads_per_row};
 use crate::error::{Error, Result};
-use crate::formats::{MAX_WIDTH, Pattern};
+use crate::formats::{MAX_WIDTH, PatternRef};
 use crate::machine::Machine;
 
 /// An operation on a sparse matrix A.
@@ -279,7 +279,7 @@ fn outgrows_caches(op: Op, stats: &Stats, machine: &Machine, row_bytes: usize) -
 impl Plan {
     /// The direct path's tasks on `pattern`. A row may be cut into NT pieces where rows are fewer than the tasks, else into
     /// as many as balance needs, since one long row would hold up all.
-    pub(crate) fn cut(&self, pattern: &Pattern) -> Vec<Task> {
+    pub(crate) fn cut(&self, pattern: PatternRef<'_>) -> Vec<Task> {
         let rows = pattern.rows();
         let pieces = if rows < self.tasks { self.threads_per_row.max(self.tasks / rows.max(1)) } else { self.tasks };
         by_nonzeros(pattern.row_ptr(), self.tasks, pieces)

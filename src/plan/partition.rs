@@ -1,5 +1,7 @@
 //! Cutting rows into tasks of equal numbers of nonzeros.
 
+use crate::formats::RowPointers;
+
 /// A piece of work: whole rows, but for the first, which may have begun in the task before, and the last, which may go on in
 /// the one after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,9 +16,9 @@ pub struct Task {
 
 /// At most `parts` tasks (and at most `split` per row) of about equal weight, where a row weighs its nonzeros and one more:
 /// empty rows are work as well. Every row begins in exactly one task and every nonzero is in exactly one.
-pub fn by_nonzeros(row_ptr: &[usize], parts: usize, split: usize) -> Vec<Task> {
-    let rows = row_ptr.len() - 1;
-    let total = row_ptr[rows] + rows;
+pub fn by_nonzeros(row_ptr: RowPointers<'_>, parts: usize, split: usize) -> Vec<Task> {
+    let rows = row_ptr.rows();
+    let total = row_ptr.at(rows) + rows;
     let mut tasks: Vec<Task> = Vec::with_capacity(parts);
     // Where the last task ended: a row and the nonzeros of that row already taken.
     let (mut row, mut at) = (0, 0);
@@ -26,29 +28,29 @@ pub fn by_nonzeros(row_ptr: &[usize], parts: usize, split: usize) -> Vec<Task> {
         let (mut low, mut high) = (row, rows);
         while low < high {
             let middle = low.midpoint(high);
-            if row_ptr[middle + 1] + middle < goal { low = middle + 1 } else { high = middle }
+            if row_ptr.at(middle + 1) + middle < goal { low = middle + 1 } else { high = middle }
         }
-        let (mut end_row, mut end) = (low, row_ptr[low.min(rows)]);
+        let (mut end_row, mut end) = (low, row_ptr.at(low.min(rows)));
         if low < rows {
-            let nnz = row_ptr[low + 1] - row_ptr[low];
+            let nnz = row_ptr.at(low + 1) - row_ptr.at(low);
             // A row is cut only where it is long enough to be worth a sum of parts.
             let piece = nnz.div_ceil(split.max(1)).max(MIN_PIECE);
-            let inside = goal.saturating_sub(low).saturating_sub(row_ptr[low]).min(nnz);
+            let inside = goal.saturating_sub(low).saturating_sub(row_ptr.at(low)).min(nnz);
             let inside = inside.checked_div(piece).unwrap_or(0) * piece;
             match inside {
                 0 => {}
-                _ if inside + piece > nnz => (end_row, end) = (low + 1, row_ptr[low + 1]),
-                _ => end = row_ptr[low] + inside,
+                _ if inside + piece > nnz => (end_row, end) = (low + 1, row_ptr.at(low + 1)),
+                _ => end = row_ptr.at(low) + inside,
             }
         }
         if part == parts.max(1) {
-            (end_row, end) = (rows, row_ptr[rows]);
+            (end_row, end) = (rows, row_ptr.at(rows));
         }
         if (end_row, end) <= (row, at) && !(rows == 0 && tasks.is_empty()) {
             continue;
         }
-        let cut = end_row < rows && end > row_ptr[end_row];
-        let continues = row < rows && at > row_ptr[row];
+        let cut = end_row < rows && end > row_ptr.at(end_row);
+        let continues = row < rows && at > row_ptr.at(row);
         tasks.push(Task { rows: [row, end_row + usize::from(cut)], nonzeros: [at, end], continues });
         (row, at) = (end_row, end);
     }
@@ -91,7 +93,7 @@ mod tests {
     use super::*;
 
     fn check(row_ptr: &[usize], parts: usize, split: usize) -> Vec<Task> {
-        let tasks = by_nonzeros(row_ptr, parts, split);
+        let tasks = by_nonzeros(RowPointers::of(row_ptr), parts, split);
         let rows = row_ptr.len() - 1;
         assert!(tasks.len() <= parts.max(1));
         let (mut row, mut at) = (0, 0);

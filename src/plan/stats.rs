@@ -1,6 +1,6 @@
 //! Facts about a pattern that plans are chosen by.
 
-use crate::formats::Pattern;
+use crate::formats::PatternRef;
 
 /// Binary logarithms of the widths of panels at which visits are counted: 32, 64, 128, 256.
 const WIDTH_BITS: [u32; 4] = [5, 6, 7, 8];
@@ -27,8 +27,9 @@ pub struct Stats {
 
 impl Stats {
     /// The facts about `pattern`, in one pass over its row pointers and one over a sample of its rows.
-    pub fn of(pattern: &Pattern) -> Self {
-        let lens = || pattern.row_ptr().windows(2).map(|w| w[1] - w[0]);
+    pub fn of<'a>(pattern: impl Into<PatternRef<'a>>) -> Self {
+        let pattern = pattern.into();
+        let lens = || (0..pattern.rows()).map(|i| pattern.row_ptr().row(i).len());
         let rows = pattern.rows();
         let step = rows.div_ceil(SAMPLE).max(1);
         let mut visits = [0usize; WIDTH_BITS.len()];
@@ -54,7 +55,7 @@ impl Stats {
     }
 
     /// The size of `pattern` and nothing else, without a pass over it: enough for the direct path.
-    pub(crate) fn size_of(pattern: &Pattern) -> Self {
+    pub(crate) fn size_of(pattern: PatternRef<'_>) -> Self {
         let (rows, cols, nnz) = (pattern.rows(), pattern.cols(), pattern.nnz());
         Self { rows, cols, nnz, empty_rows: 0, max_row: 0, per_visit: [0.0; WIDTH_BITS.len()] }
     }

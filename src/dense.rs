@@ -4,6 +4,7 @@
 //! calls itself a matrix is converted outside of the library.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::slice;
 
 use aligned_vec::{AVec, ConstAlign};
@@ -69,6 +70,12 @@ fn advise_huge_pages<T>(data: *mut T, len: usize) {
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (data, len, HUGE_PAGE);
+}
+
+/// Where `data` is.
+pub(crate) fn addresses<T>(data: &[T]) -> Range<usize> {
+    let Range { start, end } = data.as_ptr_range();
+    start as usize..end as usize
 }
 
 /// An owned row-major matrix.

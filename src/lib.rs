@@ -3,6 +3,7 @@
 #[cfg(feature = "capi")]
 pub mod capi;
 pub mod cpu;
+#[cfg(feature = "decomp")]
 pub mod decomp;
 pub mod dense;
 mod error;

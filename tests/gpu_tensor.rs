@@ -1,7 +1,5 @@
 //! MTTKRP, TTM, TTV, TEW and TS on a Vulkan device against naive loops, with the validation layer on. Without a device every
 //! test reports so and passes.
-#![cfg(feature = "vulkan")]
-
 use std::ops::ControlFlow;
 
 use sparsimd::decomp::{CpOptions, CpState};

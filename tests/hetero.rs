@@ -1,7 +1,5 @@
 //! One operation on two executors against the reference, and what happens when a device fails. Without a device every test reports
 //! so and passes.
-#![cfg(feature = "vulkan")]
-
 use std::ops::ControlFlow;
 use std::time::Duration;
 

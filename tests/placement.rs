@@ -6,9 +6,8 @@ use sparsimd::cpu::{NodeCpus, PlacedCsr};
 use sparsimd::formats::Csr;
 use sparsimd::generate::{random_matrix, uniform_dense};
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
-use sparsimd::machine::{
-    BPlacement, CpuSet, MemoryMode, MemoryPolicy, NumaPolicy, PageBuffer, RowPlacement, SharedOperand, split_rows,
-};
+use sparsimd::machine::{CpuSet, MemoryMode, MemoryPolicy, PageBuffer};
+use sparsimd::plan::{BPlacement, NumaPolicy, RowPlacement, SharedOperand, split_rows};
 use sparsimd::{Cpu, Machine};
 
 fn shares(machine: &Machine) -> Vec<(usize, usize)> {

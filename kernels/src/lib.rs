@@ -7,7 +7,6 @@
 #![allow(clippy::needless_range_loop, reason = "register tiles are indexed by constants: the index is the register")]
 
 mod arch;
-mod bandwidth;
 mod cell;
 mod dot;
 pub mod edge;
@@ -17,7 +16,6 @@ mod fusedmm;
 mod gram;
 pub mod mttkrp;
 mod pairing;
-mod peak;
 mod prefetch;
 mod row_ptr;
 mod rows;
@@ -32,14 +30,12 @@ mod ttm_chain;
 mod walk;
 
 pub use arch::Arch;
-pub use bandwidth::{chase_pass, clock_pass, gather_pass, read_pass, triad_pass};
 pub use cell::{Cell, Pair, Visit};
 pub use elementwise::{Arithmetic, Second, elementwise};
 pub use exp::exp;
 pub use fusedmm::{EdgeCell, FusedRows, edge_cell, fused_rows, normalise_rows};
 pub use gram::{add_gram, times_small};
 pub use pairing::{ColumnSet, pair_rows};
-pub use peak::{add_burst, fma_burst};
 pub use prefetch::{LINE, prefetch_l1, prefetch_row};
 pub use row_ptr::RowPtr;
 pub use scalar::Scalar;

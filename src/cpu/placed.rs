@@ -9,7 +9,8 @@ use super::{Cpu, NodeCpus};
 use crate::dense::{MatMut, MatRef, padded_stride};
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
-use crate::machine::{BPlacement, PageBuffer, RowPlacement, move_pages};
+use crate::machine::{PageBuffer, move_pages};
+use crate::plan::{BPlacement, RowPlacement};
 
 /// A node's rows are cut in at most this many chunks, the unit that a node which has run dry takes from another.
 const MAX_CHUNKS: usize = 8;
@@ -75,7 +76,7 @@ impl<T: Scalar> PlacedCsr<T> {
             .map(|rows| {
                 let own: Vec<_> = row_ptr[rows.start..=rows.end].iter().map(|p| p - row_ptr[rows.start]).collect();
                 let count = (own[own.len() - 1] / MIN_CHUNK_NNZ).clamp(1, MAX_CHUNKS);
-                let cut = crate::machine::split_rows(&own, &vec![1; count]);
+                let cut = crate::plan::split_rows(&own, &vec![1; count]);
                 cut.into_iter().map(|r| r.start + rows.start..r.end + rows.start).collect()
             })
             .collect();

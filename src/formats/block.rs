@@ -7,8 +7,7 @@ use pulp::{Simd, WithSimd};
 use sparsimd_kernels::{Arch, Cell, ColumnSet, PAIRED_LANES, Pair, Scalar, Visit, pair_rows, prefetch_row};
 
 use super::panel::Panel;
-use crate::dense::reserved;
-use crate::machine::addresses;
+use crate::dense::{addresses, reserved};
 
 /// Offsets of one word in the kernels.
 const CHUNK: usize = 8;

@@ -4,32 +4,22 @@
 //! tested for hardware that is not at hand.
 
 mod assemble;
-mod ceilings;
 mod cpuset;
 mod describe;
 #[cfg(feature = "hwloc")]
 mod hwloc;
-mod models;
 mod page_buffer;
 mod pages;
-mod peak;
 mod pinning;
-mod placement;
-mod rate;
 mod sysfs;
 mod tree;
 
 use sparsimd_kernels::Arch;
 
-pub use ceilings::{Ceilings, LevelCeiling, Rate, clock_ghz};
 pub use cpuset::CpuSet;
-pub use models::{Accesses, Fpga, FpgaDesign, Granularity, TensorCounts, TensorOp, TreeCounts, Work};
 pub use page_buffer::PageBuffer;
-pub(crate) use pages::addresses;
 pub use pages::{MemoryMode, MemoryPolicy, move_pages, move_pages_at, page_bytes, page_nodes, page_nodes_at};
-pub use peak::{add_peak, fma_peak};
 pub use pinning::Pinning;
-pub use placement::{BPlacement, NumaPolicy, RowPlacement, SharedOperand, split_rows};
 
 /// Assumed when nothing tells: the smallest L1 data cache of today's server and desktop cores.
 const DEFAULT_L1D: usize = 32 << 10;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::CpuSet;
+use crate::dense::addresses;
 use crate::error::{Error, Result};
 
 /// How the kernel chooses the node of new pages.
@@ -107,12 +108,6 @@ pub fn move_pages_at(addresses: Range<usize>, node_of: impl Fn(usize) -> usize) 
     let targets: Vec<i32> = (0..pages.len()).map(|page| node_of(page) as i32).collect();
     let status = system::move_pages(&pages, Some(&targets))?;
     Ok((status.iter().zip(&targets).filter(|(at, to)| at == to).count(), pages.len()))
-}
-
-/// Where `data` is.
-pub(crate) fn addresses<T>(data: &[T]) -> Range<usize> {
-    let Range { start, end } = data.as_ptr_range();
-    start as usize..end as usize
 }
 
 /// The start of each page that the addresses touch, or of each that lies wholly inside.

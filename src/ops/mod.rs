@@ -33,6 +33,7 @@ mod ttm_chain;
 mod ttv;
 
 pub use mttkrp::Mttkrp;
+#[cfg(feature = "decomp")]
 pub(crate) use mttkrp::Turns;
 pub use operand::Sparse;
 pub use placed::Placed;

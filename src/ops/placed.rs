@@ -20,8 +20,8 @@ use crate::dense::{MatMut, MatRef};
 use crate::edge::Edge;
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
-use crate::machine::{MemoryPolicy, NumaPolicy, PageBuffer, RowPlacement, SharedOperand, move_pages_at};
-use crate::plan::{Op, Path};
+use crate::machine::{MemoryPolicy, PageBuffer, move_pages_at};
+use crate::plan::{NumaPolicy, Op, Path, RowPlacement, SharedOperand};
 
 /// A sparse matrix on its nodes, prepared for one operation.
 #[derive(Debug)]

@@ -8,10 +8,9 @@ use sparsimd_kernels::Scalar;
 
 use super::operand::Sparse;
 use crate::cpu::Cpu;
-use crate::dense::{Aligned, fill_with, reserved_aligned};
+use crate::dense::{Aligned, addresses, fill_with, reserved_aligned};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern, PatternRef, gather};
-use crate::machine::addresses;
 use crate::plan::{Op, Path, Plan, PlanOptions, Stats, Task, blocks};
 
 /// A sparse operand prepared for one operation and one number of dense columns.

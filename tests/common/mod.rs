@@ -1,10 +1,8 @@
 //! What the tests share.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
-#[cfg(feature = "vulkan")]
 pub mod device;
 pub mod matrices;
-#[cfg(feature = "vulkan")]
 pub mod turn;
 
 use std::path::PathBuf;

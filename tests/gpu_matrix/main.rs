@@ -1,7 +1,5 @@
 //! SpMM, SDDMM and FusedMM on a Vulkan device against the reference, with the validation layer on. Without a device (or
 //! without the validation layer) every test reports so and passes.
-#![cfg(feature = "vulkan")]
-
 use std::collections::HashSet;
 
 use sparsimd::generate::{random_matrix, uniform_dense, uniform_values};

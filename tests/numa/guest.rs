@@ -12,10 +12,10 @@ use sparsimd::edge;
 use sparsimd::formats::{Csr, Pattern};
 use sparsimd::generate::{uniform_dense, uniform_values};
 use sparsimd::machine::{
-    BPlacement, CpuSet, MemoryMode, MemoryPolicy, NumaPolicy, PageBuffer, RowPlacement, SharedOperand, move_pages,
-    page_bytes, page_nodes, page_nodes_at,
+    CpuSet, MemoryMode, MemoryPolicy, PageBuffer, move_pages, page_bytes, page_nodes, page_nodes_at,
 };
 use sparsimd::ops::Placed;
+use sparsimd::plan::{BPlacement, NumaPolicy, RowPlacement, SharedOperand};
 use sparsimd::plan::{Op, Path};
 use sparsimd::reference::{self, Expected};
 use sparsimd::{Cpu, Machine, Mat, MatRef};

@@ -18,6 +18,12 @@ pub use element::Element;
 pub use error::{Error, Result};
 pub use mkl::{Mkl, MklCsr};
 
+/// The program in Python that times GenTen's CP-ALS on tensors that it is sent.
+pub const GENTEN_SCRIPT: &str = include_str!("../genten.py");
+
+/// The program in Python that times cuSPARSE, through PyTorch, on matrices that it is sent.
+pub const TORCH_SCRIPT: &str = include_str!("../torch_gpu.py");
+
 /// Settings of the environment that a peer reads once, when it is loaded, and that change its speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {

@@ -32,6 +32,7 @@ use sparsimd_kernels::Scalar;
 use self::operands::{Buffers, Factor, check_shapes, kernel_stride, with_output};
 use self::part::{Call, Part, Pointers};
 use self::stored::Stored;
+#[cfg(feature = "decomp")]
 pub(crate) use self::sweep::Turns;
 use self::tree::Tree;
 use crate::cpu::Cpu;

@@ -1,0 +1,44 @@
+//! The rate of fused multiply-adds that this machine sustains: the ceiling that every operation is reported against.
+
+use sparsimd::{Arch, Cpu, Scalar};
+
+use crate::bursts::{add_burst, fma_burst};
+use crate::rate::best_rate;
+
+/// Rounds of independent operations in one step: some microseconds.
+const ROUNDS: u64 = 1 << 12;
+
+/// The largest rate of multiply-adds of `T` in GFLOP/s (two operations each) that all threads of `cpu` together reach,
+/// with its instruction set: the best of several bursts, about 0.1 s in all.
+pub fn fma_peak<T: Scalar>(cpu: &Cpu) -> f64 {
+    peak(cpu, fma_burst::<T>)
+}
+
+/// Like [`fma_peak`] with additions only, one operation each: the ceiling of code without multiplications.
+pub fn add_peak<T: Scalar>(cpu: &Cpu) -> f64 {
+    peak(cpu, add_burst::<T>)
+}
+
+fn peak<T: Scalar>(cpu: &Cpu, burst: fn(Arch, u64) -> (T, u64)) -> f64 {
+    best_rate(cpu, |_, steps| {
+        let (value, flops) = burst(cpu.arch(), steps * ROUNDS);
+        std::hint::black_box(value);
+        flops
+    }) / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use sparsimd::{Arch, Cpu};
+
+    use super::fma_peak;
+
+    #[test]
+    fn a_wider_instruction_set_is_faster() {
+        let peak = |arch| fma_peak::<f32>(&Cpu::builder().threads(1).arch(arch).build().unwrap());
+        let all = Arch::available();
+        let (narrow, wide) = (peak(all[0]), peak(all[all.len() - 1]));
+        // 8 or 16 lanes and fused operations against one lane; other work on the machine disturbs both.
+        assert!(all.len() == 1 || wide > 3.0 * narrow, "{wide} GFLOP/s against {narrow}");
+    }
+}

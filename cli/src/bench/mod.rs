@@ -1,0 +1,282 @@
+//! `sparsimd bench`: suites of cases, each verified and then timed in turns with other libraries.
+//!
+//! A suite is a list of jobs; a job makes one case of results. Files are written after every job, and a job whose case is in
+//! the folder's results.json already is not run again.
+
+mod cp;
+mod device;
+mod esimd;
+mod files;
+mod genten;
+mod matrix;
+mod mmcsf;
+mod pasta;
+mod peers;
+mod picture;
+mod python;
+mod race;
+mod report;
+mod results;
+mod summary;
+mod sycl;
+mod tensors;
+mod torch;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressStyle};
+use sparsimd::{Cpu, Error, Result};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::device::DeviceName;
+use super::{Verdict, interrupt, output};
+use device::Target;
+use files::Files;
+use peers::{PeerName, Peers};
+use race::Race;
+use report::Section;
+use results::{Case, Results, Settings};
+
+pub use peers::{ProbeArgs, probe};
+
+/// Timed runs of one contender in one case: full and short form.
+const BUDGET: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(60)];
+/// Multiplications of the reference with which a result is verified: some tenths of a second, some hundredths.
+const VERIFY: [usize; 2] = [40_000_000, 8_000_000];
+
+/// Arguments of `bench`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The suite
+    #[arg(value_enum)]
+    suite: SuiteName,
+    /// Whom to compare with, separated by commas [default: all that this build and machine have]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
+    peers: Option<Vec<PeerName>>,
+    /// Only cases whose names have each of these words, such as "spmm 4k/4k"
+    #[arg(long, value_name = "WORDS", default_value = "")]
+    filter: String,
+    /// Threads, ours and each peer's [default: one per allowed processor]
+    #[arg(long, value_name = "T")]
+    threads: Option<usize>,
+    /// Folder for results.json, results.csv, report.html and pictures; finished cases that it has are not run again
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Folder of the files that dlmc and graphs take [default: the one that SPARSIMD_DATA names], mmcsf, cp and sycl may take
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Where our operations run: cpu, or gpu[:INDEX|:NAME] (a Vulkan device; suites of matrices only): then times are of kernels,
+    /// and the one peer is cuSPARSE through PyTorch, in the python3 of the path or of SPARSIMD_PYTHON
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceName,
+    /// Rate of f32 multiply-adds of the device, for the shares of it: no device tells
+    #[arg(long, value_name = "GFLOPS")]
+    device_peak: Option<f64>,
+    /// Fewer and shorter cases: under a minute on two cores
+    #[arg(long)]
+    quick: bool,
+}
+
+/// The suites.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SuiteName {
+    /// SDDMM, SpMM and FusedMM on the 72 random matrices of the ESIMD paper
+    Esimd,
+    /// The same operations on every .smtx file below --data: patterns of pruned networks
+    Dlmc,
+    /// The same operations on every .mtx file below --data: graphs and other real matrices, N = 128
+    Graphs,
+    /// TEW, TS, TTV, TTM and MTTKRP in COO and HiCOO on the synthetic tensors of the PASTA paper, against their rooflines
+    Pasta,
+    /// Formats for MTTKRP: time, fibers and bytes, on the .tns files below --data or on look-alikes of the MM-CSF paper's
+    Mmcsf,
+    /// CP-ALS, an iteration beside GenTen's, on generated tensors or the .tns files below --data
+    Cp,
+    /// TTM and MTTKRP by rows and by elements, best, worst and real-like cases, over 1 to 128 columns
+    Sycl,
+}
+
+impl Args {
+    /// The folder of files.
+    fn data(&self) -> Result<PathBuf> {
+        let named = || std::env::var_os("SPARSIMD_DATA").map(PathBuf::from);
+        let missing = || Error::Argument {
+            name: "data",
+            detail: "this suite needs a folder of files: --data DIR, or SPARSIMD_DATA in the environment".to_owned(),
+        };
+        self.data.clone().or_else(named).ok_or_else(missing)
+    }
+}
+
+/// A list of jobs.
+trait Suite {
+    /// Its jobs, in the order in which they are done.
+    fn jobs(&self) -> Vec<Job>;
+    /// Does one of them.
+    fn run(&mut self, bench: &Bench, job: usize) -> Result<Case>;
+    /// What the report says of `results`.
+    fn sections(&self, bench: &Bench, results: &Results, folder: &Path) -> Result<Vec<Section>>;
+}
+
+/// One case to come.
+struct Job {
+    /// Its name.
+    id: String,
+    /// How long it takes, in a unit of the suite.
+    weight: f64,
+}
+
+/// What every case needs.
+struct Bench {
+    cpu: Cpu,
+    /// Where ours run, if not on the processor.
+    device: Option<Target>,
+    peers: Peers,
+    race: Race,
+    verify_work: usize,
+}
+
+/// Runs what is not done yet of the suite, and writes the report.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let mut builder = Cpu::builder();
+    if let Some(threads) = args.threads {
+        builder = builder.threads(threads);
+    }
+    let cpu = builder.build()?;
+    let mut suite: Box<dyn Suite> = match args.suite {
+        SuiteName::Esimd => Box::new(esimd::Esimd::new(args.quick)),
+        SuiteName::Dlmc => Box::new(Files::new(&args.data()?, ".smtx", &[32, 128], args.quick)?),
+        SuiteName::Graphs => Box::new(Files::new(&args.data()?, ".mtx", &[128], args.quick)?),
+        SuiteName::Pasta => Box::new(pasta::Pasta::new(args.quick)),
+        SuiteName::Mmcsf => Box::new(mmcsf::MmCsf::new(args.data.as_deref(), args.quick)?),
+        SuiteName::Cp => Box::new(cp::Cp::new(args.data.as_deref(), args.quick)?),
+        SuiteName::Sycl => Box::new(sycl::Sycl::new(args.data.as_deref(), args.quick)?),
+    };
+    let jobs = suite.jobs();
+    let words: Vec<_> = args.filter.split_whitespace().map(str::to_lowercase).collect();
+    let wanted: Vec<usize> = (0..jobs.len())
+        .filter(|&job| words.iter().all(|word| jobs[job].id.to_lowercase().contains(word.as_str())))
+        .collect();
+    if wanted.is_empty() {
+        let example = jobs.first().map_or("none", |job| job.id.as_str());
+        let detail = format!("no case has the words {:?}; cases are called like {example:?}", args.filter);
+        return Err(Error::Argument { name: "filter", detail });
+    }
+    writable(&args.out)?;
+    let matrices = matches!(args.suite, SuiteName::Esimd | SuiteName::Dlmc | SuiteName::Graphs);
+    let on_device = args.device != DeviceName::Cpu;
+    if on_device && !matrices {
+        let detail = "a device has the suites of matrices alone: esimd, dlmc, graphs".to_owned();
+        return Err(Error::Argument { name: "device", detail });
+    }
+    let names = match &args.peers {
+        Some(names) if args.suite == SuiteName::Cp || matrices => names.clone(),
+        None if args.suite == SuiteName::Cp => vec![PeerName::Genten],
+        // The other tensor suites compare formats: there is no peer of theirs to load.
+        _ if !matrices => vec![PeerName::None],
+        None if on_device => vec![PeerName::Torch],
+        _ => default_peers(),
+    };
+    if let Some(name) = names.iter().find(|name| !name.knows(args.suite == SuiteName::Cp)) {
+        let detail = format!("{} has nothing to do with this suite", name.text());
+        return Err(Error::Argument { name: "peers", detail });
+    }
+    let form = usize::from(args.quick);
+    let device = Target::open(&args.device, &names, args.device_peak, BUDGET[form])?;
+    let peers = match &device {
+        Some(device) => Peers { details: device.details(), absent: device.absent.clone(), ..Peers::default() },
+        None => {
+            peers::choose_settings(&names, cpu.threads())?;
+            Peers::load(&names, cpu.threads())
+        }
+    };
+    for absent in &peers.absent {
+        output::note(&format!("not compared with {absent}"));
+    }
+    let settings = settings(args, &cpu, device.as_ref(), &peers);
+    let mut results = Results::open(&args.out, settings, peers.absent.clone())?;
+    results.planned = wanted.len();
+    let bench = Bench { race: Race::new(&cpu, BUDGET[form]), verify_work: VERIFY[form], device, peers, cpu };
+    let left: Vec<usize> = wanted.into_iter().filter(|&job| !results.has(&jobs[job].id)).collect();
+    let stopped = run_jobs(&bench, suite.as_mut(), &jobs, &left, &mut results, &args.out)?;
+    results.write(&args.out)?;
+    let sections = suite.sections(&bench, &results, &args.out)?;
+    let report = report::write(&args.out, &results, &sections)?;
+    for ratio in &results.summary {
+        output::line(&ratio.text())?;
+    }
+    if stopped {
+        output::note("stopped; the same command goes on from here");
+    }
+    output::line(&format!("report   {}", report.display()))?;
+    Ok(if results.cases.iter().any(|case| case.wrong) { Verdict::Wrong } else { Verdict::Good })
+}
+
+/// Does the jobs `left`, files written after each; whether Ctrl-C ended that.
+fn run_jobs(
+    bench: &Bench,
+    suite: &mut dyn Suite,
+    jobs: &[Job],
+    left: &[usize],
+    results: &mut Results,
+    folder: &Path,
+) -> Result<bool> {
+    let stop = interrupt::flag()?;
+    // Thousandths: the bar counts in whole numbers.
+    let weight = |job: usize| (1000.0 * jobs[job].weight) as u64 + 1;
+    let bar = ProgressBar::new(left.iter().map(|&job| weight(job)).sum());
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {percent} % {elapsed}, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    for &job in left {
+        if stop.raised() {
+            bar.finish_and_clear();
+            return Ok(true);
+        }
+        bar.set_message(jobs[job].id.clone());
+        let case = suite.run(bench, job)?;
+        bar.inc(weight(job));
+        bar.suspend(|| output::line(&line(&case)))?;
+        results.cases.push(case);
+        results.write(folder)?;
+    }
+    bar.finish_and_clear();
+    Ok(false)
+}
+
+/// A case in a line.
+fn line(case: &Case) -> String {
+    let speeds: Vec<_> = case.samples.iter().map(|s| format!("{} {:.1}", s.name, s.gflops)).collect();
+    let notes: Vec<_> = case.notes.iter().map(|note| format!(" ({note})")).collect();
+    format!("{:<28} {} GFLOP/s{}", case.id, speeds.join(", "), notes.concat())
+}
+
+/// All that this build can have.
+fn default_peers() -> Vec<PeerName> {
+    let rust = [PeerName::Sprs, PeerName::Faer, PeerName::Gemm];
+    let rust = rust.into_iter().filter(|_| cfg!(feature = "rust-peers"));
+    [PeerName::Mkl, PeerName::Openblas].into_iter().chain(rust).collect()
+}
+
+/// Makes `folder`, and tries it: better now than after the first case.
+fn writable(folder: &Path) -> Result<()> {
+    let fail = |source| Error::Io { path: folder.to_owned(), source };
+    std::fs::create_dir_all(folder).map_err(fail)?;
+    tempfile::tempfile_in(folder).map(drop).map_err(fail)
+}
+
+fn settings(args: &Args, cpu: &Cpu, device: Option<&Target>, peers: &Peers) -> Settings {
+    let program = std::env::current_exe().and_then(std::fs::read).unwrap_or_default();
+    Settings {
+        suite: args.suite.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default(),
+        quick: args.quick,
+        dtype: if args.suite == SuiteName::Cp { "f64" } else { "f32" }.to_owned(),
+        threads: cpu.threads(),
+        simd: cpu.arch().name().to_owned(),
+        processor: cpu.machine().processor().to_owned(),
+        device: device.map(Target::name),
+        program: format!("{} ({:016x})", env!("CARGO_PKG_VERSION"), xxh3_64(&program)),
+        peers: peers.details.clone(),
+    }
+}

@@ -1,0 +1,158 @@
+//! One module per subcommand, over the library's public interface.
+//!
+//! Results go to standard output, everything else to standard error. Exit status: 0; 1 when a verification failed; 2 for
+//! an error, which is one line.
+
+mod bench;
+mod convert;
+mod cp;
+mod decomposition;
+mod device;
+mod executor;
+mod fusedmm;
+mod generate;
+mod info;
+mod interrupt;
+mod machine;
+mod matrix;
+mod mttkrp;
+mod numa;
+mod output;
+mod plot;
+mod progress;
+mod roofline;
+mod sddmm;
+mod spmm;
+mod stats;
+mod tensor;
+mod tensor_ops;
+mod timing;
+mod topology;
+mod tucker;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use sparsimd::Result;
+
+/// What a command that ran came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Done, and right as far as it was checked.
+    Good,
+    /// The result is further from the reference than it may be.
+    Wrong,
+}
+
+/// Sparse matrix and tensor kernels: run, verify and time them on files or random inputs.
+#[derive(Debug, Parser)]
+#[command(name = "sparsimd", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// This machine as the library sees it, and what this build can do.
+    Info(info::Args),
+    /// The machine as a tree, with where threads would be bound.
+    Topology(topology::Args),
+    /// C = A B, A sparse.
+    Spmm(matrix::Common),
+    /// The entries of C B^T at the nonzeros of A.
+    Sddmm(matrix::Common),
+    /// E = f(C B^T at the nonzeros of A) D, without storing the entries.
+    Fusedmm(matrix::Common),
+    /// Measure the machine and the operations on an input, and draw both.
+    Roofline(roofline::Args),
+    /// Write a matrix file in another format; the endings of the names tell which.
+    Convert(convert::Args),
+    /// Make a synthetic sparse tensor and write it to a file.
+    Generate(generate::Args),
+    /// Tensor times the Khatri-Rao product of all factors but one, in one mode or in each.
+    Mttkrp(mttkrp::Args),
+    /// CP decomposition by alternating least squares.
+    Cp(cp::Args),
+    /// Tensor times matrix, in one mode or in each.
+    Ttm(tensor_ops::ProductArgs),
+    /// Tensor times vector, in one mode or in each.
+    Ttv(tensor_ops::ProductArgs),
+    /// Element by element of two tensors of one pattern.
+    Tew(tensor_ops::ElementwiseArgs),
+    /// Tensor and number, on the stored entries.
+    Ts(tensor_ops::ElementwiseArgs),
+    /// Tucker's decomposition of a sparse tensor.
+    Tucker(tucker::Args),
+    /// A suite of benchmarks against other libraries, verified, as a report with pictures.
+    Bench(bench::Args),
+    /// One try of a peer, for `bench`.
+    #[command(hide = true)]
+    BenchProbe(bench::ProbeArgs),
+    /// What a sparse tensor looks like, and what each format's indices take.
+    Stats(stats::Args),
+}
+
+impl Command {
+    fn run(&self) -> Result<Verdict> {
+        match self {
+            Self::Info(args) => info::run(args),
+            Self::Topology(args) => topology::run(args),
+            Self::Spmm(args) => spmm::run(args),
+            Self::Sddmm(args) => sddmm::run(args),
+            Self::Fusedmm(args) => fusedmm::run(args),
+            Self::Roofline(args) => roofline::run(args),
+            Self::Convert(args) => convert::run(args),
+            Self::Generate(args) => generate::run(args),
+            Self::Mttkrp(args) => mttkrp::run(args),
+            Self::Cp(args) => cp::run(args),
+            Self::Ttm(args) => tensor_ops::ttm(args),
+            Self::Ttv(args) => tensor_ops::ttv(args),
+            Self::Tew(args) => tensor_ops::tew(args),
+            Self::Ts(args) => tensor_ops::ts(args),
+            Self::Tucker(args) => tucker::run(args),
+            Self::Stats(args) => stats::run(args),
+            Self::Bench(args) => bench::run(args),
+            Self::BenchProbe(args) => bench::probe(args),
+        }
+    }
+}
+
+/// Parses the arguments, runs the command, reports.
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(help) if matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            // Nothing is left to be said when even this cannot be printed.
+            let _ = help.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            return fail("a command is missing (see --help)");
+        }
+        Err(error) => return fail(&usage_line(&error)),
+    };
+    match cli.command.run() {
+        Ok(Verdict::Good) => ExitCode::SUCCESS,
+        Ok(Verdict::Wrong) => ExitCode::from(1),
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+fn fail(message: &str) -> ExitCode {
+    use std::io::Write;
+    // A closed standard error leaves the exit status to tell.
+    let _ = writeln!(std::io::stderr(), "sparsimd: {message}");
+    ExitCode::from(2)
+}
+
+/// clap's message in one line: up to the hints on usage, which `--help` has.
+fn usage_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let words =
+        text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    let line = words.map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    format!("{} (see --help)", line.strip_prefix("error: ").unwrap_or(&line))
+}

@@ -1,0 +1,356 @@
+//! What the matrix operations share: where the sparse matrix comes from, how to run, what to report.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Instant;
+
+use clap::ValueEnum;
+use serde::Serialize;
+use sparsimd::io::{Fill, Format, ReadOptions, read_matrix, write_mtx_dense};
+use sparsimd::ops::Placed;
+use sparsimd::plan::NumaPolicy;
+use sparsimd::plan::{Op, Path};
+use sparsimd::reference::Expected;
+use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, generate};
+
+use super::device::{DeviceName, Place, Ran};
+use super::executor::Executor;
+use super::numa::Numa;
+use super::progress::Progress;
+use super::timing::{Check, Dtype, Speed, Times};
+use super::{Verdict, output};
+
+/// Runs that a plan may count on when nobody says: enough for any preparation to pay.
+pub const REUSE: usize = 1000;
+
+/// `--matrix FILE | --random MxK@SPARSITY`, and `--seed`.
+#[derive(Debug, clap::Args)]
+pub struct Source {
+    #[command(flatten)]
+    origin: Origin,
+    /// Seed of everything random: the matrix, and dense operands uniform in [-0.5, 0.5)
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+}
+
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Origin {
+    /// Sparse matrix A from a file: .mtx or .smtx, .gz may follow (a file without values: all are 1)
+    #[arg(long, value_name = "FILE")]
+    matrix: Option<PathBuf>,
+    /// Random A of M rows and K columns, each place zero with probability SPARSITY
+    #[arg(long, value_name = "MxK@SPARSITY")]
+    random: Option<RandomSpec>,
+}
+
+/// `MxK@SPARSITY`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RandomSpec {
+    /// M.
+    pub rows: usize,
+    /// K.
+    pub cols: usize,
+    /// Probability that a place is zero.
+    pub sparsity: f64,
+}
+
+impl FromStr for RandomSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = || {
+            let (dims, sparsity) = text.split_once('@')?;
+            let (rows, cols) = dims.split_once('x')?;
+            Some(Self { rows: rows.parse().ok()?, cols: cols.parse().ok()?, sparsity: sparsity.parse().ok()? })
+        };
+        parse().ok_or_else(|| "not of the form MxK@SPARSITY, such as 4096x4096@0.7".to_owned())
+    }
+}
+
+impl Source {
+    /// Reads or makes the matrix.
+    pub fn load<T: Scalar>(&self) -> Result<Csr<T>> {
+        match (&self.origin.matrix, self.origin.random) {
+            (Some(path), _) => {
+                let progress = Progress::of(path);
+                let update = |done, total| progress.update(done, total);
+                read_matrix(path, ReadOptions::default().progress(&update))?.into_csr(Fill::Ones)
+            }
+            (None, Some(RandomSpec { rows, cols, sparsity })) => {
+                generate::random_matrix(rows, cols, sparsity, self.seed)
+            }
+            (None, None) => {
+                Err(Error::Argument { name: "matrix", detail: "neither a file nor a random one is given".to_owned() })
+            }
+        }
+    }
+}
+
+/// What every matrix operation takes.
+#[derive(Debug, clap::Args)]
+pub struct Common {
+    #[command(flatten)]
+    pub source: Source,
+    /// Columns of the dense matrices
+    #[arg(short = 'n', value_name = "N")]
+    pub n: usize,
+    /// Element type
+    #[arg(long, value_enum, default_value_t = Dtype::F32)]
+    pub dtype: Dtype,
+    /// What becomes of an entry of C B^T (spmm: identity; sddmm: identity or scale; fusedmm: all)
+    #[arg(long, value_enum, default_value_t = EdgeName::Identity)]
+    pub edge: EdgeName,
+    /// Straight from CSR, by panels that are prepared once, or whichever the plan finds faster
+    #[arg(long, value_enum, default_value_t = PathName::Auto)]
+    pub path: PathName,
+    #[command(flatten)]
+    pub executor: Executor,
+    /// NUMA placement: rows of A and C on the nodes that own them, B left alone (first-touch), interleaved or replicated;
+    /// auto chooses, off places nothing
+    #[arg(long, value_name = "POLICY", default_value_t = NumaPolicy::Auto)]
+    pub numa: NumaPolicy,
+    #[command(flatten)]
+    pub place: Place,
+    /// Measured runs [default: as many as fit a second, at least 5]
+    #[arg(long, value_name = "R")]
+    pub repeat: Option<usize>,
+    /// Compare with a naive loop in double precision; exit status 1 if an element is out of its bound
+    #[arg(long)]
+    pub verify: bool,
+    /// Write the result to a Matrix Market file
+    #[arg(long, value_name = "FILE.mtx")]
+    pub out: Option<PathBuf>,
+    /// One JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The edge function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EdgeName {
+    /// s, the entry itself
+    Identity,
+    /// a s, a the value of the sparse matrix
+    Scale,
+    /// 1 / (1 + e^-s)
+    Sigmoid,
+    /// Softmax of s / sqrt(N) over each row
+    Softmax,
+}
+
+/// The path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PathName {
+    /// By the plan
+    Auto,
+    /// Straight from CSR
+    Direct,
+    /// By panels
+    Panel,
+}
+
+/// A matrix as it is run.
+pub enum Ready<T> {
+    /// As a whole.
+    Whole(Prepared<T>),
+    /// By rows, on the nodes that own them.
+    Placed(Placed<T>),
+}
+
+/// How a matrix was prepared.
+pub struct Setup {
+    plan: String,
+    path: Path,
+    prepare_s: f64,
+    numa: Option<Numa>,
+}
+
+impl Setup {
+    /// The outcome of `times` runs, each of `flops` operations and `bytes` of compulsory traffic.
+    pub fn measured(self, times: Times, check: Check, (flops, bytes): (f64, f64)) -> Measured {
+        let Self { plan, path, prepare_s, numa } = self;
+        Measured { plan, path, prepare_s, times, check, flops, bytes, numa, ran: Ran::on_cpu() }
+    }
+}
+
+/// What a run of an operation came to.
+pub struct Measured {
+    /// Of the prepared operand, in words.
+    pub plan: String,
+    /// The path taken.
+    pub path: Path,
+    /// Of preparing it, in seconds.
+    pub prepare_s: f64,
+    /// Of the runs.
+    pub times: Times,
+    /// Against the reference.
+    pub check: Check,
+    /// Operations, counted as the papers do.
+    pub flops: f64,
+    /// Every operand once.
+    pub bytes: f64,
+    /// What was placed on which node; `None` on a device.
+    pub numa: Option<Numa>,
+    /// Where it ran.
+    pub ran: Ran,
+}
+
+/// One line of JSON, or some of text.
+#[derive(Serialize)]
+struct Report {
+    op: &'static str,
+    m: usize,
+    k: usize,
+    n: usize,
+    nnz: usize,
+    path: &'static str,
+    numa: Option<Numa>,
+    #[serde(flatten)]
+    ran: Ran,
+    #[serde(flatten)]
+    speed: Speed,
+    #[serde(flatten)]
+    check: Check,
+}
+
+impl Common {
+    /// Before the work: is there anything that could be written where `--out` says?
+    fn check_out(&self) -> Result<()> {
+        let Some(path) = &self.out else { return Ok(()) };
+        if Format::of(path)? != Format::Mtx {
+            return Err(Error::Argument {
+                name: "out",
+                detail: format!("{} does not end in .mtx or .mtx.gz", path.display()),
+            });
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        match folder.map(std::fs::read_dir) {
+            Some(Err(source)) => Err(Error::Io { path: path.clone(), source }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Loads the matrix, runs `measure` or, where a device is asked for, `on_device` on it and reports.
+    pub fn run<T: Scalar>(
+        &self,
+        op: &'static str,
+        measure: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
+        on_device: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
+    ) -> Result<Verdict> {
+        self.check_out()?;
+        let cpu = self.executor.cpu()?;
+        let a = cpu.install(|| self.source.load::<T>())?;
+        let done = match self.place.device {
+            DeviceName::Cpu => measure(self, &cpu, &a)?,
+            _ => on_device(self, &cpu, &a)?,
+        };
+        let mut speed = Speed::new::<T>(&cpu, done.prepare_s, done.times, done.flops, done.bytes);
+        let path = match &self.place.device {
+            DeviceName::Cpu if done.path == Path::Panel => "panel",
+            DeviceName::Cpu => "direct",
+            DeviceName::Gpu(_) => "gpu",
+            DeviceName::Hetero(_) => "hetero",
+        };
+        if self.place.device != DeviceName::Cpu {
+            // The peak is the processor's: no measure for a device.
+            speed = speed.without_peak();
+        }
+        let (m, k, nnz) = (a.rows(), a.cols(), a.nnz());
+        let report =
+            Report { op, m, k, n: self.n, nnz, path, numa: done.numa, ran: done.ran, speed, check: done.check };
+        if self.json {
+            output::json(&report)?;
+        } else {
+            let (plan, speed, check) = (&done.plan, report.speed.text(), report.check.text());
+            output::line(&format!(
+                "{op}: A is {m} x {k} with {nnz} nonzeros, N = {}\nplan     {plan}\n{}{}{speed}\n{check}",
+                self.n,
+                report.numa.as_ref().map(Numa::text).unwrap_or_default(),
+                report.ran.text().unwrap_or_default()
+            ))?;
+        }
+        Ok(if report.check.verified == Some(false) { Verdict::Wrong } else { Verdict::Good })
+    }
+
+    /// The path asked for.
+    pub fn path(&self) -> Path {
+        match self.path {
+            PathName::Auto => Path::Auto,
+            PathName::Direct => Path::Direct,
+            PathName::Panel => Path::Panel,
+        }
+    }
+
+    /// Prepares `a`, on the nodes that own its rows where `--numa` and the machine have it so.
+    pub fn ready<T: Scalar>(&self, cpu: &Cpu, op: Op, a: &Csr<T>) -> Result<(Ready<T>, Setup)> {
+        let (reuse, start) = (self.repeat.unwrap_or(REUSE), Instant::now());
+        let placement = cpu.placement::<T>(a.pattern(), self.n, reuse, self.numa)?;
+        let numa = Some(Numa::of_rows(self.numa, &placement, a.pattern(), cpu.machine()));
+        let seconds = |start: Instant| start.elapsed().as_secs_f64();
+        if placement.parts.len() < 2 {
+            let prepared = cpu.prepare(op, a, self.n, self.path(), reuse)?;
+            let (plan, path) = (prepared.plan().to_string(), prepared.plan().path);
+            return Ok((Ready::Whole(prepared), Setup { plan, path, prepare_s: seconds(start), numa }));
+        }
+        let placed = cpu.place(op, a, self.n, self.path(), reuse, placement)?;
+        let prepare_s = seconds(start);
+        // The first chunk's plan stands for all: they differ in rows alone.
+        let (plan, path) =
+            placed.prepared().map_or((String::new(), Path::Direct), |p| (p.plan().to_string(), p.plan().path));
+        let chunks: Vec<_> = placed.matrix().chunks().iter().map(|part| part.len().to_string()).collect();
+        let plan = format!("{plan}; chunks by node: {}", chunks.join(", "));
+        Ok((Ready::Placed(placed), Setup { plan, path, prepare_s, numa }))
+    }
+
+    /// Compares the dense `result` with what is expected, if that is asked for, and writes it, if that is.
+    pub fn finish<T: Scalar>(
+        &self,
+        cpu: &Cpu,
+        result: MatRef<'_, T>,
+        expected: impl FnOnce() -> Result<Expected> + Send,
+    ) -> Result<Check> {
+        let check = Check::when(self.verify, || cpu.install(|| expected()?.deviation(result)))?;
+        if let Some(path) = &self.out {
+            write_mtx_dense(path, result)?;
+        }
+        Ok(check)
+    }
+
+    /// Dense operand number `which`, `rows` x N.
+    pub fn operand<T: Scalar>(&self, cpu: &Cpu, rows: usize, which: u64) -> Result<Mat<T>> {
+        cpu.install(|| generate::uniform_dense(rows, self.n, self.source.seed.wrapping_add(which)))
+    }
+
+    /// The error that `op` has no such edge function.
+    pub fn no_edge(&self, op: &str) -> Error {
+        let name = self.edge.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        Error::Argument { name: "edge", detail: format!("{op} has no edge function {name}") }
+    }
+}
+
+/// Bytes of the sparse matrix: row pointers and column indices, and the values if they are read.
+pub fn sparse_bytes<T: Scalar>(a: &Csr<T>, valued: bool) -> f64 {
+    let value = if valued { size_of::<T>() } else { 0 };
+    ((a.rows() + 1) * size_of::<usize>() + a.nnz() * (size_of::<u32>() + value)) as f64
+}
+
+/// Bytes of a dense matrix of `rows` x `cols`.
+pub fn dense_bytes<T>(rows: usize, cols: usize) -> f64 {
+    rows as f64 * cols as f64 * size_of::<T>() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RandomSpec;
+
+    #[test]
+    fn random_specs() {
+        let spec = |text: &str| text.parse::<RandomSpec>().ok().map(|s| (s.rows, s.cols, s.sparsity));
+        assert_eq!(spec("4096x512@0.7"), Some((4096, 512, 0.7)));
+        assert_eq!(spec("0x1@1"), Some((0, 1, 1.0)));
+        for bad in ["", "4096", "4096x4096", "4096@0.7", "x@", "-1x2@0.5", "1.5x2@0.5", "2x2@half", "2x2x2@0.5"] {
+            assert_eq!(spec(bad), None, "{bad}");
+        }
+    }
+}

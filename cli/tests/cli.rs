@@ -1,0 +1,197 @@
+//! The command line: words, JSON keys, messages, exit status.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use sparsimd::io::{Fill, ReadOptions, read_matrix};
+
+fn sparsimd(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(args).output().expect("the program starts")
+}
+
+/// Standard output of a run that must succeed.
+fn output(args: &[&str]) -> String {
+    let out = sparsimd(args);
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(0), "{args:?}: {stderr}");
+    assert_eq!(stderr, "", "{args:?}");
+    String::from_utf8(out.stdout).expect("text")
+}
+
+fn json(args: &[&str]) -> Value {
+    let text = output(args);
+    assert_eq!(text.lines().count(), 1, "one object in one line: {text}");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// The one line on standard error of a run that must fail with status 2.
+fn refusal(args: &[&str]) -> String {
+    let out = sparsimd(args);
+    let stderr = String::from_utf8(out.stderr).expect("text");
+    assert_eq!(out.status.code(), Some(2), "{args:?}: {stderr}");
+    assert!(out.stdout.is_empty(), "{args:?}");
+    assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
+    stderr
+}
+
+#[test]
+fn info_describes_the_machine() {
+    let text = output(&["info"]);
+    assert!(text.contains("processor") && text.contains("simd"), "{text}");
+    let info = json(&["info", "--json"]);
+    assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
+    assert!(info["threads"].as_u64().is_some_and(|threads| threads >= 1));
+    assert!(info["simd_available"].as_array().is_some_and(|all| all[0] == "scalar"));
+}
+
+#[test]
+fn operations_report_their_keys() {
+    let keys = [
+        "op",
+        "m",
+        "k",
+        "n",
+        "nnz",
+        "dtype",
+        "path",
+        "threads",
+        "prepare_s",
+        "min_s",
+        "median_s",
+        "gflops",
+        "peak_gflops",
+        "peak_share",
+        "verified",
+        "max_err",
+    ];
+    let matrix = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/pyfr_p6hex_m460.mtx");
+    for (op, edge) in [
+        ("spmm", None),
+        ("sddmm", None),
+        ("sddmm", Some("scale")),
+        ("fusedmm", None),
+        ("fusedmm", Some("scale")),
+        ("fusedmm", Some("sigmoid")),
+        ("fusedmm", Some("softmax")),
+    ] {
+        for (dtype, path) in [("f32", "panel"), ("f64", "direct")] {
+            let mut args = vec![op, "--matrix", matrix, "-n", "33", "--dtype", dtype, "--path", path];
+            args.extend(["--threads", "2", "--repeat", "3", "--verify", "--json"]);
+            args.extend(edge.iter().flat_map(|edge| ["--edge", edge]));
+            let report = json(&args);
+            for key in keys {
+                assert!(report.get(key).is_some(), "{op}: no key {key}");
+            }
+            assert_eq!((&report["op"], &report["dtype"], &report["path"]), (&op.into(), &dtype.into(), &path.into()));
+            assert_eq!((&report["m"], &report["k"], &report["n"]), (&1029.into(), &343.into(), &33.into()));
+            assert_eq!((&report["nnz"], &report["threads"]), (&7056.into(), &2.into()));
+            assert_eq!(report["verified"], true, "{report}");
+            let number = |key: &str| report[key].as_f64().expect("a number");
+            assert!(number("max_err") <= 1.0 && number("min_s") > 0.0 && number("min_s") <= number("median_s"));
+            let flops = if op == "fusedmm" { 4.0 } else { 2.0 } * 7056.0 * 33.0;
+            approx::assert_relative_eq!(number("gflops"), flops / number("min_s") / 1e9, max_relative = 1e-9);
+            let share = number("gflops") / number("peak_gflops");
+            approx::assert_relative_eq!(number("peak_share"), share, max_relative = 1e-9);
+        }
+    }
+}
+
+#[test]
+fn random_matrices_and_text_output() {
+    let args = ["spmm", "--random", "100x80@0.9", "--seed", "5", "-n", "8", "--repeat", "2"];
+    let text = output(&args);
+    assert!(text.contains("100 x 80") && text.contains("GFLOP/s") && text.contains("not asked for"), "{text}");
+    let report = json(&[&args[..], &["--json"]].concat());
+    assert_eq!((&report["verified"], &report["max_err"]), (&Value::Null, &Value::Null));
+    assert_eq!((&report["numa"]["policy"], &report["unpinned_threads"]), (&"auto".into(), &0.into()));
+    let off = json(&[&args[..], &["--json", "--numa", "off"]].concat());
+    assert_eq!((&off["numa"]["placed"], &off["numa"]["reason"]), (&false.into(), &"off: as asked".into()));
+    assert_eq!(report["nnz"], json(&[&args[..], &["--json", "--path", "panel"]].concat())["nnz"]);
+}
+
+#[test]
+fn every_instruction_set_can_be_forced() {
+    for arch in sparsimd::Arch::available() {
+        let args = ["fusedmm", "--random", "50x40@0.5", "-n", "9", "--repeat", "1", "--verify", "--arch", arch.name()];
+        assert!(output(&args).contains(arch.name()));
+    }
+    let message = refusal(&["spmm", "--random", "5x5@0.5", "-n", "4", "--arch", "mmx"]);
+    assert!(message.contains("mmx"), "{message}");
+}
+
+#[test]
+fn results_are_written() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| dir.path().join(name).to_str().expect("a plain path").to_owned();
+    let read = |name: &str| {
+        let matrix = read_matrix::<f64>(Path::new(&path(name)), ReadOptions::default()).expect("a matrix");
+        matrix.into_csr(Fill::Ones).expect("values")
+    };
+    let common = ["--random", "30x20@0.8", "-n", "7", "--repeat", "1", "--dtype", "f64", "--out"];
+    for op in ["spmm", "fusedmm"] {
+        output(&[&[op], &common[..], &[&path("c.mtx.gz")]].concat());
+        assert_eq!((read("c.mtx.gz").rows(), read("c.mtx.gz").cols()), (30, 7));
+    }
+    output(&[&["sddmm"], &common[..], &[&path("s.mtx")]].concat());
+    let a = sparsimd::generate::random_matrix::<f64>(30, 20, 0.8, 0).expect("a matrix");
+    assert_eq!(read("s.mtx").pattern(), a.pattern());
+    // From a format to the other and back.
+    output(&["convert", &path("s.mtx"), &path("s.smtx.gz")]);
+    output(&["convert", &path("s.smtx.gz"), &path("t.mtx")]);
+    assert_eq!(read("t.mtx").pattern(), a.pattern());
+    let text = std::fs::read_to_string(path("t.mtx")).expect("text");
+    assert!(text.starts_with("%%MatrixMarket matrix coordinate pattern general\n30 20 "));
+}
+
+#[test]
+fn errors_are_one_line_and_status_2() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let bad = dir.path().join("bad.mtx");
+    std::fs::write(&bad, "%%MatrixMarket matrix coordinate real general\n2 2 1\n0 1 1\n").expect("written");
+    let bad = bad.to_str().expect("a plain path");
+    let random = ["--random", "10x10@0.5"];
+    for (args, words) in [
+        (vec!["spmm", "--matrix", bad, "-n", "4"], "bad.mtx:3: row index 0"),
+        (vec!["spmm", "--matrix", "missing.mtx", "-n", "4"], "missing.mtx"),
+        (vec!["spmm", "--matrix", "matrix.csv", "-n", "4"], "matrix.csv"),
+        (vec!["spmm", "-n", "4"], "--matrix"),
+        (vec!["spmm", "--matrix", bad, random[0], random[1], "-n", "4"], "cannot be used with"),
+        (vec!["spmm", random[0], random[1]], "-n"),
+        (vec!["spmm", random[0], random[1], "-n", "0"], "0"),
+        (vec!["sddmm", random[0], random[1], "-n", "0"], "0"),
+        (vec!["fusedmm", random[0], random[1], "-n", "0"], "0"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--threads", "0"], "threads"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--threads", "99999999"], "at most"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--numa", "nearby"], "first-touch"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--pin", "0,0"], "twice"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--out", "c.smtx"], "c.smtx"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--repeat", "0"], "repeat"),
+        (vec!["spmm", random[0], random[1], "-n", "-4"], "-4"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--path", "fast"], "fast"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--edge", "sigmoid"], "sigmoid"),
+        (vec!["sddmm", random[0], random[1], "-n", "4", "--edge", "softmax"], "softmax"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--dtype", "f16"], "f16"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--repeat", "1", "--out", "/nowhere/c.mtx"], "/nowhere/c.mtx"),
+        (vec!["spmm", "--random", "10x10", "-n", "4"], "MxK@SPARSITY"),
+        (vec!["spmm", "--random", "10x10@1.5", "-n", "4"], "1.5"),
+        (vec!["spmm", "--random", "5000000000x10@0.5", "-n", "4"], "5000000000"),
+        (vec!["spmm", random[0], random[1], "-n", "4000000000000000000"], "4000000000000000000"),
+        (vec!["spmm", random[0], random[1], "-n", "18446744073709551615"], "18446744073709551615"),
+        (vec!["spmm", random[0], random[1], "-n", "4000000000000"], "do not fit the memory"),
+        (vec!["convert", bad], "<OUTPUT>"),
+        (vec!["convert", bad, "out.png"], "out.png"),
+        (vec!["frobnicate"], "frobnicate"),
+        (vec![], "command"),
+    ] {
+        let message = refusal(&args);
+        assert!(message.starts_with("sparsimd: ") && message.contains(words), "{args:?}: {message}");
+    }
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    assert!(output(&["--version"]).starts_with("sparsimd "));
+    assert!(output(&["--help"]).contains("fusedmm"));
+    assert!(output(&["spmm", "--help"]).contains("--random"));
+}

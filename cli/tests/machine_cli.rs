@@ -1,0 +1,180 @@
+//! `info` and `topology` on the command line.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use sparsimd::Machine;
+
+fn sparsimd(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(args).output().expect("the program starts")
+}
+
+fn info(args: &[&str]) -> Value {
+    let output = sparsimd(&[&["info", "--json"], args].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+/// The one line on standard error of a command that must fail with status 2.
+fn refusal(args: &[&str]) -> String {
+    let output = sparsimd(args);
+    let text = String::from_utf8(output.stderr).expect("text");
+    assert_eq!((output.status.code(), output.stdout.len(), text.lines().count()), (Some(2), 0, 1), "{text}");
+    text
+}
+
+#[test]
+fn info_is_the_detected_machine() {
+    let machine = Machine::detect();
+    let info = info(&[]);
+    assert_eq!(info["cores"], machine.cores());
+    assert_eq!(info["allowed"], machine.allowed().to_string());
+    assert_eq!(info["l2_bytes"], machine.l2_bytes());
+    assert_eq!(info["nodes"].as_array().unwrap().len(), machine.nodes().len());
+    assert_eq!(info["hwloc"], cfg!(feature = "hwloc"));
+    let text = String::from_utf8(sparsimd(&["info"]).stdout).unwrap();
+    assert!(text.contains(machine.processor()), "{text}");
+}
+
+#[test]
+fn info_of_a_described_machine() {
+    let info = info(&["--machine", "numa:2(memory=4GB) core:8 pu:2"]);
+    assert_eq!((&info["source"], &info["numa_nodes"], &info["cores"]), (&"described".into(), &2.into(), &16.into()));
+    assert_eq!(info["nodes"][1]["cpus"], "16-31");
+    assert_eq!(info["nodes"][1]["memory_bytes"], 4u64 << 30);
+    assert_eq!(info["allowed"], "0-31");
+    assert_eq!((&info["allowed_memory"], &info["nodes"][1]["memory_allowed"]), (&"0-1".into(), &true.into()));
+    assert!(info["memory_policy"].is_null(), "it has no processes");
+}
+
+/// `taskset -c 1`, by the same system call.
+#[cfg(target_os = "linux")]
+#[test]
+fn restrictions_show() {
+    use std::os::unix::process::CommandExt;
+    let last = Machine::detect().allowed().iter().last().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sparsimd"));
+    let bind = move || {
+        let bound = core_affinity::set_for_current(core_affinity::CoreId { id: last });
+        if bound { Ok(()) } else { Err(std::io::Error::other("not bound")) }
+    };
+    // SAFETY: the closure makes one system call and touches no lock or memory of other threads.
+    let output = unsafe { command.args(["info", "--json"]).pre_exec(bind) }.output().unwrap();
+    let info: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&info["allowed"], &info["threads"]), (&last.to_string().into(), &1.into()));
+    let allowed: Vec<_> = info["nodes"].as_array().unwrap().iter().map(|node| &node["allowed_cpus"]).collect();
+    assert_eq!(allowed.into_iter().filter(|cpus| *cpus != "").collect::<Vec<_>>(), [&Value::from(last.to_string())]);
+    assert_eq!(info["hardware_threads"], Machine::detect().threads().len(), "the rest stays visible");
+}
+
+#[test]
+fn topology_shows_the_binding() {
+    let output = sparsimd(&["topology", "--machine", "numa:2 core:2 pu:1", "--pin", "scatter", "--threads", "3"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for line in ["processor 0 <- thread 0", "processor 2 <- thread 1", "processor 1 <- thread 2", "processor 3\n"] {
+        assert!(text.contains(line), "{line} in\n{text}");
+    }
+    assert_eq!(text.matches("NUMA node").count(), 2);
+    let output = sparsimd(&["topology", "--machine", "core:2", "--threads", "5"]);
+    assert!(String::from_utf8(output.stdout).unwrap().contains("3 of 5 threads are not bound"));
+    assert!(sparsimd(&["topology"]).status.success());
+}
+
+#[test]
+fn topology_shows_who_would_own_which_rows() {
+    let matrix = ["--matrix", concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/pyfr_p6hex_m460.mtx")];
+    let text = |args: &[&str]| {
+        let output = sparsimd(&[&["topology"], &matrix[..], args].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let four = text(&["--machine", "numa:4 core:2", "--numa", "replicate"]);
+    let numbers = |line: &str| -> Vec<usize> { line.split_whitespace().filter_map(|word| word.parse().ok()).collect() };
+    let parts: Vec<_> = four.lines().filter(|line| line.contains("nonzeros") && line.starts_with("node")).collect();
+    let parts: Vec<_> = parts.into_iter().map(numbers).collect();
+    assert_eq!(parts.len(), 4, "{four}");
+    // Node, rows, nonzeros: the longest row of this matrix has 49.
+    assert_eq!(parts.iter().map(|part| part[1]).sum::<usize>(), 1029);
+    assert_eq!(parts.iter().map(|part| part[2]).sum::<usize>(), 7056);
+    assert!(parts.iter().all(|part| part[2].abs_diff(7056 / 4) <= 49), "{four}");
+    assert!(four.contains("copied to each node: as asked"), "{four}");
+    assert!(text(&["--machine", "core:4"]).contains("all threads are on one node"));
+    assert!(refusal(&["topology", "--matrix", "/nowhere.mtx"]).contains("/nowhere.mtx"));
+    assert!(refusal(&["topology", "--numa", "off"]).contains("--matrix"));
+}
+
+#[test]
+fn bad_machines_and_lists_are_one_line() {
+    assert!(refusal(&["info", "--machine", "numa:2 blob:3"]).contains("'blob:3'"));
+    assert!(refusal(&["topology", "--pin", "0,99999"]).contains("does not exist"));
+    assert!(refusal(&["topology", "--pin", "nearby"]).contains("scatter"));
+    assert!(refusal(&["topology", "--machine", "core:2", "--pin", "0,0"]).contains("twice"));
+    assert!(refusal(&["topology", "--threads", "0", "--pin", "0"]).contains("0 is not a number of threads"));
+    assert!(refusal(&["info", "--machine", "core:2", "--ceilings"]).contains("described"));
+    assert!(refusal(&["info", "--fresh"]).contains("--ceilings"));
+}
+
+/// A folder that is removed at the end.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sparsimd-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn rooflines_are_drawn_and_ceilings_remembered() {
+    let folder = Folder::new("roofline");
+    let out = folder.0.join("pictures/deep");
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sparsimd"));
+        let output = command.args(args).env("XDG_CACHE_HOME", folder.0.join("cache")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output
+    };
+    let out_text = out.to_str().unwrap();
+    for (input, labels) in [
+        (["--random", "200x300@0.5"], &["SpMM", "SDDMM", "FusedMM"][..]),
+        (["--generate", "skew:40x30x20:2000"], &["TEW", "TS", "TTV", "TTM", "MTTKRP"]),
+    ] {
+        let output = run(&[&["roofline", "--json", "--repeat", "3", "--out", out_text], &input[..]].concat());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let svg = std::fs::read_to_string(out.join("roofline.svg")).unwrap();
+        let points = report["points"].as_array().unwrap();
+        assert_eq!(points.len(), labels.len());
+        for (point, label) in points.iter().zip(labels) {
+            assert_eq!(point["label"], *label);
+            assert!(point["gflops"].as_f64().unwrap() > 0.0 && point["intensity"].as_f64().unwrap() > 0.0, "{point}");
+            assert!(svg.contains(&format!("{label} ")), "{label} is not in the picture");
+        }
+        for line in ["L1 ", "DRAM ", "multiply-add peak", "vector add peak"] {
+            assert!(svg.contains(line), "{line} is not in the picture");
+        }
+        let png = std::fs::read(out.join("roofline.png")).unwrap();
+        assert!(png.starts_with(b"\x89PNG") && png.len() > 10_000);
+    }
+    match std::fs::read_dir(folder.0.join("cache/sparsimd")) {
+        Ok(mut files) => {
+            // Measured once above, read from disk now.
+            let again = run(&["info", "--ceilings", "--json"]);
+            assert!(again.stderr.is_empty(), "{}", String::from_utf8_lossy(&again.stderr));
+            let info: Value = serde_json::from_slice(&again.stdout).unwrap();
+            assert!(info["ceilings"]["fma_f32"]["all"].as_f64().unwrap() > 0.0);
+            // A file that is not ours is measured anew instead of believed.
+            std::fs::write(files.next().unwrap().unwrap().path(), "{}").unwrap();
+            assert!(!run(&["info", "--ceilings"]).stderr.is_empty());
+        }
+        Err(_) => println!("skipped: other work disturbs this machine, and such ceilings are not kept"),
+    }
+    assert!(refusal(&["roofline", "--generate", "skew:4x3x2:5", "--mode", "3"]).contains("not a mode"));
+    assert!(refusal(&["roofline", "--matrix", "/nowhere.mtx"]).contains("/nowhere.mtx"));
+}

@@ -24,7 +24,7 @@ pub use dense::{Aligned, Mat, MatMut, MatRef};
 pub use error::{Error, Result};
 pub use formats::{Coo, CooTensor, Csr, CsrRef, Pattern, PatternRef};
 pub use machine::Machine;
-pub use ops::{Prepared, Sparse};
+pub use ops::{Prepared, SparseOperand};
 pub use sparsimd_kernels::{Arch, Scalar, edge};
 
 /// The example in the README compiles and runs.

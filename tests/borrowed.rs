@@ -4,9 +4,9 @@ mod common;
 
 use std::fmt::Debug;
 
-use common::matrices::{PATHS, Strided, assert_dense, bits, executors, shapes};
+use common::matrices::{STRATEGIES, Strided, assert_dense, bits, executors, shapes};
 use sparsimd::formats::{ColumnIndex, PointerIndex};
-use sparsimd::ops::Sparse;
+use sparsimd::ops::SparseOperand;
 use sparsimd::plan::Op;
 use sparsimd::{Cpu, Csr, CsrRef, Mat, PatternRef, Scalar, edge, generate, reference};
 
@@ -44,7 +44,13 @@ where
 }
 
 /// Every operation on `a` as `operand` gives it for the operation.
-fn check_operations<'a, T: Scalar>(cpu: &Cpu, a: &Csr<T>, n: usize, how: &str, operand: impl Fn(Op) -> Sparse<'a, T>) {
+fn check_operations<'a, T: Scalar>(
+    cpu: &Cpu,
+    a: &Csr<T>,
+    n: usize,
+    how: &str,
+    operand: impl Fn(Op) -> SparseOperand<'a, T>,
+) {
     let case = || format!("{how}, {} x {}, N = {n}, {}", a.rows(), a.cols(), cpu.arch().name());
     let (c, b) = (Strided::<T>::random(a.rows(), n, 1), Strided::<T>::random(a.cols(), n, 2));
     let (alpha, beta) = (T::from_f64(0.5), T::from_f64(-2.0));
@@ -99,7 +105,7 @@ where
             let n = [17, 1, 40][at % 3];
             for cpu in cpus {
                 check_operations(cpu, a, n, how, |_| borrowed.into());
-                for path in PATHS {
+                for path in STRATEGIES {
                     let prepared = [Op::Spmm, Op::SpmmTransposed, Op::Sddmm, Op::FusedMm]
                         .map(|op| (op, cpu.prepare(op, borrowed, n, path, 1000).unwrap()));
                     let of = |op| prepared.iter().find(|(of, _)| *of == op).unwrap();

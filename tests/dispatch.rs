@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Instant;
 
-use common::matrices::{PATHS, aligned, prepare};
+use common::matrices::{STRATEGIES, aligned, prepare};
 use sparsimd::plan::Op;
 use sparsimd::{Arch, Cpu, Mat, edge, generate};
 
@@ -23,10 +23,10 @@ fn shortest(mut run: impl FnMut()) -> f64 {
 }
 
 /// Time of `run` on the scalar instruction set over that on each other one, for both paths.
-fn guard(what: &str, run: impl Fn(&Cpu, sparsimd::plan::Path) -> f64) {
+fn guard(what: &str, run: impl Fn(&Cpu, sparsimd::plan::Strategy) -> f64) {
     let archs = Arch::available();
     let cpu = |arch| Cpu::builder().arch(arch).threads(1).build().unwrap();
-    for path in PATHS {
+    for path in STRATEGIES {
         let scalar = run(&cpu(archs[0]), path);
         for &arch in &archs[1..] {
             let gain = scalar / run(&cpu(arch), path);

@@ -3,7 +3,7 @@
 mod common;
 
 use common::matrices::{
-    PATHS, Strided, WIDTHS, aligned, assert_dense, bits, executors, executors_with_small_caches, on_every_path,
+    STRATEGIES, Strided, WIDTHS, aligned, assert_dense, bits, executors, executors_with_small_caches, on_every_path,
     prepare, shapes, sparse_rows,
 };
 use sparsimd::edge::{self, Each, Edge};
@@ -131,7 +131,7 @@ fn results_written_past_the_caches() {
             let sigmoid = reference::fusedmm(&a, reference::Edge::Sigmoid, c, b, d).unwrap();
             let softmax = reference::fusedmm(&a, reference::Edge::Softmax { scale }, c, b, d).unwrap();
             for cpu in &cpus {
-                let prepared = prepare(cpu, Op::FusedMm, &a, n, PATHS[0]);
+                let prepared = prepare(cpu, Op::FusedMm, &a, n, STRATEGIES[0]);
                 assert_eq!(prepared.plan().stream, (a.rows() + 2 * a.cols()) * n * 4 > 64 << 10);
                 let mut e = Mat::from_fn(a.rows(), n, |_, _| f32::NAN).unwrap();
                 cpu.fusedmm(&prepared, edge::Sigmoid, c, b, d, e.as_mut()).unwrap();
@@ -150,7 +150,7 @@ fn the_same_bits_every_time() {
     let cpu = Cpu::builder().threads(4).pin(false).build().unwrap();
     for n in [1, 33, 128] {
         let (c, b, d) = (aligned::<f32>(200, n, 1), aligned::<f32>(3000, n, 2), aligned::<f32>(3000, n, 3));
-        for path in PATHS {
+        for path in STRATEGIES {
             let prepared = prepare(&cpu, Op::FusedMm, &a, n, path);
             let run = || {
                 let mut e = Mat::zeros(200, n).unwrap();

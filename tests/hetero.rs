@@ -10,7 +10,7 @@ use sparsimd::generate::{random_matrix, skewed, uniform_dense, uniform_values};
 use sparsimd::gpu::DeviceOptions;
 use sparsimd::hetero::{Hetero, HeteroCsr, HeteroFibers, HeteroTensor, Split};
 use sparsimd::ops::Arithmetic;
-use sparsimd::plan::{MttkrpFormat, Op, Path};
+use sparsimd::plan::{MttkrpFormat, Op, Strategy};
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, MatRef, reference};
 
 mod common;
@@ -46,7 +46,7 @@ fn every_share_of_a_matrix_gives_the_reference() {
                 // One matrix by panels on both sides.
                 if m == 200 {
                     for op in [Op::Spmm, Op::Sddmm, Op::FusedMm] {
-                        shared.prepare(op, 33, Path::Panel).unwrap();
+                        shared.prepare(op, 33, Strategy::Panel).unwrap();
                     }
                 }
                 let c: Mat<f32> = uniform_dense(m, 33, 1).unwrap();
@@ -251,7 +251,7 @@ fn wrong_shapes_and_shares_are_errors() {
         let mut c: Mat<f32> = Mat::zeros(6, 4).unwrap();
         let spmm = both.spmm(1.0, &mut a, b.as_ref(), 0.0, c.as_mut());
         assert!(matches!(spmm, Err(Error::Shape { op: "spmm", .. })));
-        assert!(matches!(a.prepare(Op::Spmm, 0, Path::Auto), Err(Error::Argument { name: "n", .. })));
+        assert!(matches!(a.prepare(Op::Spmm, 0, Strategy::Auto), Err(Error::Argument { name: "n", .. })));
         let mut x = HeteroTensor::new(skewed::<f32>(&[6, 7, 8], 30, 1).unwrap(), 4);
         let views = [b.as_ref(); 3];
         assert!(matches!(both.mttkrp(&mut x, &views, 0, c.as_mut()), Err(Error::Shape { op: "mttkrp", .. })));

@@ -2,7 +2,7 @@
 
 mod common;
 
-use sparsimd::cpu::{NodeCpus, PlacedCsr};
+use sparsimd::cpu::{NodeCpus, NumaCsr};
 use sparsimd::formats::Csr;
 use sparsimd::generate::{random_matrix, uniform_dense};
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
@@ -163,7 +163,7 @@ fn chunks_are_the_matrix() {
         a.pattern().row_ptr(),
         shared,
     );
-    let placed = PlacedCsr::new(pools.clone(), &a, placement.clone()).unwrap();
+    let placed = NumaCsr::new(pools.clone(), &a, placement.clone()).unwrap();
     let mut next = 0;
     for chunk in placed.chunks().iter().flatten() {
         assert_eq!(chunk.rows().start, next);
@@ -202,7 +202,7 @@ fn chunks_are_the_matrix() {
 
     let mut wrong = placement;
     wrong.parts[1].1.end = 699;
-    assert!(PlacedCsr::new(pools, &a, wrong).is_err());
+    assert!(NumaCsr::new(pools, &a, wrong).is_err());
     let mut short = uniform_dense::<f32>(699, 3, 1).unwrap();
     assert!(placed.run(short.as_mut(), |_, _, _, _| Ok(())).is_err());
 }
@@ -223,7 +223,7 @@ fn page_buffers_hold_zeros() {
 /// The operations on a described two-node machine give the reference's results, whatever the placement of B.
 #[test]
 fn placed_operations_are_right() {
-    use sparsimd::plan::{Op, Path};
+    use sparsimd::plan::{Op, Strategy};
     use sparsimd::{Mat, edge, reference};
     let machine = Machine::describe("numa:2 core:1").unwrap();
     let cpu = Cpu::builder().machine(machine).build().unwrap();
@@ -232,7 +232,7 @@ fn placed_operations_are_right() {
         let dense = |rows, seed| uniform_dense::<f32>(rows, n, seed).unwrap();
         let (c, b, d) = (dense(rows, 1), dense(cols, 2), dense(cols, 3));
         for policy in [NumaPolicy::FirstTouch, NumaPolicy::Replicate, NumaPolicy::Off] {
-            for path in [Path::Direct, Path::Panel] {
+            for path in [Strategy::Direct, Strategy::Panel] {
                 let placement = cpu.placement::<f32>(a.pattern(), n, 10, policy).unwrap();
                 assert_eq!(placement.parts.len(), if policy == NumaPolicy::Off { 1 } else { 2 });
                 let place = |op| cpu.place(op, &a, n, path, 10, placement.clone()).unwrap();
@@ -269,8 +269,8 @@ fn placed_operations_are_right() {
     }
     let a = random_matrix::<f32>(3, 3, 0.5, 1).unwrap();
     let placement = cpu.placement::<f32>(a.pattern(), 4, 1, NumaPolicy::Auto).unwrap();
-    assert!(cpu.place(Op::SpmmTransposed, &a, 4, Path::Auto, 1, placement.clone()).is_err());
-    assert!(cpu.place(Op::Spmm, &a, 0, Path::Auto, 1, placement.clone()).is_err());
-    let placed = cpu.place(Op::Spmm, &a, 4, Path::Auto, 1, placement).unwrap();
+    assert!(cpu.place(Op::SpmmTransposed, &a, 4, Strategy::Auto, 1, placement.clone()).is_err());
+    assert!(cpu.place(Op::Spmm, &a, 0, Strategy::Auto, 1, placement.clone()).is_err());
+    let placed = cpu.place(Op::Spmm, &a, 4, Strategy::Auto, 1, placement).unwrap();
     assert!(placed.owned(uniform_dense::<f32>(4, 4, 1).unwrap().as_ref()).is_err(), "a row too many");
 }

@@ -5,12 +5,12 @@
 
 mod common;
 
-use std::path::Path as File;
+use std::path::Path;
 
-use common::matrices::{PATHS, aligned, prepare};
+use common::matrices::{STRATEGIES, aligned, prepare};
 use sparsimd::edge::{self, Edge};
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
-use sparsimd::plan::{Op, Path};
+use sparsimd::plan::{Op, Strategy};
 use sparsimd::reference::{self, Expected};
 use sparsimd::{Arch, Cpu, Csr, Mat, MatRef, Scalar};
 
@@ -64,7 +64,7 @@ impl<T: Scalar> Problem<'_, T> {
         T::from_f64(1.0 / (self.c.cols() as f64).sqrt())
     }
 
-    fn run(&self, cpu: &Cpu, path: Path, case: Case) -> Got<T> {
+    fn run(&self, cpu: &Cpu, path: Strategy, case: Case) -> Got<T> {
         match case {
             Case::Spmm => {
                 let mut out = Mat::zeros(self.a.rows(), self.b.cols()).unwrap();
@@ -89,7 +89,7 @@ impl<T: Scalar> Problem<'_, T> {
         }
     }
 
-    fn fused<F: Edge<T>>(&self, cpu: &Cpu, path: Path, edge: F) -> Got<T> {
+    fn fused<F: Edge<T>>(&self, cpu: &Cpu, path: Strategy, edge: F) -> Got<T> {
         let mut out = Mat::zeros(self.a.rows(), self.d.cols()).unwrap();
         let prepared = prepare(cpu, Op::FusedMm, self.a, self.b.cols(), path);
         let (c, b, d): (MatRef<'_, T>, _, _) = (self.c.as_ref(), self.b.as_ref(), self.d.as_ref());
@@ -99,12 +99,12 @@ impl<T: Scalar> Problem<'_, T> {
 }
 
 /// Checks `case` on `file` at width `n`; the largest error.
-fn check<T: Scalar>(cpus: &[Cpu], file: &File, a: &Csr<T>, n: usize, case: Case) -> f64 {
+fn check<T: Scalar>(cpus: &[Cpu], file: &Path, a: &Csr<T>, n: usize, case: Case) -> f64 {
     let problem = Problem { a, c: aligned(a.rows(), n, 1), b: aligned(a.cols(), n, 2), d: aligned(a.cols(), n, 3) };
     let expected = problem.expected(case);
     let mut largest = 0.0f64;
     for cpu in cpus {
-        for path in PATHS {
+        for path in STRATEGIES {
             let worst = match problem.run(cpu, path, case) {
                 Got::Dense(out) => expected.deviation(out.as_ref()),
                 Got::Values(out) => expected.deviation_of_values(&out),
@@ -118,7 +118,7 @@ fn check<T: Scalar>(cpus: &[Cpu], file: &File, a: &Csr<T>, n: usize, case: Case)
     largest
 }
 
-fn check_all<T: Scalar>(cpus: &[Cpu], file: &File, at: usize, everything: bool) -> f64 {
+fn check_all<T: Scalar>(cpus: &[Cpu], file: &Path, at: usize, everything: bool) -> f64 {
     let a = read_matrix::<T>(file, ReadOptions::default()).unwrap().into_csr(Fill::Ones).unwrap();
     let mut largest = 0.0f64;
     for (turn, case) in CASES.into_iter().enumerate() {

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::matrices::{PATHS, Strided, WIDTHS, aligned, executors, from_rows, on_every_path, prepare, shapes};
-use sparsimd::ops::Sparse;
+use common::matrices::{STRATEGIES, Strided, WIDTHS, aligned, executors, from_rows, on_every_path, prepare, shapes};
+use sparsimd::ops::SparseOperand;
 use sparsimd::plan::Op;
 use sparsimd::{Cpu, Error, Mat, Scalar, generate, reference};
 
@@ -18,7 +18,7 @@ fn check<T: Scalar>(scaled: bool) {
                 match (scaled, operand) {
                     (true, _) => cpu.sddmm_scaled(operand, c.view(), b.view(), &mut out),
                     // The pattern alone will do.
-                    (false, Sparse::Csr(a)) => cpu.sddmm(a.pattern(), c.view(), b.view(), &mut out),
+                    (false, SparseOperand::Csr(a)) => cpu.sddmm(a.pattern(), c.view(), b.view(), &mut out),
                     (false, _) => cpu.sddmm(operand, c.view(), b.view(), &mut out),
                 }
                 .unwrap();
@@ -119,7 +119,7 @@ fn the_same_bits_every_time() {
     let cpu = Cpu::builder().threads(4).pin(false).build().unwrap();
     for n in [1, 33, 128] {
         let (c, b) = (aligned::<f32>(50, n, 1), aligned::<f32>(2000, n, 2));
-        for path in PATHS {
+        for path in STRATEGIES {
             let prepared = prepare(&cpu, Op::Sddmm, &a, n, path);
             let run = || {
                 let mut out = vec![0.0f32; a.nnz()];
@@ -142,7 +142,7 @@ fn nan_and_infinity_propagate() {
     let expected = reference::sddmm(&a, false, c.as_ref(), b.as_ref()).unwrap();
     assert!(expected.values().iter().any(|x| x.is_nan()) && expected.values().iter().any(|x| x.is_infinite()));
     for cpu in executors() {
-        for path in PATHS {
+        for path in STRATEGIES {
             let mut out = vec![0.0; a.nnz()];
             let prepared = prepare(&cpu, Op::Sddmm, &a, 19, path);
             cpu.sddmm(&prepared, c.as_ref(), b.as_ref(), &mut out).unwrap();

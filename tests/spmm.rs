@@ -3,7 +3,7 @@
 mod common;
 
 use common::matrices::{
-    PATHS, Strided, WIDTHS, aligned, assert_dense, bits, executors, executors_with_small_caches, on_every_path,
+    STRATEGIES, Strided, WIDTHS, aligned, assert_dense, bits, executors, executors_with_small_caches, on_every_path,
     prepare, shapes, sparse_rows,
 };
 use sparsimd::plan::Op;
@@ -76,7 +76,7 @@ fn aligned_operands_of_whole_registers() {
             let b = aligned::<f32>(500, n, 1);
             let zeros = Mat::zeros(300, n).unwrap();
             let expected = reference::spmm(1.0, &a, b.as_ref(), 0.0, zeros.as_ref()).unwrap();
-            for path in PATHS {
+            for path in STRATEGIES {
                 let mut c = Mat::zeros(300, n).unwrap();
                 cpu.spmm(1.0, &prepare(&cpu, Op::Spmm, &a, n, path), b.as_ref(), 0.0, c.as_mut()).unwrap();
                 assert!(expected.deviation(c.as_ref()).unwrap().error <= 1.0, "{n} {path:?} {}", cpu.arch().name());
@@ -96,7 +96,7 @@ fn results_written_past_the_caches() {
                 let before = Mat::from_fn(a.rows(), n, |_, _| before).unwrap();
                 let expected = reference::spmm(alpha, &a, b.as_ref(), beta, before.as_ref()).unwrap();
                 for cpu in &cpus {
-                    let prepared = prepare(cpu, Op::Spmm, &a, n, PATHS[0]);
+                    let prepared = prepare(cpu, Op::Spmm, &a, n, STRATEGIES[0]);
                     assert_eq!(prepared.plan().stream, (a.rows() + a.cols()) * n * 4 > 64 << 10);
                     let mut c = before.clone();
                     cpu.spmm(alpha, &prepared, b.as_ref(), beta, c.as_mut()).unwrap();
@@ -114,7 +114,7 @@ fn the_same_bits_every_time() {
     let cpu = Cpu::builder().threads(4).pin(false).build().unwrap();
     for n in [1, 33, 128] {
         let b = aligned::<f32>(3000, n, 1);
-        for path in PATHS {
+        for path in STRATEGIES {
             let prepared = prepare(&cpu, Op::Spmm, &a, n, path);
             let run = || {
                 let mut c = Mat::zeros(200, n).unwrap();
@@ -132,7 +132,7 @@ fn new_values_on_a_prepared_pattern() {
     let a = generate::random_matrix::<f64>(90, 80, 0.8, 1).unwrap();
     let b = aligned::<f64>(80, 20, 1);
     let cpu = Cpu::new().unwrap();
-    for path in PATHS {
+    for path in STRATEGIES {
         let mut prepared = prepare(&cpu, Op::Spmm, &a, 20, path);
         let changed = Csr::new(a.pattern().clone(), generate::uniform_values(a.nnz(), 99)).unwrap();
         prepared.set_values(&cpu, changed.values()).unwrap();
@@ -151,7 +151,7 @@ fn nan_and_infinity_propagate() {
     b.as_mut().into_row(7)[3] = f32::NAN;
     b.as_mut().into_row(9)[32] = f32::INFINITY;
     for cpu in executors() {
-        for path in PATHS {
+        for path in STRATEGIES {
             let mut c = Mat::zeros(40, 33).unwrap();
             cpu.spmm(1.0, &prepare(&cpu, Op::Spmm, &a, 33, path), b.as_ref(), 0.0, c.as_mut()).unwrap();
             let expected = reference::spmm(1.0, &a, b.as_ref(), 0.0, c.as_ref()).unwrap();
@@ -184,6 +184,6 @@ fn wrong_shapes_are_refused() {
         assert!(matches!(error, Error::Shape { op: at, .. } if at == op) || text.contains('0'), "{text}");
     }
     // Prepared for another operation or width.
-    let prepared = prepare(&cpu, Op::Spmm, &a, 3, PATHS[1]);
+    let prepared = prepare(&cpu, Op::Spmm, &a, 3, STRATEGIES[1]);
     assert!(cpu.spmm_t(1.0, &prepared, m(4, 3).as_ref(), 0.0, m(5, 3).as_mut()).is_err());
 }

@@ -6,7 +6,7 @@ use std::path::{Path as File, PathBuf};
 
 use criterion::{Criterion, Throughput};
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
-use sparsimd::plan::{Op, Path};
+use sparsimd::plan::{Op, Strategy};
 use sparsimd::reference::Deviation;
 use sparsimd::{Cpu, Csr, Prepared, Result, generate};
 
@@ -37,7 +37,7 @@ pub trait Operation: Sized {
 pub fn bench<O: Operation>(c: &mut Criterion, random: &[(f64, usize)]) {
     for &(sparsity, n) in random {
         let a = generate::random_matrix(SIZE, SIZE, sparsity, 0).expect("a matrix");
-        for path in [Path::Direct, Path::Panel] {
+        for path in [Strategy::Direct, Strategy::Panel] {
             for threads in [1, 2] {
                 let cpu = Cpu::builder().threads(threads).build().expect("a pool");
                 let case = format!("{SIZE}x{SIZE}@{sparsity}/N={n}/{path:?}/threads={threads}").to_lowercase();
@@ -50,7 +50,7 @@ pub fn bench<O: Operation>(c: &mut Criterion, random: &[(f64, usize)]) {
         let matrix = cpu.install(|| read_matrix(&file, ReadOptions::default())).expect("a readable matrix");
         let a = matrix.into_csr(Fill::Ones).expect("values");
         let name = file.file_name().expect("a file's name").to_string_lossy().into_owned();
-        one::<O>(c, &format!("{name}/n=128/auto"), &cpu, &a, 128, Path::Auto);
+        one::<O>(c, &format!("{name}/n=128/auto"), &cpu, &a, 128, Strategy::Auto);
     }
 }
 
@@ -64,7 +64,7 @@ fn real_matrices() -> Vec<PathBuf> {
     files
 }
 
-fn one<O: Operation>(c: &mut Criterion, case: &str, cpu: &Cpu, a: &Csr<f32>, n: usize, path: Path) {
+fn one<O: Operation>(c: &mut Criterion, case: &str, cpu: &Cpu, a: &Csr<f32>, n: usize, path: Strategy) {
     let prepared = cpu.prepare(O::OP, a, n, path, REUSE).expect("a plan");
     let mut operation = O::new(a, n).expect("operands");
     operation.run(cpu, &prepared).expect("a run");
@@ -74,7 +74,7 @@ fn one<O: Operation>(c: &mut Criterion, case: &str, cpu: &Cpu, a: &Csr<f32>, n: 
     group.throughput(Throughput::Elements(O::FLOPS * a.nnz() as u64 * n as u64));
     group.bench_function(case, |bench| bench.iter(|| operation.run(cpu, &prepared)));
     group.finish();
-    if path == Path::Panel {
+    if path == Strategy::Panel {
         c.bench_function(&format!("{}/prepare/{case}", O::NAME), |bench| {
             bench.iter_with_large_drop(|| cpu.prepare(O::OP, a, n, path, REUSE));
         });

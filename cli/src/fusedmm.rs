@@ -50,7 +50,7 @@ fn measure<T: Scalar, F: Edge<T>>(
             })?;
             (times, args.finish(cpu, e.as_ref(), expected)?)
         }
-        Ready::Placed(placed) => {
+        Ready::NumaPrepared(placed) => {
             let (own, b, d) = (placed.owned(c.as_ref())?, placed.share(b.as_ref())?, placed.share(d.as_ref())?);
             let mut e = placed.output(args.n)?;
             let times = Times::measure(args.repeat, || placed.fusedmm(edge, own.as_ref(), &b, &d, e.as_mut()))?;

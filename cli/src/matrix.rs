@@ -7,9 +7,9 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::Serialize;
 use sparsimd::io::{Fill, Format, ReadOptions, read_matrix, write_mtx_dense};
-use sparsimd::ops::Placed;
+use sparsimd::ops::NumaPrepared;
 use sparsimd::plan::NumaPolicy;
-use sparsimd::plan::{Op, Path};
+use sparsimd::plan::{Op, Strategy};
 use sparsimd::reference::Expected;
 use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, generate};
 
@@ -155,13 +155,13 @@ pub enum Ready<T> {
     /// As a whole.
     Whole(Prepared<T>),
     /// By rows, on the nodes that own them.
-    Placed(Placed<T>),
+    NumaPrepared(NumaPrepared<T>),
 }
 
 /// How a matrix was prepared.
 pub struct Setup {
     plan: String,
-    path: Path,
+    path: Strategy,
     prepare_s: f64,
     numa: Option<Numa>,
 }
@@ -179,7 +179,7 @@ pub struct Measured {
     /// Of the prepared operand, in words.
     pub plan: String,
     /// The path taken.
-    pub path: Path,
+    pub path: Strategy,
     /// Of preparing it, in seconds.
     pub prepare_s: f64,
     /// Of the runs.
@@ -247,7 +247,7 @@ impl Common {
         };
         let mut speed = Speed::new::<T>(&cpu, done.prepare_s, done.times, done.flops, done.bytes);
         let path = match &self.place.device {
-            DeviceName::Cpu if done.path == Path::Panel => "panel",
+            DeviceName::Cpu if done.path == Strategy::Panel => "panel",
             DeviceName::Cpu => "direct",
             DeviceName::Gpu(_) => "gpu",
             DeviceName::Hetero(_) => "hetero",
@@ -274,11 +274,11 @@ impl Common {
     }
 
     /// The path asked for.
-    pub fn path(&self) -> Path {
+    pub fn path(&self) -> Strategy {
         match self.path {
-            PathName::Auto => Path::Auto,
-            PathName::Direct => Path::Direct,
-            PathName::Panel => Path::Panel,
+            PathName::Auto => Strategy::Auto,
+            PathName::Direct => Strategy::Direct,
+            PathName::Panel => Strategy::Panel,
         }
     }
 
@@ -297,10 +297,10 @@ impl Common {
         let prepare_s = seconds(start);
         // The first chunk's plan stands for all: they differ in rows alone.
         let (plan, path) =
-            placed.prepared().map_or((String::new(), Path::Direct), |p| (p.plan().to_string(), p.plan().path));
+            placed.prepared().map_or((String::new(), Strategy::Direct), |p| (p.plan().to_string(), p.plan().path));
         let chunks: Vec<_> = placed.matrix().chunks().iter().map(|part| part.len().to_string()).collect();
         let plan = format!("{plan}; chunks by node: {}", chunks.join(", "));
-        Ok((Ready::Placed(placed), Setup { plan, path, prepare_s, numa }))
+        Ok((Ready::NumaPrepared(placed), Setup { plan, path, prepare_s, numa }))
     }
 
     /// Compares the dense `result` with what is expected, if that is asked for, and writes it, if that is.

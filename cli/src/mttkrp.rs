@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use sparsimd::generate::uniform_dense;
-use sparsimd::ops::Mttkrp;
+use sparsimd::ops::MttkrpTensor;
 use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
 use sparsimd::{CooTensor, Cpu, Error, Machine, Mat, MatMut, MatRef, Result, reference};
 
@@ -149,7 +149,7 @@ fn views<T: DeviceScalar>(factors: &[Mat<T>]) -> Vec<MatRef<'_, T>> {
 /// partial products, whose time the first mode that needs them has.
 fn sweep_times<T: DeviceScalar>(
     cpu: &Cpu,
-    prepared: &Mttkrp<T>,
+    prepared: &MttkrpTensor<T>,
     factors: &mut [Mat<T>],
     products: &mut [Mat<T>],
     repeat: Option<usize>,
@@ -175,7 +175,7 @@ fn sweep_times<T: DeviceScalar>(
 /// The times of all modes at once, each mode's an equal part of the whole.
 fn times_at_once<T: DeviceScalar>(
     cpu: &Cpu,
-    prepared: &Mttkrp<T>,
+    prepared: &MttkrpTensor<T>,
     factors: &[Mat<T>],
     products: &mut [Mat<T>],
     repeat: Option<usize>,

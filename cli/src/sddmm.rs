@@ -42,7 +42,7 @@ fn measure<T: Scalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> 
             })?;
             (times, finish(&out)?)
         }
-        Ready::Placed(placed) => {
+        Ready::NumaPrepared(placed) => {
             let (own, shared, mut out) = (placed.owned(c.as_ref())?, placed.share(b.as_ref())?, placed.values()?);
             let times = Times::measure(args.repeat, || placed.sddmm(scaled, own.as_ref(), &shared, &mut out))?;
             (times, finish(&out)?)

@@ -29,7 +29,7 @@ fn measure<T: Scalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> 
             let times = Times::measure(args.repeat, || cpu.spmm(T::ONE, &prepared, b.as_ref(), T::ZERO, c.as_mut()))?;
             (times, finish(c.as_ref())?)
         }
-        Ready::Placed(placed) => {
+        Ready::NumaPrepared(placed) => {
             let (shared, mut c) = (placed.share(b.as_ref())?, placed.output(args.n)?);
             let times = Times::measure(args.repeat, || placed.spmm(T::ONE, &shared, T::ZERO, c.as_mut()))?;
             (times, finish(c.as_ref())?)

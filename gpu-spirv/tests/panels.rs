@@ -32,7 +32,7 @@ fn columns_of(i: u32) -> impl Iterator<Item = u32> {
 }
 
 /// The matrix by panels.
-struct Sparse {
+struct SparseOperand {
     rows: Vec<UVec4>,
     ptr: Vec<u32>,
     columns: Vec<UVec2>,
@@ -40,7 +40,7 @@ struct Sparse {
     values: Vec<Vec4>,
 }
 
-impl Sparse {
+impl SparseOperand {
     fn new() -> Self {
         let mut starts = vec![0];
         (0..ROWS).for_each(|i| starts.push(starts[i as usize] + columns_of(i).count() as u32));
@@ -188,7 +188,7 @@ fn merge<'a, T: Copy + 'a, B: PartialEq>(out: &mut [T], copies: impl Iterator<It
 /// Adds the partial rows where there are parts.
 fn add_parts(launch: Launch, softmax: bool, p: &SpmmParams<f32>, (c, partial, stats): &mut Written) {
     if launch.parts > 1 {
-        let cut = Sparse::cut(launch.parts);
+        let cut = SparseOperand::cut(launch.parts);
         let p = SpmmParams { tasks: cut.len() as u32, ..*p };
         (0..p.tasks * p.width + 1).for_each(|i| reduce(softmax, &p, i, &cut, partial, stats, c));
     }
@@ -211,7 +211,7 @@ fn product(width: u32, alpha: f32, beta: f32) -> SpmmParams<f32> {
 
 #[test]
 fn spmm_of_every_shape() {
-    let sparse = Sparse::new();
+    let sparse = SparseOperand::new();
     for launch in [
         [32, 8, 4, 32, 1, 1],
         [4, 8, 4, 32, 1, 1],
@@ -252,7 +252,7 @@ const EXCHANGING: [[u32; 6]; 8] = [
 
 #[test]
 fn sddmm_of_every_shape() {
-    let (sparse, val) = (Sparse::new(), Sparse::csr());
+    let (sparse, val) = (SparseOperand::new(), SparseOperand::csr());
     for (launch, scaled) in EXCHANGING.into_iter().zip([1, 0, 0, 1, 1, 0, 1, 0]) {
         let launch = Launch::new(launch);
         let width = launch.width;
@@ -304,7 +304,7 @@ fn sddmm_of_every_shape() {
 
 #[test]
 fn fusedmm_of_every_edge() {
-    let sparse = Sparse::new();
+    let sparse = SparseOperand::new();
     let val: Vec<f32> = sparse.values.iter().flat_map(|v| v.to_array()).collect();
     let edges = [edge::IDENTITY, edge::SCALE, edge::SIGMOID, edge::SOFTMAX];
     for (n, launch) in EXCHANGING.into_iter().enumerate() {

@@ -13,7 +13,7 @@ use crate::cpu::Cpu;
 use crate::decomp::{CpInit, CpOptions};
 use crate::dense::{Mat, MatMut, MatRef};
 use crate::formats::CooTensor;
-use crate::ops::Mttkrp;
+use crate::ops::MttkrpTensor;
 use crate::plan::MttkrpFormat;
 use sparsimd_kernels::Scalar;
 
@@ -54,7 +54,7 @@ pub enum TensorFormat {
 /// A tensor as it was given, as it is prepared, and what sparsimd_mttkrp_text() lends.
 pub(super) struct Laid<T> {
     tensor: CooTensor<T>,
-    prepared: Mttkrp<T>,
+    prepared: MttkrpTensor<T>,
     text: CString,
 }
 

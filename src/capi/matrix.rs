@@ -10,7 +10,7 @@ use super::value::{Either, Element, Family};
 use super::view::{put, slice};
 use crate::cpu::Cpu;
 use crate::formats::{Csr, Pattern};
-use crate::ops::{Prepared, Sparse};
+use crate::ops::{Prepared, SparseOperand};
 use crate::plan;
 use sparsimd_kernels::Scalar;
 
@@ -54,7 +54,7 @@ pub(super) enum Matrix<T: Scalar> {
 }
 
 impl<T: Scalar> Matrix<T> {
-    fn sparse(&self) -> Sparse<'_, T> {
+    fn sparse(&self) -> SparseOperand<'_, T> {
         match self {
             Self::Values(csr) => csr.into(),
             Self::Pattern(pattern) => pattern.into(),
@@ -202,9 +202,9 @@ pub unsafe extern "C" fn sparsimd_plan_create(
             _ => return Err(Failure::argument("op", &format!("{op} is not a sparsimd_op"))),
         };
         let path = match path {
-            0 => plan::Path::Auto,
-            1 => plan::Path::Direct,
-            2 => plan::Path::Panel,
+            0 => plan::Strategy::Auto,
+            1 => plan::Strategy::Direct,
+            2 => plan::Strategy::Panel,
             _ => return Err(Failure::argument("path", &format!("{path} is not a sparsimd_path"))),
         };
         place.put(match csr {

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::machine::{Machine, MemoryPolicy, Pinning};
 
 pub use nodes::NodeCpus;
-pub use placed::{Chunk, PlacedCsr, PlacedMat, SharedMat};
+pub use placed::{Chunk, NumaCsr, NumaMat, SharedMat};
 
 /// Executes operations on this machine's processor.
 ///

@@ -1,4 +1,4 @@
-//! Operands on the NUMA nodes that own them: [`PlacedCsr`], [`PlacedMat`], [`SharedMat`].
+//! Operands on the NUMA nodes that own them: [`NumaCsr`], [`NumaMat`], [`SharedMat`].
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -38,7 +38,7 @@ impl<T> Chunk<T> {
 
 /// A sparse matrix whose rows are copied to the nodes that own them.
 #[derive(Debug)]
-pub struct PlacedCsr<T> {
+pub struct NumaCsr<T> {
     pools: NodeCpus,
     placement: RowPlacement,
     /// By part of the placement.
@@ -46,7 +46,7 @@ pub struct PlacedCsr<T> {
     rows: usize,
 }
 
-impl<T: Scalar> PlacedCsr<T> {
+impl<T: Scalar> NumaCsr<T> {
     /// Copies the rows of `a` to their nodes as `placement` says, each written by its owner's threads.
     ///
     /// # Errors
@@ -123,8 +123,8 @@ impl<T: Scalar> PlacedCsr<T> {
     ///
     /// # Errors
     /// As [`PageBuffer::zeros`].
-    pub fn output(&self, cols: usize) -> Result<PlacedMat<T>> {
-        let mut out = PlacedMat::untouched(self.rows, cols)?;
+    pub fn output(&self, cols: usize) -> Result<NumaMat<T>> {
+        let mut out = NumaMat::untouched(self.rows, cols)?;
         let stride = out.stride;
         let rows = |part: &Vec<Chunk<T>>| Some(part.first()?.rows.start * stride..part.last()?.rows.end * stride);
         out.buffer.advise_huge_pages(&self.chunks.iter().filter_map(rows).collect::<Vec<_>>());
@@ -148,7 +148,7 @@ impl<T: Scalar> PlacedCsr<T> {
     ///
     /// # Errors
     /// [`Error::Shape`] when `c` has another number of rows; as [`PageBuffer::zeros`].
-    pub fn owned(&self, c: MatRef<'_, T>) -> Result<PlacedMat<T>> {
+    pub fn owned(&self, c: MatRef<'_, T>) -> Result<NumaMat<T>> {
         if c.rows() != self.rows {
             return Err(Error::shape("placed operand", format!("{} rows for {}", c.rows(), self.rows)));
         }
@@ -184,7 +184,7 @@ impl<T: Scalar> PlacedCsr<T> {
         Ok(match self.placement.shared {
             BPlacement::Alone => SharedMat::Alone(b),
             BPlacement::Interleave => {
-                let mut copy = PlacedMat::untouched(b.rows(), b.cols())?;
+                let mut copy = NumaMat::untouched(b.rows(), b.cols())?;
                 let ids: Vec<_> = self.pools.iter().map(|(node, cpu)| cpu.machine().nodes()[node].id).collect();
                 copy.buffer.interleave(&ids)?;
                 copy.fill_from(b);
@@ -193,7 +193,7 @@ impl<T: Scalar> PlacedCsr<T> {
             BPlacement::Replicate => {
                 let copies: Vec<_> = self.pools.iter().map(|_| Mutex::new(None)).collect();
                 self.pools.run_owned(&vec![1; copies.len()], |place, _| {
-                    let made = PlacedMat::untouched(b.rows(), b.cols()).map(|mut copy| {
+                    let made = NumaMat::untouched(b.rows(), b.cols()).map(|mut copy| {
                         let whole = 0..copy.buffer.len();
                         copy.buffer.advise_huge_pages(std::slice::from_ref(&whole));
                         copy.fill_from(b);
@@ -225,7 +225,7 @@ impl<T: Scalar> PlacedCsr<T> {
         self.run_slots(self.row_slots(out), task)
     }
 
-    /// As [`PlacedCsr::run`] with the chunk's nonzeros of `values`, which are in the order of rows.
+    /// As [`NumaCsr::run`] with the chunk's nonzeros of `values`, which are in the order of rows.
     ///
     /// # Errors
     /// [`Error::Shape`] when `values` has another length than the matrix has nonzeros; the first error of `task`.
@@ -317,14 +317,14 @@ fn chunk<T: Scalar>(a: &Csr<T>, rows: Range<usize>, node: usize) -> Chunk<T> {
 
 /// A dense matrix in pages of its own.
 #[derive(Debug)]
-pub struct PlacedMat<T> {
+pub struct NumaMat<T> {
     buffer: PageBuffer<T>,
     rows: usize,
     cols: usize,
     stride: usize,
 }
 
-impl<T: Scalar> PlacedMat<T> {
+impl<T: Scalar> NumaMat<T> {
     /// Zeros that nobody has touched, with the row stride of [`crate::Mat`].
     fn untouched(rows: usize, cols: usize) -> Result<Self> {
         let stride = padded_stride::<T>(cols);
@@ -355,9 +355,9 @@ pub enum SharedMat<'b, T> {
     /// Where it was.
     Alone(MatRef<'b, T>),
     /// A copy whose pages take turns over the nodes.
-    Interleaved(PlacedMat<T>),
+    Interleaved(NumaMat<T>),
     /// A copy per pool.
-    Copies(Vec<PlacedMat<T>>),
+    Copies(Vec<NumaMat<T>>),
 }
 
 impl<T: Scalar> SharedMat<'_, T> {

@@ -11,8 +11,8 @@ use crate::dense::{Mat, MatMut, MatRef};
 use crate::error::{Error, Result};
 use crate::formats::Csr;
 use crate::gpu::{DeviceEdge, DeviceScalar, Gpu, GpuCsr, dense_rows, expect, rows_of};
-use crate::ops::{Prepared, Sparse};
-use crate::plan::{Op, Path};
+use crate::ops::{Prepared, SparseOperand};
+use crate::plan::{Op, Strategy};
 
 /// A sparse matrix with the parts that each side works on, and the rates measured so far.
 pub struct HeteroCsr<T: DeviceScalar> {
@@ -22,7 +22,7 @@ pub struct HeteroCsr<T: DeviceScalar> {
 /// The matrix, and what its parts are prepared for: operation, columns, path.
 struct Whole<T> {
     matrix: Csr<T>,
-    runs: Vec<(Op, usize, Path)>,
+    runs: Vec<(Op, usize, Strategy)>,
 }
 
 /// Some rows for the processor, and the same prepared for each operation.
@@ -33,9 +33,9 @@ struct HostRows<T> {
 
 impl<T: DeviceScalar> HostRows<T> {
     /// The rows as `op` takes them.
-    fn of(&self, op: Op) -> Sparse<'_, T> {
+    fn of(&self, op: Op) -> SparseOperand<'_, T> {
         let prepared = self.prepared.iter().find(|prepared| prepared.plan().op == op);
-        prepared.map_or((&self.rows).into(), Sparse::Prepared)
+        prepared.map_or((&self.rows).into(), SparseOperand::Prepared)
     }
 }
 
@@ -76,18 +76,18 @@ impl<T: DeviceScalar> HeteroCsr<T> {
     }
 
     /// Prepares many runs of `op` with dense operands of `n` columns: each side lays its part out by panels, by
-    /// [`Cpu::prepare`] and [`GpuCsr::prepare`], where its plan finds that this pays ([`Path::Auto`]), always ([`Path::Panel`]) or
-    /// not any more ([`Path::Direct`]). The parts are made anew in the next run, and the rates measured again.
+    /// [`Cpu::prepare`] and [`GpuCsr::prepare`], where its plan finds that this pays ([`Strategy::Auto`]), always ([`Strategy::Panel`]) or
+    /// not any more ([`Strategy::Direct`]). The parts are made anew in the next run, and the rates measured again.
     ///
     /// # Errors
     /// [`Error::Argument`] when `n` is 0. A device that cannot make the panels that are asked for is replaced in the next run.
-    pub fn prepare(&mut self, op: Op, n: usize, path: Path) -> Result<()> {
+    pub fn prepare(&mut self, op: Op, n: usize, path: Strategy) -> Result<()> {
         if n == 0 {
             return Err(Error::argument("n", "a dense operand needs a column".to_owned()));
         }
         let runs = &mut self.parts.whole.runs;
         runs.retain(|&(other, ..)| other != op);
-        if path != Path::Direct {
+        if path != Strategy::Direct {
             runs.push((op, n, path));
         }
         self.parts.forget();

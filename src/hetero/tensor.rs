@@ -9,7 +9,7 @@ use crate::dense::{MatMut, MatRef};
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, Csf, Fibers, rooted_mode_order};
 use crate::gpu::{DeviceScalar, Gpu, GpuFibers, GpuTensor, expect, sort_items};
-use crate::ops::{Mttkrp, TtmAlgorithm};
+use crate::ops::{MttkrpTensor, TtmAlgorithm};
 use crate::plan::{MttkrpFormat, device_mttkrp_format};
 
 /// The nonzeros of a tensor by the fibers of one mode, with the parts that each side works on.
@@ -160,7 +160,7 @@ impl Hetero {
                 gpu.mttkrp(x, factors, mode, &mut product)?;
                 product.download_rows(rows.start, out.reborrow())
             },
-            processor: |cpu: &Cpu, x: &Mttkrp<T>, _: &Range<usize>, out: &mut MatMut<'_, T>| {
+            processor: |cpu: &Cpu, x: &MttkrpTensor<T>, _: &Range<usize>, out: &mut MatMut<'_, T>| {
                 cpu.mttkrp(x, factors, mode, out.reborrow())
             },
         };
@@ -230,7 +230,7 @@ fn gather<T: DeviceScalar>(coo: &CooTensor<T>, which: impl Iterator<Item = usize
 
 impl<T: DeviceScalar> Divisible for Slices<T> {
     type OnDevice = GpuTensor<T>;
-    type OnHost = Mttkrp<T>;
+    type OnHost = MttkrpTensor<T>;
 
     fn items(&self) -> usize {
         self.ptr.len() - 1
@@ -251,7 +251,7 @@ impl<T: DeviceScalar> Divisible for Slices<T> {
     }
 
     /// The slices as a tensor of their own, whose first one has number 0.
-    fn host_part(&self, cpu: &Cpu, slices: &Range<usize>) -> Result<Mttkrp<T>> {
+    fn host_part(&self, cpu: &Cpu, slices: &Range<usize>) -> Result<MttkrpTensor<T>> {
         let (mut dims, mut coords, values) = self.part(slices).into_parts();
         dims[self.mode] = slices.len();
         coords[self.mode].iter_mut().for_each(|i| *i -= slices.start as u32);

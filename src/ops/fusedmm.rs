@@ -6,7 +6,7 @@ use sparsimd_kernels::{
     spmm_panel,
 };
 
-use super::operand::{Sparse, check, check_columns};
+use super::operand::{SparseOperand, check, check_columns};
 use super::prepare::Direct;
 use super::run::{Heads, Shared};
 use crate::cpu::Cpu;
@@ -51,7 +51,7 @@ impl Cpu {
     /// ```
     pub fn fusedmm<'a, T: Scalar, F: Edge<T>>(
         &self,
-        a: impl Into<Sparse<'a, T>>,
+        a: impl Into<SparseOperand<'a, T>>,
         edge: F,
         c: MatRef<'_, T>,
         b: MatRef<'_, T>,
@@ -69,7 +69,7 @@ impl Cpu {
         check(OP, "E", e.as_ref(), pattern.rows(), e.cols())?;
         let values = if F::USES_VALUES { Some(a.need_values(OP)?) } else { None };
         let dense = Dense { c, b, d };
-        if let Sparse::Prepared(prepared) = a {
+        if let SparseOperand::Prepared(prepared) = a {
             prepared.check_op(OP, &[Op::FusedMm])?;
             if let Some(panel) = prepared.panel() {
                 self.fused_by_panels(panel, prepared.plan(), values, edge, dense, e);

@@ -32,11 +32,11 @@ mod ttm;
 mod ttm_chain;
 mod ttv;
 
-pub use mttkrp::Mttkrp;
+pub use mttkrp::MttkrpTensor;
 #[cfg(feature = "decomp")]
 pub(crate) use mttkrp::Turns;
-pub use operand::Sparse;
-pub use placed::Placed;
+pub use operand::SparseOperand;
+pub use placed::NumaPrepared;
 pub use prepare::Prepared;
 pub use sparsimd_kernels::Arithmetic;
 pub use ttm::TtmAlgorithm;

@@ -11,7 +11,7 @@ use crate::formats::{Csr, CsrRef, Pattern, PatternRef};
 
 /// A sparse matrix as an operation takes it: everything that is [`Into`] it will do.
 #[derive(Clone, Copy, Debug)]
-pub enum Sparse<'a, T> {
+pub enum SparseOperand<'a, T> {
     /// Straight from CSR, owned or borrowed: nothing to prepare.
     Csr(CsrRef<'a, T>),
     /// A pattern alone, where no values are needed.
@@ -20,37 +20,37 @@ pub enum Sparse<'a, T> {
     Prepared(&'a Prepared<T>),
 }
 
-impl<'a, T> From<CsrRef<'a, T>> for Sparse<'a, T> {
+impl<'a, T> From<CsrRef<'a, T>> for SparseOperand<'a, T> {
     fn from(a: CsrRef<'a, T>) -> Self {
         Self::Csr(a)
     }
 }
 
-impl<'a, T: Scalar> From<&'a Csr<T>> for Sparse<'a, T> {
+impl<'a, T: Scalar> From<&'a Csr<T>> for SparseOperand<'a, T> {
     fn from(a: &'a Csr<T>) -> Self {
         Self::Csr(a.into())
     }
 }
 
-impl<'a, T> From<PatternRef<'a>> for Sparse<'a, T> {
+impl<'a, T> From<PatternRef<'a>> for SparseOperand<'a, T> {
     fn from(pattern: PatternRef<'a>) -> Self {
         Self::Pattern(pattern)
     }
 }
 
-impl<'a, T> From<&'a Arc<Pattern>> for Sparse<'a, T> {
+impl<'a, T> From<&'a Arc<Pattern>> for SparseOperand<'a, T> {
     fn from(pattern: &'a Arc<Pattern>) -> Self {
         Self::Pattern(pattern.into())
     }
 }
 
-impl<'a, T> From<&'a Prepared<T>> for Sparse<'a, T> {
+impl<'a, T> From<&'a Prepared<T>> for SparseOperand<'a, T> {
     fn from(prepared: &'a Prepared<T>) -> Self {
         Self::Prepared(prepared)
     }
 }
 
-impl<'a, T: Scalar> Sparse<'a, T> {
+impl<'a, T: Scalar> SparseOperand<'a, T> {
     /// The pattern, as the caller gave it.
     pub fn pattern(self) -> PatternRef<'a> {
         match self {

@@ -15,18 +15,18 @@ use std::sync::Mutex;
 use sparsimd_kernels::Scalar;
 
 use super::Prepared;
-use crate::cpu::{Chunk, Cpu, NodeCpus, PlacedCsr, PlacedMat, SharedMat};
+use crate::cpu::{Chunk, Cpu, NodeCpus, NumaCsr, NumaMat, SharedMat};
 use crate::dense::{MatMut, MatRef};
 use crate::edge::Edge;
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
 use crate::machine::{MemoryPolicy, PageBuffer, move_pages_at};
-use crate::plan::{NumaPolicy, Op, Path, RowPlacement, SharedOperand};
+use crate::plan::{NumaPolicy, Op, RowPlacement, SharedOperand, Strategy};
 
 /// A sparse matrix on its nodes, prepared for one operation.
 #[derive(Debug)]
-pub struct Placed<T> {
-    csr: PlacedCsr<T>,
+pub struct NumaPrepared<T> {
+    csr: NumaCsr<T>,
     /// By node and chunk.
     prepared: Vec<Vec<Prepared<T>>>,
 }
@@ -57,20 +57,20 @@ impl Cpu {
     ///
     /// # Errors
     /// [`Error::Argument`] for an operation that has no rows of A in its output, or when `n` is 0; as [`NodeCpus::new`] and
-    /// [`PlacedCsr::new`].
+    /// [`NumaCsr::new`].
     pub fn place<T: Scalar>(
         &self,
         op: Op,
         a: &Csr<T>,
         n: usize,
-        path: Path,
+        path: Strategy,
         reuse: usize,
         placement: RowPlacement,
-    ) -> Result<Placed<T>> {
+    ) -> Result<NumaPrepared<T>> {
         if op == Op::SpmmTransposed {
             return Err(Error::argument("op", "the output's rows are not A's: place the transpose"));
         }
-        let csr = PlacedCsr::new(NodeCpus::new(self)?, a, placement)?;
+        let csr = NumaCsr::new(NodeCpus::new(self)?, a, placement)?;
         let slots: Vec<_> = csr.chunks().iter().map(|_| Mutex::new(None)).collect();
         let cpus: Vec<_> = csr.pools().iter().map(|(_, cpu)| cpu).collect();
         let ids: Vec<_> = csr.pools().iter().map(|(node, _)| self.machine().nodes()[node].id).collect();
@@ -91,22 +91,22 @@ impl Cpu {
         });
         let prepared = slots.into_iter().map(|slot| slot.into_inner().ok().flatten().unwrap_or_else(|| Ok(Vec::new())));
         let prepared = prepared.collect::<Result<Vec<_>>>()?;
-        Ok(Placed { csr, prepared })
+        Ok(NumaPrepared { csr, prepared })
     }
 }
 
-impl<T: Scalar> Placed<T> {
+impl<T: Scalar> NumaPrepared<T> {
     /// Which rows are where and why.
     pub fn placement(&self) -> &RowPlacement {
         self.csr.placement()
     }
 
     /// The chunks and their pools.
-    pub fn matrix(&self) -> &PlacedCsr<T> {
+    pub fn matrix(&self) -> &NumaCsr<T> {
         &self.csr
     }
 
-    /// The prepared chunks of the pool at `place`, in the order of [`PlacedCsr::chunks`].
+    /// The prepared chunks of the pool at `place`, in the order of [`NumaCsr::chunks`].
     ///
     /// # Panics
     /// When there is no such pool, as slice indexing does.
@@ -122,23 +122,23 @@ impl<T: Scalar> Placed<T> {
     /// A matrix of zeros with A's rows, each on its owner's node.
     ///
     /// # Errors
-    /// As [`PlacedCsr::output`].
-    pub fn output(&self, cols: usize) -> Result<PlacedMat<T>> {
+    /// As [`NumaCsr::output`].
+    pub fn output(&self, cols: usize) -> Result<NumaMat<T>> {
         self.csr.output(cols)
     }
 
     /// A copy of `c`, a dense operand with A's rows, each on its owner's node.
     ///
     /// # Errors
-    /// As [`PlacedCsr::owned`].
-    pub fn owned(&self, c: MatRef<'_, T>) -> Result<PlacedMat<T>> {
+    /// As [`NumaCsr::owned`].
+    pub fn owned(&self, c: MatRef<'_, T>) -> Result<NumaMat<T>> {
         self.csr.owned(c)
     }
 
     /// Zeros for the values of SDDMM, each on the node of its row.
     ///
     /// # Errors
-    /// As [`PlacedCsr::values`].
+    /// As [`NumaCsr::values`].
     pub fn values(&self) -> Result<PageBuffer<T>> {
         self.csr.values()
     }
@@ -146,7 +146,7 @@ impl<T: Scalar> Placed<T> {
     /// An operand that all rows use, where the placement wants it.
     ///
     /// # Errors
-    /// As [`PlacedCsr::share`].
+    /// As [`NumaCsr::share`].
     pub fn share<'b>(&self, b: MatRef<'b, T>) -> Result<SharedMat<'b, T>> {
         self.csr.share(b)
     }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use sparsimd_kernels::Scalar;
 
-use super::operand::Sparse;
+use super::operand::SparseOperand;
 use crate::cpu::Cpu;
 use crate::dense::{Aligned, addresses, fill_with, reserved_aligned};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern, PatternRef, gather};
-use crate::plan::{Op, Path, Plan, PlanOptions, Stats, Task, blocks};
+use crate::plan::{Op, Plan, PlanOptions, Stats, Strategy, Task, blocks};
 
 /// A sparse operand prepared for one operation and one number of dense columns.
 ///
@@ -42,23 +42,25 @@ impl Cpu {
     pub fn prepare<'a, T: Scalar>(
         &self,
         op: Op,
-        a: impl Into<Sparse<'a, T>>,
+        a: impl Into<SparseOperand<'a, T>>,
         n: usize,
-        path: Path,
+        path: Strategy,
         reuse: usize,
     ) -> Result<Prepared<T>> {
         let a = a.into();
         let pattern = a.pattern().to_pattern();
         let values = match a {
-            Sparse::Csr(a) => Some(a.values()),
-            Sparse::Pattern(_) => None,
-            Sparse::Prepared(_) => return Err(Error::argument("a", "is prepared already; prepare the matrix itself")),
+            SparseOperand::Csr(a) => Some(a.values()),
+            SparseOperand::Pattern(_) => None,
+            SparseOperand::Prepared(_) => {
+                return Err(Error::argument("a", "is prepared already; prepare the matrix itself"));
+            }
         };
         let transposed = (op == Op::SpmmTransposed).then(|| self.install(|| pattern.transpose_in(self.threads())));
         let worked = transposed.as_ref().map_or(&pattern, |(pattern, _)| pattern);
         let options = self.plan_options(path, reuse);
         let plan = Plan::choose(op, &Stats::of(worked), self.machine(), n, size_of::<T>(), &options)?;
-        let panel = (plan.path == Path::Panel).then(|| {
+        let panel = (plan.path == Strategy::Panel).then(|| {
             let bounds = blocks(worked.row_ptr(), plan.block_rows, plan.blocks_multiple);
             let pairing = plan.pairs.then(|| self.arch());
             self.install(|| Panel::new(worked, plan.panel_width, &bounds, pairing))
@@ -75,23 +77,23 @@ impl Cpu {
     pub(super) fn direct<'a, T: Scalar>(
         &self,
         op: Op,
-        a: Sparse<'a, T>,
+        a: SparseOperand<'a, T>,
         pattern: PatternRef<'_>,
         n: usize,
     ) -> Result<Direct<'a>> {
-        if let Sparse::Prepared(Prepared { plan, tasks, panel: None, .. }) = a
+        if let SparseOperand::Prepared(Prepared { plan, tasks, panel: None, .. }) = a
             && plan.n == n
         {
             return Ok(Direct::new(plan, Cow::Borrowed(tasks)));
         }
         // Facts about the pattern would cost a pass over it, and the direct path needs none but its size.
-        let (stats, options) = (Stats::size_of(pattern), self.plan_options(Path::Direct, 1));
+        let (stats, options) = (Stats::size_of(pattern), self.plan_options(Strategy::Direct, 1));
         let plan = Plan::choose(op, &stats, self.machine(), n, size_of::<T>(), &options)?;
         Ok(Direct::new(&plan, Cow::Owned(plan.cut(pattern))))
     }
 
     /// What a plan needs to know of this executor.
-    pub(super) fn plan_options(&self, path: Path, reuse: usize) -> PlanOptions {
+    pub(super) fn plan_options(&self, path: Strategy, reuse: usize) -> PlanOptions {
         PlanOptions {
             path,
             reuse,

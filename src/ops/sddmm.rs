@@ -2,7 +2,7 @@
 
 use sparsimd_kernels::{Scalar, SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
 
-use super::operand::{Sparse, check, check_columns};
+use super::operand::{SparseOperand, check, check_columns};
 use super::prepare::Direct;
 use super::run::{Shared, scratch};
 use crate::cpu::Cpu;
@@ -30,7 +30,7 @@ impl Cpu {
     /// ```
     pub fn sddmm<'a, T: Scalar>(
         &self,
-        a: impl Into<Sparse<'a, T>>,
+        a: impl Into<SparseOperand<'a, T>>,
         c: MatRef<'_, T>,
         b: MatRef<'_, T>,
         out: &mut [T],
@@ -44,7 +44,7 @@ impl Cpu {
     /// As [`Cpu::sddmm`], and when `a` has no values.
     pub fn sddmm_scaled<'a, T: Scalar>(
         &self,
-        a: impl Into<Sparse<'a, T>>,
+        a: impl Into<SparseOperand<'a, T>>,
         c: MatRef<'_, T>,
         b: MatRef<'_, T>,
         out: &mut [T],
@@ -57,7 +57,7 @@ impl Cpu {
     fn sampled<T: Scalar>(
         &self,
         op: &'static str,
-        a: Sparse<'_, T>,
+        a: SparseOperand<'_, T>,
         values: Option<&[T]>,
         c: MatRef<'_, T>,
         b: MatRef<'_, T>,
@@ -72,7 +72,7 @@ impl Cpu {
             return Err(Error::shape(op, detail));
         }
         let panel = match a {
-            Sparse::Prepared(prepared) => {
+            SparseOperand::Prepared(prepared) => {
                 prepared.check_op(op, &[Op::Sddmm])?;
                 prepared.panel().map(|panel| (panel, prepared.plan().tile_vectors))
             }

@@ -2,7 +2,7 @@
 
 use sparsimd_kernels::{Scalar, SpmmPanel, SpmmRows, scale_rows, spmm_panel, spmm_rows};
 
-use super::operand::{Sparse, check, check_columns};
+use super::operand::{SparseOperand, check, check_columns};
 use super::prepare::Direct;
 use super::run::{Heads, Shared, scratch};
 use crate::cpu::Cpu;
@@ -34,7 +34,7 @@ impl Cpu {
     pub fn spmm<'a, T: Scalar>(
         &self,
         alpha: T,
-        a: impl Into<Sparse<'a, T>>,
+        a: impl Into<SparseOperand<'a, T>>,
         b: MatRef<'_, T>,
         beta: T,
         c: MatMut<'_, T>,
@@ -42,7 +42,7 @@ impl Cpu {
         let a = a.into();
         let values = a.need_values("spmm")?;
         check_operands("spmm", a.pattern().rows(), a.pattern().cols(), b, c.as_ref())?;
-        if let Sparse::Prepared(prepared) = a {
+        if let SparseOperand::Prepared(prepared) = a {
             prepared.check_op("spmm", &[Op::Spmm])?;
             if let Some(panel) = prepared.panel() {
                 self.spmm_by_panels(alpha, panel, values, prepared.plan(), b, beta, c);
@@ -64,7 +64,7 @@ impl Cpu {
     pub fn spmm_t<'a, T: Scalar>(
         &self,
         alpha: T,
-        a: impl Into<Sparse<'a, T>>,
+        a: impl Into<SparseOperand<'a, T>>,
         b: MatRef<'_, T>,
         beta: T,
         c: MatMut<'_, T>,
@@ -72,7 +72,7 @@ impl Cpu {
         let a = a.into();
         let values = a.need_values("spmm_t")?;
         check_operands("spmm_t", a.pattern().cols(), a.pattern().rows(), b, c.as_ref())?;
-        let Sparse::Prepared(prepared) = a else {
+        let SparseOperand::Prepared(prepared) = a else {
             let (pattern, values) = self.install(|| {
                 let (pattern, order) = a.pattern().transpose_in(self.threads());
                 (pattern, gather(values, &order))

@@ -24,7 +24,7 @@ pub enum Op {
 
 /// Where the kernels read the nonzeros from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Path {
+pub enum Strategy {
     /// Whichever the model says is faster.
     #[default]
     Auto,
@@ -37,8 +37,8 @@ pub enum Path {
 /// What the caller knows about the use of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanOptions {
-    /// The path, or [`Path::Auto`].
-    pub path: Path,
+    /// The path, or [`Strategy::Auto`].
+    pub path: Strategy,
     /// How often the plan will be run. A panel costs the time of some runs to prepare.
     pub reuse: usize,
     /// Threads that will run it.
@@ -94,8 +94,8 @@ pub struct Plan {
     pub op: Op,
     /// Columns of the dense operands.
     pub n: usize,
-    /// [`Path::Direct`] or [`Path::Panel`].
-    pub path: Path,
+    /// [`Strategy::Direct`] or [`Strategy::Panel`].
+    pub path: Strategy,
     /// NT: threads that may share a row (see [`threads_per_row`]).
     pub threads_per_row: usize,
     /// Tasks of the direct path.
@@ -204,18 +204,18 @@ impl Plan {
             Op::Sddmm | Op::FusedMm => (stats.per_visit(width_of(widest)), LEAST_VISIT.1),
         };
         let (path, reason) = match options.path {
-            Path::Direct | Path::Panel => (options.path, "as asked".to_string()),
-            Path::Auto if n == 1 => (Path::Direct, "one column: nothing to keep in registers".to_string()),
-            Path::Auto if options.reuse < PANEL_PAYS_AFTER => {
-                (Path::Direct, format!("{} runs do not pay for preparing panels", options.reuse))
+            Strategy::Direct | Strategy::Panel => (options.path, "as asked".to_string()),
+            Strategy::Auto if n == 1 => (Strategy::Direct, "one column: nothing to keep in registers".to_string()),
+            Strategy::Auto if options.reuse < PANEL_PAYS_AFTER => {
+                (Strategy::Direct, format!("{} runs do not pay for preparing panels", options.reuse))
             }
-            Path::Auto if worth < least_visit => {
-                (Path::Direct, format!("{worth:.1} nonzeros of a row in a panel do not pay for its row of C"))
+            Strategy::Auto if worth < least_visit => {
+                (Strategy::Direct, format!("{worth:.1} nonzeros of a row in a panel do not pay for its row of C"))
             }
-            Path::Auto if copies_per_nonzero > 1.0 => {
-                (Path::Direct, format!("panels would be copied {copies_per_nonzero:.1} times per use"))
+            Strategy::Auto if copies_per_nonzero > 1.0 => {
+                (Strategy::Direct, format!("panels would be copied {copies_per_nonzero:.1} times per use"))
             }
-            Path::Auto => (Path::Panel, format!("{per_visit:.1} nonzeros of a row in a panel")),
+            Strategy::Auto => (Strategy::Panel, format!("{per_visit:.1} nonzeros of a row in a panel")),
         };
         let row_bytes = match op {
             // B and D.
@@ -289,7 +289,7 @@ impl Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.path {
-            Path::Panel => write!(
+            Strategy::Panel => write!(
                 f,
                 "panel: {} columns x {} rows, {} vectors of {} at a time ({})",
                 self.panel_width,

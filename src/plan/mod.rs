@@ -17,7 +17,7 @@ mod tree;
 
 pub use device::{DeviceShape, DeviceTasks, RowChunk, Team, device_mttkrp_format};
 pub use device_panels::{DevicePanels, Tiling, device_panels_pay};
-pub use matrix::{Op, Path, Plan, PlanOptions};
+pub use matrix::{Op, Plan, PlanOptions, Strategy};
 pub(crate) use mttkrp::joint_root;
 pub use mttkrp::{ModePlan, MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, MttkrpRequest};
 pub use occupancy::{MAX_THREADS_PER_ROW, threads_per_row};

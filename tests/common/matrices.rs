@@ -1,8 +1,8 @@
 //! Sparse and dense operands of every awkward shape, and the executors and paths to run them on.
 
 use sparsimd::machine::Machine;
-use sparsimd::ops::Sparse;
-use sparsimd::plan::{Op, Path};
+use sparsimd::ops::SparseOperand;
+use sparsimd::plan::{Op, Strategy};
 use sparsimd::reference::Expected;
 use sparsimd::{Arch, Cpu, Csr, Mat, MatMut, MatRef, Pattern, Prepared, Scalar, generate};
 
@@ -10,7 +10,7 @@ use sparsimd::{Arch, Cpu, Csr, Mat, MatMut, MatRef, Pattern, Prepared, Scalar, g
 pub const WIDTHS: [usize; 15] = [1, 2, 3, 15, 16, 17, 31, 32, 33, 64, 100, 128, 130, 256, 257];
 
 /// Both paths.
-pub const PATHS: [Path; 2] = [Path::Direct, Path::Panel];
+pub const STRATEGIES: [Strategy; 2] = [Strategy::Direct, Strategy::Panel];
 
 /// One executor per instruction set and number of threads; more threads than rows in many cases.
 pub fn executors() -> Vec<Cpu> {
@@ -38,7 +38,7 @@ pub fn sparse_rows<T: Scalar>() -> Vec<Csr<T>> {
 }
 
 /// `op` on `a`, prepared for `path`.
-pub fn prepare<T: Scalar>(cpu: &Cpu, op: Op, a: &Csr<T>, n: usize, path: Path) -> Prepared<T> {
+pub fn prepare<T: Scalar>(cpu: &Cpu, op: Op, a: &Csr<T>, n: usize, path: Strategy) -> Prepared<T> {
     let prepared = cpu.prepare(op, a, n, path, 1000).unwrap();
     assert_eq!(prepared.plan().path, path);
     prepared
@@ -50,12 +50,12 @@ pub fn on_every_path<T: Scalar>(
     op: Op,
     a: &Csr<T>,
     n: usize,
-    mut check: impl FnMut(&Cpu, Sparse<'_, T>, &str),
+    mut check: impl FnMut(&Cpu, SparseOperand<'_, T>, &str),
 ) {
     for cpu in cpus {
         let words = |how: &str| format!("{}, {}, {how}", T::NAME, cpu.arch().name());
         check(cpu, a.into(), &words("unprepared"));
-        for path in PATHS {
+        for path in STRATEGIES {
             check(cpu, (&prepare(cpu, op, a, n, path)).into(), &words(&format!("{path:?}")));
         }
     }

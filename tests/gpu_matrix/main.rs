@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use sparsimd::generate::{random_matrix, uniform_dense, uniform_values};
 use sparsimd::gpu::{DeviceOptions, DeviceScalar, EdgeKind, Gpu};
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
-use sparsimd::plan::{Op, Path};
+use sparsimd::plan::{Op, Strategy};
 use sparsimd::{Csr, Error, Mat, Pattern, reference};
 
 #[path = "../common/mod.rs"]
@@ -81,12 +81,12 @@ fn make_unused_rows_infinite<T: DeviceScalar>(a: &Csr<T>, m: &mut Mat<T>) {
     }
 }
 
-fn check_sddmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, path: Path) {
+fn check_sddmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, path: Strategy) {
     let ga = gpu.csr(a).unwrap();
-    assert_eq!(ga.prepare(Op::Sddmm, n, path).unwrap(), path == Path::Panel);
+    assert_eq!(ga.prepare(Op::Sddmm, n, path).unwrap(), path == Strategy::Panel);
     let c: Mat<T> = uniform_dense(a.rows(), n, 3).unwrap();
     let mut b: Mat<T> = uniform_dense(a.cols(), n, 4).unwrap();
-    if path == Path::Panel {
+    if path == Strategy::Panel {
         make_unused_rows_infinite(a, &mut b);
     }
     let (gc, gb) = (gpu.mat(c.as_ref()).unwrap(), gpu.mat(b.as_ref()).unwrap());
@@ -111,12 +111,12 @@ fn fuses_by_panels<T: DeviceScalar>(gpu: &Gpu, n: usize) -> bool {
     gpu.info().shared_memory >= 32 << 10 && n.div_ceil(4) <= blocks
 }
 
-fn check_fusedmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, out: usize, path: Path) {
+fn check_fusedmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, out: usize, path: Strategy) {
     let ga = gpu.csr(a).unwrap();
     let c: Mat<T> = uniform_dense(a.rows(), n, 3).unwrap();
     let b: Mat<T> = uniform_dense(a.cols(), n, 4).unwrap();
     let mut d: Mat<T> = uniform_dense(a.cols(), out, 5).unwrap();
-    if path == Path::Panel {
+    if path == Strategy::Panel {
         let prepared = ga.prepare(Op::FusedMm, n.max(out), path);
         if !fuses_by_panels::<T>(gpu, n.max(out)) {
             assert!(matches!(prepared, Err(Error::Unavailable { .. })), "{prepared:?}");
@@ -156,18 +156,18 @@ fn every_edge_case<T: DeviceScalar>() {
     for (name, a) in edge_matrices::<T>() {
         for &n in COLUMNS {
             check_spmm(&gpu, name, &a, n);
-            check_sddmm(&gpu, name, &a, n, Path::Direct);
-            check_fusedmm(&gpu, name, &a, n, n, Path::Direct);
-            check_fusedmm(&gpu, name, &a, n, n, Path::Panel);
+            check_sddmm(&gpu, name, &a, n, Strategy::Direct);
+            check_fusedmm(&gpu, name, &a, n, n, Strategy::Direct);
+            check_fusedmm(&gpu, name, &a, n, n, Strategy::Panel);
             // One block, all lanes' registers and a tile of several: the others are between.
             if [3, 32, 128, 257].contains(&n) {
                 panels::check_spmm_by_panels(&gpu, name, &a, n);
-                check_sddmm(&gpu, name, &a, n, Path::Panel);
+                check_sddmm(&gpu, name, &a, n, Strategy::Panel);
             }
         }
         for (n, out) in [(20, 33), (50, 9)] {
-            check_fusedmm(&gpu, name, &a, n, out, Path::Direct);
-            check_fusedmm(&gpu, name, &a, n, out, Path::Panel);
+            check_fusedmm(&gpu, name, &a, n, out, Strategy::Direct);
+            check_fusedmm(&gpu, name, &a, n, out, Strategy::Panel);
         }
     }
     quiet(&gpu);
@@ -207,8 +207,8 @@ fn operands_cut_in_chunks_and_panels_give_the_same_bits() {
     for (name, a) in edge_matrices::<f32>() {
         for n in [3, 40] {
             check_spmm(&cut, name, &a, n);
-            check_sddmm(&cut, name, &a, n, Path::Direct);
-            check_fusedmm(&cut, name, &a, n, n, Path::Direct);
+            check_sddmm(&cut, name, &a, n, Strategy::Direct);
+            check_fusedmm(&cut, name, &a, n, n, Strategy::Direct);
         }
     }
     quiet(&cut);
@@ -218,7 +218,7 @@ fn operands_cut_in_chunks_and_panels_give_the_same_bits() {
 fn wide_operands_take_the_unfused_way() {
     let Some(gpu) = gpu() else { return };
     for (name, a) in edge_matrices::<f32>() {
-        check_fusedmm(&gpu, name, &a, 600, 5, Path::Direct);
+        check_fusedmm(&gpu, name, &a, 600, 5, Strategy::Direct);
     }
     quiet(&gpu);
 }
@@ -233,8 +233,8 @@ fn real_matrices() {
         let widths: &[usize] = if a.nnz() > 300_000 { &[17] } else { &[1, 32, 100] };
         for &n in widths {
             check_spmm(&gpu, &name, &a, n);
-            check_sddmm(&gpu, &name, &a, n, Path::Direct);
-            check_fusedmm(&gpu, &name, &a, n, n, Path::Direct);
+            check_sddmm(&gpu, &name, &a, n, Strategy::Direct);
+            check_fusedmm(&gpu, &name, &a, n, n, Strategy::Direct);
         }
     }
     quiet(&gpu);

@@ -7,16 +7,16 @@
 
 use std::ops::Range;
 
-use sparsimd::cpu::{NodeCpus, PlacedCsr, PlacedMat, SharedMat};
+use sparsimd::cpu::{NodeCpus, NumaCsr, NumaMat, SharedMat};
 use sparsimd::edge;
 use sparsimd::formats::{Csr, Pattern};
 use sparsimd::generate::{uniform_dense, uniform_values};
 use sparsimd::machine::{
     CpuSet, MemoryMode, MemoryPolicy, PageBuffer, move_pages, page_bytes, page_nodes, page_nodes_at,
 };
-use sparsimd::ops::Placed;
+use sparsimd::ops::NumaPrepared;
 use sparsimd::plan::{BPlacement, NumaPolicy, RowPlacement, SharedOperand};
-use sparsimd::plan::{Op, Path};
+use sparsimd::plan::{Op, Strategy};
 use sparsimd::reference::{self, Expected};
 use sparsimd::{Cpu, Machine, Mat, MatRef};
 
@@ -116,7 +116,7 @@ fn operands_are_placed(machine: &Machine, pools: &NodeCpus, a: &Csr<f32>, policy
     let outer = MemoryPolicy::current();
     let placement = RowPlacement::choose(machine, &pools.shares(), &outer, policy, row_ptr, shared);
     println!("{policy}: {}", placement.reason);
-    let placed = PlacedCsr::new(pools.clone(), a, placement).expect("placing");
+    let placed = NumaCsr::new(pools.clone(), a, placement).expect("placing");
     let c = placed.output(N).expect("C");
     let b = placed.share(b.as_ref()).expect("B");
 
@@ -127,7 +127,7 @@ fn operands_are_placed(machine: &Machine, pools: &NodeCpus, a: &Csr<f32>, policy
 }
 
 /// The rows of A, and those of the dense operand `c` that has the same rows, are on their owners' nodes.
-fn assert_owned(placed: &PlacedCsr<f32>, c: MatRef<'_, f32>) {
+fn assert_owned(placed: &NumaCsr<f32>, c: MatRef<'_, f32>) {
     for ((node, cpu), chunks) in placed.pools().iter().zip(placed.chunks()) {
         let node = Some(cpu.machine().nodes()[node].id);
         for chunk in chunks {
@@ -144,7 +144,7 @@ fn rows_of(chunks: &[sparsimd::cpu::Chunk<f32>]) -> Range<usize> {
 }
 
 /// The shared operand is where the placement wants it.
-fn assert_shared(placed: &PlacedCsr<f32>, b: &SharedMat<'_, f32>) {
+fn assert_shared(placed: &NumaCsr<f32>, b: &SharedMat<'_, f32>) {
     match (placed.placement().shared, b) {
         (BPlacement::Interleave, SharedMat::Interleaved(copy)) => {
             assert_interleaved(copy, placed.pools().iter().next().expect("a pool").1.machine());
@@ -168,7 +168,7 @@ fn operations_on_placed_operands(cpu: &Cpu, a: &Csr<f32>) {
     let sddmm = reference::sddmm(a, true, c.as_ref(), b.as_ref()).expect("shapes that fit");
     let fused = reference::fusedmm(a, reference::Edge::Sigmoid, c.as_ref(), b.as_ref(), d.as_ref()).expect("fitting");
     for policy in [NumaPolicy::FirstTouch, NumaPolicy::Interleave, NumaPolicy::Replicate, NumaPolicy::Auto] {
-        for path in [Path::Direct, Path::Panel] {
+        for path in [Strategy::Direct, Strategy::Panel] {
             let placement = cpu.placement::<f32>(a.pattern(), COMPUTED, 100, policy).expect("a decision");
             let place = |op| {
                 let placed = cpu.place(op, a, COMPUTED, path, 100, placement.clone()).expect("placing");
@@ -214,7 +214,7 @@ fn operations_on_placed_operands(cpu: &Cpu, a: &Csr<f32>) {
 }
 
 /// Everything that a run reads and writes is where the placement wants it.
-fn assert_in_place(placed: &Placed<f32>, c: MatRef<'_, f32>, b: &SharedMat<'_, f32>) {
+fn assert_in_place(placed: &NumaPrepared<f32>, c: MatRef<'_, f32>, b: &SharedMat<'_, f32>) {
     assert_owned(placed.matrix(), c);
     assert_shared(placed.matrix(), b);
     for (place, (node, cpu)) in placed.matrix().pools().iter().enumerate() {
@@ -301,7 +301,7 @@ fn count_inside(addresses: Range<usize>, node: Option<usize>, what: &str) -> usi
 }
 
 /// Neighbouring pages are on different nodes, all nodes have equally many.
-fn assert_interleaved(b: &PlacedMat<f32>, machine: &Machine) {
+fn assert_interleaved(b: &NumaMat<f32>, machine: &Machine) {
     let at = page_nodes(b.as_ref().data()).expect("an answer");
     let nodes = machine.processors_by_node();
     assert!(nodes.len() < 2 || at.windows(2).all(|w| w[0] != w[1]), "neighbours on one node");

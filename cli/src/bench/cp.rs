@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use sparsimd::decomp::{CpInit, CpIteration, CpOptions};
-use sparsimd::ops::Mttkrp;
+use sparsimd::ops::MttkrpTensor;
 use sparsimd::{CooTensor, Mat, Result, Scalar, generate, reference};
 
 use super::genten::{GenTen, METHODS};
@@ -43,7 +43,7 @@ pub struct Cp {
 
 /// A tensor laid out for our iterations.
 struct Ours<T> {
-    prepared: Mttkrp<T>,
+    prepared: MttkrpTensor<T>,
     guess: Vec<Mat<T>>,
     seconds: f64,
     /// Largest error of MTTKRP, in units of its bound.

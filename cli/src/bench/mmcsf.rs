@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use sparsimd::ops::Mttkrp;
+use sparsimd::ops::MttkrpTensor;
 use sparsimd::plan::MttkrpFormat;
 use sparsimd::{CooTensor, Mat, Result, reference};
 
@@ -64,7 +64,7 @@ struct Format {
     name: &'static str,
     /// Of preparing it.
     seconds: f64,
-    prepared: Mttkrp<f32>,
+    prepared: MttkrpTensor<f32>,
     /// Bytes of its indices, and its fibers if it has any.
     figures: BTreeMap<String, f64>,
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use sparsimd::formats::{DEFAULT_BLOCK_BITS, FiberCoo, Fibers, HiCoo};
 use sparsimd::generate;
-use sparsimd::ops::{Arithmetic, Mttkrp};
+use sparsimd::ops::{Arithmetic, MttkrpTensor};
 use sparsimd::plan::MttkrpFormat;
 use sparsimd::reference::{self, Deviation};
 use sparsimd::{CooTensor, Mat, Result};
@@ -266,7 +266,7 @@ fn mttkrp(bench: &Bench, x: &CooTensor<f32>, counts: &TensorCounts, case: &mut C
     let mut list = Vec::new();
     for (name, format) in [("COO", MttkrpFormat::Coo), ("HiCOO", MttkrpFormat::HiCoo)] {
         let start = Instant::now();
-        let prepared: Mttkrp<f32> = match cpu.prepare_mttkrp_as(x, RANK, Some(format)) {
+        let prepared: MttkrpTensor<f32> = match cpu.prepare_mttkrp_as(x, RANK, Some(format)) {
             Ok(prepared) => prepared,
             // Such as places that need more bits than the format has.
             Err(why) => {
@@ -278,7 +278,7 @@ fn mttkrp(bench: &Bench, x: &CooTensor<f32>, counts: &TensorCounts, case: &mut C
         let rows = x.dims().iter().map(|&dim| Mat::zeros(dim, RANK)).collect::<Result<Vec<_>>>();
         let mut results: Vec<Mat<f32>> = rows?;
         let views = &views;
-        let run = move |prepared: &Mttkrp<f32>, results: &mut [Mat<f32>]| {
+        let run = move |prepared: &MttkrpTensor<f32>, results: &mut [Mat<f32>]| {
             let mut modes = results.iter_mut().enumerate();
             modes.try_for_each(|(mode, out)| cpu.mttkrp(prepared, views, mode, out.as_mut()))
         };

@@ -6,7 +6,7 @@ use sparsimd::edge::{self, Edge};
 use sparsimd::gpu::{self, DeviceEdge, DeviceScalar, Gpu, GpuCsr};
 use sparsimd::hetero::{Hetero, HeteroCsr};
 use sparsimd::io::{Matrix, write_mtx, write_mtx_dense};
-use sparsimd::plan::{Op, Path};
+use sparsimd::plan::{Op, Strategy};
 use sparsimd::{Cpu, Csr, Error, Mat, Result, reference};
 
 use super::Ran;
@@ -119,7 +119,7 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
     fn report(&self, timed: Timed, check: Check, flops: f64, bytes: f64) -> Measured {
         let Timed { plan, prepare_s, times, kernel_s, upload_s, download_s } = timed;
         let ran = Ran { device: self.devices.name(), kernel_s, upload_s: Some(upload_s), download_s: Some(download_s) };
-        Measured { plan, path: Path::Direct, prepare_s, times, check, flops, bytes, numa: None, ran }
+        Measured { plan, path: Strategy::Direct, prepare_s, times, check, flops, bytes, numa: None, ran }
     }
 }
 

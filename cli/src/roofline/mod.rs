@@ -9,7 +9,7 @@ use sparsimd::formats::FiberCoo;
 use sparsimd::generate::{self, TensorSpec};
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
 use sparsimd::ops::Arithmetic;
-use sparsimd::plan::{Op, Path};
+use sparsimd::plan::{Op, Strategy};
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, Result, Scalar, edge};
 use sparsimd_measure::{Ceilings, TensorCounts, TensorOp, Work};
 
@@ -210,7 +210,7 @@ impl Args {
 
     fn matrix_operations<T: Scalar>(&self, cpu: &Cpu, a: &Csr<T>) -> Result<Vec<Operation>> {
         let dense = |rows, which| cpu.install(|| generate::uniform_dense::<T>(rows, self.n, self.seed + which));
-        let prepare = |op| cpu.prepare(op, a, self.n, Path::Auto, REUSE);
+        let prepare = |op| cpu.prepare(op, a, self.n, Strategy::Auto, REUSE);
         let (c, b, d) = (dense(a.rows(), 1)?, dense(a.cols(), 2)?, dense(a.cols(), 3)?);
         let mut rows = Mat::zeros(a.rows(), self.n)?;
         let mut values = vec![T::ZERO; a.nnz()];

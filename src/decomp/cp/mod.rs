@@ -29,7 +29,7 @@ use crate::cpu::Cpu;
 use crate::dense::{Mat, MatRef};
 use crate::error::{Error, Result};
 use crate::generate::uniform_dense;
-use crate::ops::{Mttkrp, Turns};
+use crate::ops::{MttkrpTensor, Turns};
 
 /// Columns that a decomposition may have: their Gram matrices stay in L2.
 pub const MAX_CP_RANK: usize = 128;
@@ -111,7 +111,7 @@ impl Cpu {
     /// that do not fit; [`Error::Structure`] for a tensor with values that are not finite.
     pub fn cp_als<T: Scalar>(
         &self,
-        tensor: &Mttkrp<T>,
+        tensor: &MttkrpTensor<T>,
         options: &CpOptions<T>,
         mut observe: impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send,
     ) -> Result<CpState<T>> {

@@ -43,7 +43,7 @@ use crate::plan::{MttkrpFormat, MttkrpPlan};
 
 /// A tensor laid out for MTTKRP as an [`MttkrpPlan`] says, with the buffers that its calls reuse.
 #[derive(Debug)]
-pub struct Mttkrp<T> {
+pub struct MttkrpTensor<T> {
     plan: MttkrpPlan,
     dims: Vec<usize>,
     nnz: usize,
@@ -61,7 +61,7 @@ enum Body<T> {
     Tree(Tree<T>),
 }
 
-impl<T: Scalar> Mttkrp<T> {
+impl<T: Scalar> MttkrpTensor<T> {
     /// The plan it follows.
     pub fn plan(&self) -> &MttkrpPlan {
         &self.plan
@@ -157,7 +157,7 @@ impl Cpu {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn prepare_mttkrp<T: Scalar>(&self, coo: &CooTensor<T>, plan: &MttkrpPlan) -> Result<Mttkrp<T>> {
+    pub fn prepare_mttkrp<T: Scalar>(&self, coo: &CooTensor<T>, plan: &MttkrpPlan) -> Result<MttkrpTensor<T>> {
         if plan.modes.len() != coo.order() {
             let detail = format!("for a tensor of order {}, not {}", plan.modes.len(), coo.order());
             return Err(Error::argument("plan", detail));
@@ -170,7 +170,7 @@ impl Cpu {
                     Body::Modes(Box::new(Part::new(Stored::new(coo, plan)?, coo.dims(), ahead, plan)))
                 }
             };
-            Ok(Mttkrp {
+            Ok(MttkrpTensor {
                 plan: plan.clone(),
                 dims: coo.dims().to_vec(),
                 nnz: coo.nnz(),
@@ -191,7 +191,7 @@ impl Cpu {
     /// and rank 0.
     pub fn mttkrp<'a, T: Scalar>(
         &self,
-        tensor: &Mttkrp<T>,
+        tensor: &MttkrpTensor<T>,
         factors: &[MatRef<'a, T>],
         mode: usize,
         out: MatMut<'_, T>,
@@ -232,7 +232,7 @@ impl Cpu {
         coo: &CooTensor<T>,
         rank: usize,
         format: Option<MttkrpFormat>,
-    ) -> Result<Mttkrp<T>> {
+    ) -> Result<MttkrpTensor<T>> {
         let request = crate::plan::MttkrpRequest {
             rank,
             value_bytes: size_of::<T>(),

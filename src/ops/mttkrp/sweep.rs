@@ -4,22 +4,22 @@ use sparsimd_kernels::Scalar;
 
 use super::operands::{Buffers, Factor, Output, check_shapes, kernel_stride, with_output};
 use super::part::{Call, Pointers};
-use super::{Body, Mttkrp};
+use super::{Body, MttkrpTensor};
 use crate::cpu::Cpu;
 use crate::dense::{Aligned, Mat, MatMut, MatRef};
 use crate::error::{Error, Result};
 
-/// The turns of a tensor's modes, in the order of [`Mttkrp::sweep_order`], over and over, and the partial products that are
+/// The turns of a tensor's modes, in the order of [`MttkrpTensor::sweep_order`], over and over, and the partial products that are
 /// kept from one turn to the next.
 pub(crate) struct Turns<'a, T: Scalar> {
     cpu: &'a Cpu,
-    tensor: &'a Mttkrp<T>,
+    tensor: &'a MttkrpTensor<T>,
     /// Those of the group whose turn it is.
     products: Option<Aligned<T>>,
 }
 
 impl<'a, T: Scalar> Turns<'a, T> {
-    pub(crate) fn new(cpu: &'a Cpu, tensor: &'a Mttkrp<T>) -> Self {
+    pub(crate) fn new(cpu: &'a Cpu, tensor: &'a MttkrpTensor<T>) -> Self {
         Self { cpu, tensor, products: None }
     }
 
@@ -56,7 +56,7 @@ impl<T: Scalar> Drop for Turns<'_, T> {
 }
 
 impl Cpu {
-    /// The MTTKRP of every mode, in the order of [`Mttkrp::sweep_order`]: `products[n]` becomes that of mode n, then
+    /// The MTTKRP of every mode, in the order of [`MttkrpTensor::sweep_order`]: `products[n]` becomes that of mode n, then
     /// `update(n, products, factors)` may change the factor of mode n, and of mode n alone; later modes see what it has become.
     /// What the separate calls of [`Cpu::mttkrp`] would compute, with fewer passes over the nonzeros where the plan shares
     /// partial products between modes ([`crate::plan::MttkrpFormat::Tree`]).
@@ -67,7 +67,7 @@ impl Cpu {
     /// As [`Cpu::mttkrp`], and what `update` returns.
     pub fn mttkrp_sweep<T: Scalar>(
         &self,
-        tensor: &Mttkrp<T>,
+        tensor: &MttkrpTensor<T>,
         factors: &mut [Mat<T>],
         products: &mut [Mat<T>],
         mut update: impl FnMut(usize, &[Mat<T>], &mut [Mat<T>]) -> Result<()>,
@@ -94,7 +94,7 @@ impl Cpu {
     /// As [`Cpu::mttkrp`].
     pub fn mttkrp_all<T: Scalar>(
         &self,
-        tensor: &Mttkrp<T>,
+        tensor: &MttkrpTensor<T>,
         factors: &[MatRef<'_, T>],
         products: &mut [MatMut<'_, T>],
     ) -> Result<()> {
@@ -124,7 +124,7 @@ impl Cpu {
 }
 
 /// Whether there is a product of every mode, all of one number of columns.
-fn check_products<T: Scalar>(tensor: &Mttkrp<T>, mut cols: impl ExactSizeIterator<Item = usize>) -> Result<()> {
+fn check_products<T: Scalar>(tensor: &MttkrpTensor<T>, mut cols: impl ExactSizeIterator<Item = usize>) -> Result<()> {
     let order = tensor.dims().len();
     let many = cols.len() == order;
     let first = cols.next();

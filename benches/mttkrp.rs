@@ -4,7 +4,7 @@ mod settings;
 mod tensor;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use sparsimd::plan::MttkrpFormat;
+use sparsimd::plan::{MttkrpFormat, TensorOptions};
 use sparsimd::{Mat, MatMut, MatRef, Result, generate, reference};
 use tensor::{one, setting};
 
@@ -18,7 +18,7 @@ fn mttkrp(c: &mut Criterion) {
     let views: Vec<MatRef<'_, f32>> = factors.iter().map(Mat::as_ref).collect();
     for format in MttkrpFormat::ALL {
         for cpu in &cpus {
-            let prepared = cpu.prepare_mttkrp_as(&x, RANK, Some(format)).expect("a prepared tensor");
+            let prepared = cpu.prepare_tensor(&x, &TensorOptions::new(RANK).format(format)).expect("a prepared tensor");
             for mode in 0..x.order() {
                 let mut out = Mat::zeros(x.dims()[mode], RANK).expect("memory");
                 cpu.mttkrp(&prepared, &views, mode, out.as_mut()).expect("a run");
@@ -31,7 +31,8 @@ fn mttkrp(c: &mut Criterion) {
         }
     }
     for cpu in &cpus {
-        let prepared = cpu.prepare_mttkrp_as(&x, RANK, Some(MttkrpFormat::Joint)).expect("a prepared tensor");
+        let prepared =
+            cpu.prepare_tensor(&x, &TensorOptions::new(RANK).format(MttkrpFormat::Joint)).expect("a prepared tensor");
         let mut products: Vec<Mat<f32>> =
             x.dims().iter().map(|&dim| Mat::zeros(dim, RANK)).collect::<Result<_>>().expect("memory");
         let run = |products: &mut [Mat<f32>]| {

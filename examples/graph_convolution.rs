@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
-use sparsimd::plan::{Op, Strategy};
+use sparsimd::plan::{Op, PlanOptions};
 use sparsimd::{Coo, Cpu, Csr, Error, Mat, Result, generate};
 
 const FEATURES_IN: usize = 64;
@@ -28,19 +28,19 @@ fn main() -> Result<()> {
     let hw = Mat::from_fn(nodes, FEATURES_OUT, |i, j| (0..FEATURES_IN).map(|k| h.row(i)[k] * w.row(k)[j]).sum())?;
 
     // Forward: Z = A (H W), H' = relu(Z).
-    let forward = cpu.prepare(Op::Spmm, &a, FEATURES_OUT, Strategy::Auto, RUNS)?;
+    let forward = cpu.prepare(&a, &PlanOptions::new(Op::Spmm, FEATURES_OUT).reuse(RUNS))?;
     let mut z = Mat::zeros(nodes, FEATURES_OUT)?;
     let seconds = shortest(|| cpu.spmm(1.0, &forward, hw.as_ref(), 0.0, z.as_mut()))?;
     report("forward   A (H W)", seconds, &a, &forward.plan().to_string());
 
     // Backward, from dL/dH' = 1: dL/dZ is 1 where the rectifier passed.
     let dz = Mat::from_fn(nodes, FEATURES_OUT, |i, j| if z.row(i)[j] > 0.0 { 1.0f32 } else { 0.0 })?;
-    let backward = cpu.prepare(Op::SpmmTransposed, &a, FEATURES_OUT, Strategy::Auto, RUNS)?;
+    let backward = cpu.prepare(&a, &PlanOptions::new(Op::SpmmTransposed, FEATURES_OUT).reuse(RUNS))?;
     let mut dhw = Mat::zeros(nodes, FEATURES_OUT)?;
     let seconds = shortest(|| cpu.spmm_t(1.0, &backward, dz.as_ref(), 0.0, dhw.as_mut()))?;
     report("backward  A^T dZ", seconds, &a, &backward.plan().to_string());
 
-    let edges = cpu.prepare(Op::Sddmm, &a, FEATURES_OUT, Strategy::Auto, RUNS)?;
+    let edges = cpu.prepare(&a, &PlanOptions::new(Op::Sddmm, FEATURES_OUT).reuse(RUNS))?;
     let mut da = vec![0.0f32; a.nnz()];
     let seconds = shortest(|| cpu.sddmm(&edges, dz.as_ref(), hw.as_ref(), &mut da))?;
     report("edges     dZ (H W)^T", seconds, &a, &edges.plan().to_string());

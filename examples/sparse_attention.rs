@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use sparsimd::plan::{Op, Strategy};
+use sparsimd::plan::{Op, PlanOptions};
 use sparsimd::{Cpu, Csr, Mat, Pattern, Result, edge, generate};
 
 const TOKENS: usize = 4096;
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     let scale = 1.0 / (WIDTH as f32).sqrt();
 
     // One pass.
-    let attention = cpu.prepare::<f32>(Op::FusedMm, &pattern, WIDTH, Strategy::Auto, RUNS)?;
+    let attention = cpu.prepare::<f32>(&pattern, &PlanOptions::new(Op::FusedMm, WIDTH).reuse(RUNS))?;
     println!("plan: {}", attention.plan());
     let mut fused = Mat::zeros(TOKENS, WIDTH)?;
     let softmax = edge::Softmax { scale };
@@ -39,8 +39,8 @@ fn main() -> Result<()> {
 
     // Three steps, with the weights in memory between them.
     let mut weights = Csr::new(pattern.clone(), vec![0.0f32; pattern.nnz()])?;
-    let scores = cpu.prepare::<f32>(Op::Sddmm, &pattern, WIDTH, Strategy::Auto, RUNS)?;
-    let mut average = cpu.prepare(Op::Spmm, &weights, WIDTH, Strategy::Auto, RUNS)?;
+    let scores = cpu.prepare::<f32>(&pattern, &PlanOptions::new(Op::Sddmm, WIDTH).reuse(RUNS))?;
+    let mut average = cpu.prepare(&weights, &PlanOptions::new(Op::Spmm, WIDTH).reuse(RUNS))?;
     let mut stepwise = Mat::zeros(TOKENS, WIDTH)?;
     let three_steps = shortest(|| {
         cpu.sddmm(&scores, q.as_ref(), k.as_ref(), weights.values_mut())?;

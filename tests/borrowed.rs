@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use common::matrices::{STRATEGIES, Strided, assert_dense, bits, executors, shapes};
 use sparsimd::formats::{ColumnIndex, PointerIndex};
 use sparsimd::ops::SparseOperand;
-use sparsimd::plan::Op;
+use sparsimd::plan::{Op, PlanOptions};
 use sparsimd::{Cpu, Csr, CsrRef, Mat, PatternRef, Scalar, edge, generate, reference};
 
 /// Nonzeros of other rows, before and after those of a matrix that is part of a larger one.
@@ -106,8 +106,9 @@ where
             for cpu in cpus {
                 check_operations(cpu, a, n, how, |_| borrowed.into());
                 for path in STRATEGIES {
-                    let prepared = [Op::Spmm, Op::SpmmTransposed, Op::Sddmm, Op::FusedMm]
-                        .map(|op| (op, cpu.prepare(op, borrowed, n, path, 1000).unwrap()));
+                    let prepared = [Op::Spmm, Op::SpmmTransposed, Op::Sddmm, Op::FusedMm].map(|op| {
+                        (op, cpu.prepare(borrowed, &PlanOptions::new(op, n).strategy(path).reuse(1000)).unwrap())
+                    });
                     let of = |op| prepared.iter().find(|(of, _)| *of == op).unwrap();
                     check_operations(cpu, a, n, &format!("{how}, {path:?}"), |op| (&of(op).1).into());
                 }

@@ -8,7 +8,7 @@ use sparsimd::decomp::{CpInit, CpOptions, CpState};
 use sparsimd::formats::CooTensor;
 use sparsimd::generate::{skewed, uniform_dense};
 use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
-use sparsimd::plan::MttkrpFormat;
+use sparsimd::plan::{MttkrpFormat, TensorOptions};
 use sparsimd::{Cpu, Error, Mat, Scalar};
 
 fn cpu() -> Cpu {
@@ -16,7 +16,7 @@ fn cpu() -> Cpu {
 }
 
 fn decompose<T: Scalar>(cpu: &Cpu, coo: &CooTensor<T>, options: &CpOptions<T>) -> CpState<T> {
-    let tensor = cpu.prepare_mttkrp_as(coo, options.rank, None).unwrap();
+    let tensor = cpu.prepare_tensor(coo, &TensorOptions::new(options.rank)).unwrap();
     cpu.cp_als(&tensor, options, |_, _| ControlFlow::Continue(())).unwrap()
 }
 
@@ -99,7 +99,7 @@ fn every_format_leads_to_the_same_fit() {
     let fits: Vec<f64> = MttkrpFormat::ALL
         .into_iter()
         .map(|format| {
-            let tensor = cpu.prepare_mttkrp_as(&coo, 5, Some(format)).unwrap();
+            let tensor = cpu.prepare_tensor(&coo, &TensorOptions::new(5).format(format)).unwrap();
             cpu.cp_als(&tensor, &options, |_, _| ControlFlow::Continue(())).unwrap().fit()
         })
         .collect();
@@ -113,7 +113,7 @@ fn a_resumed_run_has_the_bits_of_an_unbroken_one() {
     let path = dir.path().join("state");
     for nonnegative in [false, true] {
         let coo = skewed::<f32>(&[50, 60, 40], 9000, 4).unwrap();
-        let tensor = cpu.prepare_mttkrp_as(&coo, 7, None).unwrap();
+        let tensor = cpu.prepare_tensor(&coo, &TensorOptions::new(7)).unwrap();
         let mut options = CpOptions::new(7);
         (options.iterations, options.tolerance, options.nonnegative) = (12, 0.0, nonnegative);
         let whole = cpu.cp_als(&tensor, &options, |_, _| ControlFlow::Continue(())).unwrap();
@@ -176,7 +176,7 @@ fn odd_tensors_and_singular_systems_give_numbers() {
 fn bad_options_are_refused() {
     let cpu = cpu();
     let coo = skewed::<f64>(&[5, 6, 7], 50, 4).unwrap();
-    let tensor = cpu.prepare_mttkrp_as(&coo, 3, None).unwrap();
+    let tensor = cpu.prepare_tensor(&coo, &TensorOptions::new(3)).unwrap();
     let good = CpOptions::<f64>::new(3);
     let factors = |rows: [usize; 3]| rows.map(|n| Mat::zeros(n, 3).unwrap()).to_vec();
     let nan = vec![Mat::zeros(5, 3).unwrap(), Mat::from_fn(6, 3, |_, _| f64::NAN).unwrap(), Mat::zeros(7, 3).unwrap()];
@@ -192,7 +192,7 @@ fn bad_options_are_refused() {
         assert!(matches!(result, Err(Error::Argument { .. })), "{bad:?}");
     }
     let infinite = CooTensor::new(vec![2, 2], vec![vec![0]; 2], vec![f64::INFINITY]).unwrap();
-    let tensor = cpu.prepare_mttkrp_as(&infinite, 3, None).unwrap();
+    let tensor = cpu.prepare_tensor(&infinite, &TensorOptions::new(3)).unwrap();
     assert!(cpu.cp_als(&tensor, &good, |_, _| ControlFlow::Continue(())).is_err());
 }
 

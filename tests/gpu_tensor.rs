@@ -8,7 +8,7 @@ use sparsimd::generate::{uniform_dense, uniform_values};
 use sparsimd::gpu::{DeviceOptions, DeviceScalar, Gpu, GpuTensor};
 use sparsimd::io::{Duplicates, read_tensor};
 use sparsimd::ops::Arithmetic;
-use sparsimd::plan::MttkrpFormat;
+use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatRef, reference};
 
 mod common;
@@ -172,7 +172,7 @@ fn mttkrp_by_atomic_additions() {
                 let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();
                 let on_device = gpu.factors(&views).unwrap();
                 for mode in 0..x.order() {
-                    assert_eq!(tensor.algorithm(mode), "atomic");
+                    assert_eq!(tensor.algorithm(mode), Some(MttkrpAlgorithm::Atomic));
                     let mut out = gpu.zeros(x.dims()[mode], rank).unwrap();
                     let mut got = Mat::zeros(x.dims()[mode], rank).unwrap();
                     // Twice in the same memory: the second call must not add to the first one's sums.
@@ -199,7 +199,7 @@ fn check_cp<T: DeviceScalar>(gpu: &Gpu, tolerance: f64) {
             let mut options = CpOptions::new(5);
             (options.iterations, options.tolerance, options.nonnegative) = (10, 0.0, nonnegative);
             // The automatic plan may take the modes in another order, as no device does: another path to the fit.
-            let on_cpu = cpu.prepare_mttkrp_as(&x, 5, Some(MttkrpFormat::CsfAll)).unwrap();
+            let on_cpu = cpu.prepare_tensor(&x, &TensorOptions::new(5).format(MttkrpFormat::CsfAll)).unwrap();
             let want = cpu.cp_als(&on_cpu, &options, |_, _| ControlFlow::Continue(())).unwrap();
             for format in [None, Some(MttkrpFormat::Coo), Some(MttkrpFormat::CsfOne), Some(MttkrpFormat::MmCsf)] {
                 let on_device = gpu.prepare_mttkrp(&x, format).unwrap();
@@ -250,10 +250,13 @@ fn prepared_tensors_say_how_they_are_computed() {
         assert!(prepared.index_bytes() > 0 && prepared.norm_squared() > 0.0);
         (prepared.format(), [0, 1, 2].map(|mode| prepared.algorithm(mode)))
     };
-    assert_eq!(algorithms(None), (MttkrpFormat::CsfAll, ["slice"; 3]));
-    assert_eq!(algorithms(Some(MttkrpFormat::Coo)), (MttkrpFormat::Coo, ["row"; 3]));
+    assert_eq!(algorithms(None), (MttkrpFormat::CsfAll, [Some(MttkrpAlgorithm::Slice); 3]));
+    assert_eq!(algorithms(Some(MttkrpFormat::Coo)), (MttkrpFormat::Coo, [Some(MttkrpAlgorithm::Row); 3]));
     // The shortest mode is the root, the longest the leaf.
-    assert_eq!(algorithms(Some(MttkrpFormat::CsfOne)), (MttkrpFormat::CsfOne, ["nonzero", "fiber", "slice"]));
+    assert_eq!(
+        algorithms(Some(MttkrpFormat::CsfOne)),
+        (MttkrpFormat::CsfOne, [MttkrpAlgorithm::Nonzero, MttkrpAlgorithm::Fiber, MttkrpAlgorithm::Slice].map(Some))
+    );
     assert!(matches!(gpu.prepare_mttkrp(&x, Some(MttkrpFormat::HiCoo)), Err(Error::Argument { name: "format", .. })));
 }
 
@@ -319,7 +322,7 @@ fn real_tensors() {
                 out.download(got.as_mut()).unwrap();
                 let d = want.deviation(got.as_ref()).unwrap();
                 let (format, algorithm) = (tensor.format().name(), tensor.algorithm(mode));
-                assert!(d.error <= 1.0, "{name}, {format} by {algorithm}, mode {mode}: {d:?}");
+                assert!(d.error <= 1.0, "{name}, {format} by {algorithm:?}, mode {mode}: {d:?}");
             }
         }
         let (gx, mut gz) = (gpu.values(x.values()).unwrap(), gpu.values(x.values()).unwrap());

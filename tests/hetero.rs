@@ -10,7 +10,7 @@ use sparsimd::generate::{random_matrix, skewed, uniform_dense, uniform_values};
 use sparsimd::gpu::DeviceOptions;
 use sparsimd::hetero::{Hetero, HeteroCsr, HeteroFibers, HeteroTensor, Split};
 use sparsimd::ops::Arithmetic;
-use sparsimd::plan::{MttkrpFormat, Op, Strategy};
+use sparsimd::plan::{MttkrpFormat, Op, PlanOptions, Strategy, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, MatRef, reference};
 
 mod common;
@@ -46,7 +46,7 @@ fn every_share_of_a_matrix_gives_the_reference() {
                 // One matrix by panels on both sides.
                 if m == 200 {
                     for op in [Op::Spmm, Op::Sddmm, Op::FusedMm] {
-                        shared.prepare(op, 33, Strategy::Panel).unwrap();
+                        shared.prepare(&PlanOptions::new(op, 33).strategy(Strategy::Panel)).unwrap();
                     }
                 }
                 let c: Mat<f32> = uniform_dense(m, 33, 1).unwrap();
@@ -151,7 +151,7 @@ fn cp_on_both_sides_fits_as_on_the_processor() {
     let mut options = CpOptions::new(4);
     (options.iterations, options.tolerance) = (8, 0.0);
     // The modes in their natural order, as devices take them.
-    let alone = cpu().prepare_mttkrp_as(&x, 4, Some(MttkrpFormat::CsfAll)).unwrap();
+    let alone = cpu().prepare_tensor(&x, &TensorOptions::new(4).format(MttkrpFormat::CsfAll)).unwrap();
     let want = cpu().cp_als(&alone, &options, |_, _| ControlFlow::Continue(())).unwrap().fit();
     for both in executors(Split::Static(0.5)) {
         let mut shared = HeteroTensor::new(x.clone(), 4);
@@ -227,7 +227,7 @@ fn cp_survives_a_lost_device() {
     let mut options = CpOptions::new(4);
     (options.iterations, options.tolerance) = (8, 0.0);
     // The modes in their natural order, as devices take them.
-    let alone = cpu().prepare_mttkrp_as(&x, 4, Some(MttkrpFormat::CsfAll)).unwrap();
+    let alone = cpu().prepare_tensor(&x, &TensorOptions::new(4).format(MttkrpFormat::CsfAll)).unwrap();
     let want = cpu().cp_als(&alone, &options, |_, _| ControlFlow::Continue(())).unwrap().fit();
     for lose_at in [0, 7, 30] {
         let options_of_device = DeviceOptions { lose_at: Some(lose_at), ..DeviceOptions::default() };
@@ -251,7 +251,7 @@ fn wrong_shapes_and_shares_are_errors() {
         let mut c: Mat<f32> = Mat::zeros(6, 4).unwrap();
         let spmm = both.spmm(1.0, &mut a, b.as_ref(), 0.0, c.as_mut());
         assert!(matches!(spmm, Err(Error::Shape { op: "spmm", .. })));
-        assert!(matches!(a.prepare(Op::Spmm, 0, Strategy::Auto), Err(Error::Argument { name: "n", .. })));
+        assert!(matches!(a.prepare(&PlanOptions::new(Op::Spmm, 0)), Err(Error::Argument { name: "n", .. })));
         let mut x = HeteroTensor::new(skewed::<f32>(&[6, 7, 8], 30, 1).unwrap(), 4);
         let views = [b.as_ref(); 3];
         assert!(matches!(both.mttkrp(&mut x, &views, 0, c.as_mut()), Err(Error::Shape { op: "mttkrp", .. })));

@@ -7,7 +7,7 @@ use sparsimd::formats::Csr;
 use sparsimd::generate::{random_matrix, uniform_dense};
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
 use sparsimd::machine::{CpuSet, MemoryMode, MemoryPolicy, PageBuffer};
-use sparsimd::plan::{BPlacement, NumaPolicy, RowPlacement, SharedOperand, split_rows};
+use sparsimd::plan::{BPlacement, NumaPolicy, PlanOptions, RowPlacement, SharedOperand, split_rows};
 use sparsimd::{Cpu, Machine};
 
 fn shares(machine: &Machine) -> Vec<(usize, usize)> {
@@ -235,7 +235,8 @@ fn placed_operations_are_right() {
             for path in [Strategy::Direct, Strategy::Panel] {
                 let placement = cpu.placement::<f32>(a.pattern(), n, 10, policy).unwrap();
                 assert_eq!(placement.parts.len(), if policy == NumaPolicy::Off { 1 } else { 2 });
-                let place = |op| cpu.place(op, &a, n, path, 10, placement.clone()).unwrap();
+                let place =
+                    |op| cpu.place(&a, &PlanOptions::new(op, n).strategy(path).reuse(10), placement.clone()).unwrap();
                 let case = format!("{rows} x {cols}, {policy}, {path:?}");
 
                 let placed = place(Op::Spmm);
@@ -269,8 +270,8 @@ fn placed_operations_are_right() {
     }
     let a = random_matrix::<f32>(3, 3, 0.5, 1).unwrap();
     let placement = cpu.placement::<f32>(a.pattern(), 4, 1, NumaPolicy::Auto).unwrap();
-    assert!(cpu.place(Op::SpmmTransposed, &a, 4, Strategy::Auto, 1, placement.clone()).is_err());
-    assert!(cpu.place(Op::Spmm, &a, 0, Strategy::Auto, 1, placement.clone()).is_err());
-    let placed = cpu.place(Op::Spmm, &a, 4, Strategy::Auto, 1, placement).unwrap();
+    assert!(cpu.place(&a, &PlanOptions::new(Op::SpmmTransposed, 4).reuse(1), placement.clone()).is_err());
+    assert!(cpu.place(&a, &PlanOptions::new(Op::Spmm, 0).reuse(1), placement.clone()).is_err());
+    let placed = cpu.place(&a, &PlanOptions::new(Op::Spmm, 4).reuse(1), placement).unwrap();
     assert!(placed.owned(uniform_dense::<f32>(4, 4, 1).unwrap().as_ref()).is_err(), "a row too many");
 }

@@ -6,7 +6,7 @@ use std::path::{Path as File, PathBuf};
 
 use criterion::{Criterion, Throughput};
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
-use sparsimd::plan::{Op, Strategy};
+use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::Deviation;
 use sparsimd::{Cpu, Csr, Prepared, Result, generate};
 
@@ -65,7 +65,7 @@ fn real_matrices() -> Vec<PathBuf> {
 }
 
 fn one<O: Operation>(c: &mut Criterion, case: &str, cpu: &Cpu, a: &Csr<f32>, n: usize, path: Strategy) {
-    let prepared = cpu.prepare(O::OP, a, n, path, REUSE).expect("a plan");
+    let prepared = cpu.prepare(a, &PlanOptions::new(O::OP, n).strategy(path).reuse(REUSE)).expect("a plan");
     let mut operation = O::new(a, n).expect("operands");
     operation.run(cpu, &prepared).expect("a run");
     let worst = operation.deviation(a).expect("a comparison");
@@ -76,7 +76,7 @@ fn one<O: Operation>(c: &mut Criterion, case: &str, cpu: &Cpu, a: &Csr<f32>, n: 
     group.finish();
     if path == Strategy::Panel {
         c.bench_function(&format!("{}/prepare/{case}", O::NAME), |bench| {
-            bench.iter_with_large_drop(|| cpu.prepare(O::OP, a, n, path, REUSE));
+            bench.iter_with_large_drop(|| cpu.prepare(a, &PlanOptions::new(O::OP, n).strategy(path).reuse(REUSE)));
         });
     }
 }

@@ -1,6 +1,7 @@
 //! `sparsimd cp`.
 
 use sparsimd::decomp::{CpInit, CpIteration, CpOptions, CpState};
+use sparsimd::plan::TensorOptions;
 use sparsimd::{CooTensor, Cpu, MatRef, Result, Scalar};
 
 use super::Verdict;
@@ -69,7 +70,7 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
     let format = format_of(args.format);
     let result = match &mut device {
         None => {
-            let tensor = cpu.prepare_mttkrp_as(&x, args.rank, format)?;
+            let tensor = cpu.prepare_tensor(&x, &TensorOptions::new(args.rank).format(format))?;
             cpu.cp_als(&tensor, &options, observe)
         }
         Some(device) => device.cp_als(cpu, &x, format, &options, observe),

@@ -9,7 +9,7 @@ use serde::Serialize;
 use sparsimd::io::{Fill, Format, ReadOptions, read_matrix, write_mtx_dense};
 use sparsimd::ops::NumaPrepared;
 use sparsimd::plan::NumaPolicy;
-use sparsimd::plan::{Op, Strategy};
+use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::Expected;
 use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, generate};
 
@@ -289,15 +289,16 @@ impl Common {
         let numa = Some(Numa::of_rows(self.numa, &placement, a.pattern(), cpu.machine()));
         let seconds = |start: Instant| start.elapsed().as_secs_f64();
         if placement.parts.len() < 2 {
-            let prepared = cpu.prepare(op, a, self.n, self.path(), reuse)?;
-            let (plan, path) = (prepared.plan().to_string(), prepared.plan().path);
+            let prepared = cpu.prepare(a, &PlanOptions::new(op, self.n).strategy(self.path()).reuse(reuse))?;
+            let (plan, path) = (prepared.plan().to_string(), prepared.plan().strategy());
             return Ok((Ready::Whole(prepared), Setup { plan, path, prepare_s: seconds(start), numa }));
         }
-        let placed = cpu.place(op, a, self.n, self.path(), reuse, placement)?;
+        let placed = cpu.place(a, &PlanOptions::new(op, self.n).strategy(self.path()).reuse(reuse), placement)?;
         let prepare_s = seconds(start);
         // The first chunk's plan stands for all: they differ in rows alone.
-        let (plan, path) =
-            placed.prepared().map_or((String::new(), Strategy::Direct), |p| (p.plan().to_string(), p.plan().path));
+        let (plan, path) = placed
+            .prepared()
+            .map_or((String::new(), Strategy::Direct), |p| (p.plan().to_string(), p.plan().strategy()));
         let chunks: Vec<_> = placed.matrix().chunks().iter().map(|part| part.len().to_string()).collect();
         let plan = format!("{plan}; chunks by node: {}", chunks.join(", "));
         Ok((Ready::NumaPrepared(placed), Setup { plan, path, prepare_s, numa }))

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use sparsimd::generate::uniform_dense;
 use sparsimd::ops::MttkrpTensor;
-use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
-use sparsimd::{CooTensor, Cpu, Error, Machine, Mat, MatMut, MatRef, Result, reference};
+use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, TensorOptions};
+use sparsimd::{CooTensor, Cpu, Error, Mat, MatMut, MatRef, Result, reference};
 
 use super::device::{DeviceScalar, TensorDevice};
 use super::tensor::{Algorithm, Common, TensorFormat};
@@ -104,24 +104,19 @@ fn on_cpu<T: DeviceScalar>(
     let common = &args.common;
     let algorithm = algorithm_of(common.alg);
     let start = Instant::now();
-    let request = MttkrpRequest {
-        rank: common.rank,
-        value_bytes: size_of::<T>(),
-        threads: cpu.threads(),
-        memory: args.memory.map(|mib| mib << 20),
-        format: format_of(common.format).or(algorithm.map(format_for)),
-    };
-    let mut plan = MttkrpPlan::choose(&cpu.install(|| TensorStats::of(x)), &Machine::detect(), request)?;
-    plan.algorithm = algorithm;
-    let prepared = cpu.prepare_mttkrp(x, &plan)?;
+    let options = TensorOptions::new(common.rank)
+        .memory(args.memory.map(|mib| mib << 20))
+        .format(format_of(common.format).or(algorithm.map(format_for)))
+        .algorithm(algorithm);
+    let prepared = cpu.prepare_tensor(x, &options)?;
     let prepare_s = start.elapsed().as_secs_f64();
     if args.explain {
-        plan.why().iter().for_each(|line| output::note(line));
+        prepared.plan().explain().lines().for_each(output::note);
     }
     let mut sweep = Sweep::new(prepare_s, prepared.index_bytes());
     check_algorithm(args, modes, |mode| prepared.algorithm(mode))?;
     let mut products: Vec<Mat<T>> = x.dims().iter().map(|&dim| Mat::zeros(dim, common.rank)).collect::<Result<_>>()?;
-    let at_once = plan.format == MttkrpFormat::Joint && modes.len() == x.order();
+    let at_once = prepared.plan().format() == MttkrpFormat::Joint && modes.len() == x.order();
     let times = if at_once {
         times_at_once(cpu, &prepared, factors, &mut products, common.repeat)?
     } else if modes.len() == x.order() {
@@ -135,7 +130,8 @@ fn on_cpu<T: DeviceScalar>(
         modes.iter().map(run).collect::<Result<_>>()?
     };
     for (&mode, times) in modes.iter().zip(times) {
-        sweep.add(times, plan.format.name(), if at_once { "joint" } else { prepared.algorithm(mode) });
+        let algorithm = if at_once { "joint" } else { algorithm_name(prepared.algorithm(mode)) };
+        sweep.add(times, prepared.plan().format().name(), algorithm);
         account(&mut sweep, args, cpu, x, &views(factors), mode, products[mode].as_ref())?;
     }
     Ok(sweep)
@@ -215,17 +211,22 @@ fn on_device<T: DeviceScalar>(
         let mut out: Mat<T> = Mat::zeros(x.dims()[mode], common.rank)?;
         let (times, upload_s) = device.mttkrp(common.repeat, &mut tensor, factors, mode, out.as_mut())?;
         sweep.prepare_s += upload_s;
-        sweep.add(times, tensor.format().name(), tensor.algorithm(mode));
+        sweep.add(times, tensor.format().name(), algorithm_name(tensor.algorithm(mode)));
         account(&mut sweep, args, cpu, x, factors, mode, out.as_ref())?;
     }
     sweep.device = Some(device);
     Ok(sweep)
 }
 
+/// The algorithm of a mode in the output: `"mixed"` for several trees with different ones.
+pub fn algorithm_name(algorithm: Option<MttkrpAlgorithm>) -> &'static str {
+    algorithm.map_or("mixed", MttkrpAlgorithm::name)
+}
+
 /// An error unless every mode is computed by the algorithm asked for.
-fn check_algorithm(args: &Args, modes: &[usize], of_mode: impl Fn(usize) -> &'static str) -> Result<()> {
+fn check_algorithm(args: &Args, modes: &[usize], of_mode: impl Fn(usize) -> Option<MttkrpAlgorithm>) -> Result<()> {
     match algorithm_of(args.common.alg) {
-        Some(wanted) if modes.iter().any(|&mode| of_mode(mode) != wanted.name()) => {
+        Some(wanted) if modes.iter().any(|&mode| of_mode(mode) != Some(wanted)) => {
             Err(args.common.unsupported("mttkrp"))
         }
         _ => Ok(()),

@@ -14,7 +14,7 @@ use crate::decomp::{CpInit, CpOptions};
 use crate::dense::{Mat, MatMut, MatRef};
 use crate::formats::CooTensor;
 use crate::ops::MttkrpTensor;
-use crate::plan::MttkrpFormat;
+use crate::plan::{MttkrpFormat, TensorOptions};
 use sparsimd_kernels::Scalar;
 
 /// A tensor prepared for many MTTKRPs in all modes.
@@ -71,8 +71,8 @@ impl Handle for MttkrpHandle {
 }
 
 fn laid<T: Scalar>(cpu: &Cpu, tensor: &CooTensor<T>, rank: usize, format: Option<MttkrpFormat>) -> Outcome<Laid<T>> {
-    let prepared = cpu.prepare_mttkrp_as(tensor, rank, format)?;
-    let text = CString::new(prepared.plan().why().join("\n")).unwrap_or_default();
+    let prepared = cpu.prepare_tensor(tensor, &TensorOptions::new(rank).format(format))?;
+    let text = CString::new(prepared.plan().explain()).unwrap_or_default();
     Ok(Laid { tensor: tensor.clone(), prepared, text })
 }
 
@@ -143,7 +143,7 @@ unsafe fn set_values<T: Element>(
     let (cpu, laid, values) =
         unsafe { (handle::get(cpu)?, handle::get_mut(mttkrp)?.of_mut::<T>()?, slice("values", values, nnz)?) };
     let tensor = laid.tensor.with_values(values.to_vec())?;
-    laid.prepared = cpu.prepare_mttkrp(&tensor, &laid.prepared.plan().clone())?;
+    laid.prepared = cpu.prepare_planned(&tensor, laid.prepared.plan())?;
     laid.tensor = tensor;
     Ok(())
 }

@@ -208,8 +208,14 @@ pub unsafe extern "C" fn sparsimd_plan_create(
             _ => return Err(Failure::argument("path", &format!("{path} is not a sparsimd_path"))),
         };
         place.put(match csr {
-            Either::F32(matrix) => Either::F32(planned(cpu, cpu.prepare(op, matrix.sparse(), n, path, reuse)?)),
-            Either::F64(matrix) => Either::F64(planned(cpu, cpu.prepare(op, matrix.sparse(), n, path, reuse)?)),
+            Either::F32(matrix) => Either::F32(planned(
+                cpu,
+                cpu.prepare(matrix.sparse(), &plan::PlanOptions::new(op, n).strategy(path).reuse(reuse))?,
+            )),
+            Either::F64(matrix) => Either::F64(planned(
+                cpu,
+                cpu.prepare(matrix.sparse(), &plan::PlanOptions::new(op, n).strategy(path).reuse(reuse))?,
+            )),
         });
         Ok(())
     })

@@ -8,7 +8,7 @@ use super::{DeviceScalar, Gpu};
 use crate::dense::MatRef;
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, Csf};
-use crate::plan::{DeviceTasks, MttkrpFormat};
+use crate::plan::{DeviceTasks, MttkrpAlgorithm, MttkrpFormat};
 
 /// Nonzeros of a fiber at most: longer ones are cut, as B-CSF does, so that items are of similar work.
 const LONGEST_FIBER: usize = 256;
@@ -266,29 +266,25 @@ impl<T: DeviceScalar> GpuTensor<T> {
         self.format
     }
 
-    /// The algorithm that computes `mode`: `"row"` or `"atomic"` on coordinates, `"slice"`, `"fiber"`, `"nonzero"` or, for
-    /// several trees with different ones, `"mixed"`.
-    ///
-    /// # Panics
-    /// When there is no such mode, as slice indexing does.
-    pub fn algorithm(&self, mode: usize) -> &'static str {
-        assert!(mode < self.dims.len(), "mode {mode} of a tensor of order {}", self.dims.len());
+    /// The algorithm that computes `mode`: row or atomic on coordinates, slice, fiber or nonzero on trees; none for several trees
+    /// with different ones, and where there is no such mode.
+    pub fn algorithm(&self, mode: usize) -> Option<MttkrpAlgorithm> {
+        if mode >= self.dims.len() {
+            return None;
+        }
         if self.atomic {
-            return "atomic";
+            return Some(MttkrpAlgorithm::Atomic);
         }
-        let mut names =
+        let mut algorithms =
             self.trees.iter().filter_map(|tree| tree.routes[mode].as_ref()).map(|route| match route.fibers {
-                _ if self.format == MttkrpFormat::Coo => "row",
-                true if route.skip == 0 => "slice",
-                true => "fiber",
-                false => "nonzero",
+                _ if self.format == MttkrpFormat::Coo => MttkrpAlgorithm::Row,
+                true if route.skip == 0 => MttkrpAlgorithm::Slice,
+                true => MttkrpAlgorithm::Fiber,
+                false => MttkrpAlgorithm::Nonzero,
             });
-        match names.next() {
-            // A tensor without nonzeros needs no algorithm; the name is that of its format.
-            None => "row",
-            Some(first) if names.all(|name| name == first) => first,
-            Some(_) => "mixed",
-        }
+        // A tensor without nonzeros needs no algorithm.
+        let first = algorithms.next().unwrap_or(MttkrpAlgorithm::Row);
+        algorithms.all(|algorithm| algorithm == first).then_some(first)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::formats::Csr;
 use crate::gpu::{DeviceEdge, DeviceScalar, Gpu, GpuCsr, dense_rows, expect, rows_of};
 use crate::ops::{Prepared, SparseOperand};
-use crate::plan::{Op, Strategy};
+use crate::plan::{Op, PlanOptions, Strategy};
 
 /// A sparse matrix with the parts that each side works on, and the rates measured so far.
 pub struct HeteroCsr<T: DeviceScalar> {
@@ -22,7 +22,7 @@ pub struct HeteroCsr<T: DeviceScalar> {
 /// The matrix, and what its parts are prepared for: operation, columns, path.
 struct Whole<T> {
     matrix: Csr<T>,
-    runs: Vec<(Op, usize, Strategy)>,
+    runs: Vec<PlanOptions>,
 }
 
 /// Some rows for the processor, and the same prepared for each operation.
@@ -34,7 +34,7 @@ struct HostRows<T> {
 impl<T: DeviceScalar> HostRows<T> {
     /// The rows as `op` takes them.
     fn of(&self, op: Op) -> SparseOperand<'_, T> {
-        let prepared = self.prepared.iter().find(|prepared| prepared.plan().op == op);
+        let prepared = self.prepared.iter().find(|prepared| prepared.plan().op() == op);
         prepared.map_or((&self.rows).into(), SparseOperand::Prepared)
     }
 }
@@ -53,13 +53,13 @@ impl<T: DeviceScalar> Divisible for Whole<T> {
 
     fn device_part(&self, gpu: &Gpu, rows: &Range<usize>) -> Result<GpuCsr<T>> {
         let part = gpu.csr(&rows_of(&self.matrix, rows)?)?;
-        self.runs.iter().try_for_each(|&(op, n, path)| part.prepare(op, n, path).map(drop))?;
+        self.runs.iter().try_for_each(|options| part.prepare(options).map(drop))?;
         Ok(part)
     }
 
     fn host_part(&self, cpu: &Cpu, rows: &Range<usize>) -> Result<HostRows<T>> {
         let rows = rows_of(&self.matrix, rows)?;
-        let prepared = self.runs.iter().map(|&(op, n, path)| cpu.prepare(op, &rows, n, path, usize::MAX));
+        let prepared = self.runs.iter().map(|options| cpu.prepare(&rows, &options.reuse(usize::MAX)));
         Ok(HostRows { prepared: prepared.collect::<Result<_>>()?, rows })
     }
 }
@@ -75,20 +75,20 @@ impl<T: DeviceScalar> HeteroCsr<T> {
         &self.parts.whole.matrix
     }
 
-    /// Prepares many runs of `op` with dense operands of `n` columns: each side lays its part out by panels, by
+    /// Prepares many runs of the operation of `options`: each side lays its part out by panels, by
     /// [`Cpu::prepare`] and [`GpuCsr::prepare`], where its plan finds that this pays ([`Strategy::Auto`]), always ([`Strategy::Panel`]) or
     /// not any more ([`Strategy::Direct`]). The parts are made anew in the next run, and the rates measured again.
     ///
     /// # Errors
-    /// [`Error::Argument`] when `n` is 0. A device that cannot make the panels that are asked for is replaced in the next run.
-    pub fn prepare(&mut self, op: Op, n: usize, path: Strategy) -> Result<()> {
-        if n == 0 {
+    /// [`Error::Argument`] when the dense operands have no columns. A device that cannot make the panels that are asked for is replaced in the next run.
+    pub fn prepare(&mut self, options: &PlanOptions) -> Result<()> {
+        if options.n == 0 {
             return Err(Error::argument("n", "a dense operand needs a column".to_owned()));
         }
         let runs = &mut self.parts.whole.runs;
-        runs.retain(|&(other, ..)| other != op);
-        if path != Strategy::Direct {
-            runs.push((op, n, path));
+        runs.retain(|other| other.op != options.op);
+        if options.strategy != Strategy::Direct {
+            runs.push(*options);
         }
         self.parts.forget();
         Ok(())

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::formats::{CooTensor, Csf, Fibers, rooted_mode_order};
 use crate::gpu::{DeviceScalar, Gpu, GpuFibers, GpuTensor, expect, sort_items};
 use crate::ops::{MttkrpTensor, TtmAlgorithm};
-use crate::plan::{MttkrpFormat, device_mttkrp_format};
+use crate::plan::{MttkrpFormat, TensorOptions, device_mttkrp_format};
 
 /// The nonzeros of a tensor by the fibers of one mode, with the parts that each side works on.
 pub struct HeteroFibers<T: DeviceScalar> {
@@ -255,6 +255,6 @@ impl<T: DeviceScalar> Divisible for Slices<T> {
         let (mut dims, mut coords, values) = self.part(slices).into_parts();
         dims[self.mode] = slices.len();
         coords[self.mode].iter_mut().for_each(|i| *i -= slices.start as u32);
-        cpu.prepare_mttkrp_as(&CooTensor::from_checked(dims, coords, values), self.rank, None)
+        cpu.prepare_tensor(&CooTensor::from_checked(dims, coords, values), &TensorOptions::new(self.rank))
     }
 }

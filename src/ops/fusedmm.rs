@@ -13,7 +13,7 @@ use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
 use crate::error::Result;
 use crate::formats::{Block, CellView, Panel, PatternRef};
-use crate::plan::{Op, Plan, Task};
+use crate::plan::{Op, PanelPlan, Task};
 
 /// Most vectors of a tile, of dots and of sums.
 const TILE_VECTORS: usize = 8;
@@ -70,9 +70,8 @@ impl Cpu {
         let values = if F::USES_VALUES { Some(a.need_values(OP)?) } else { None };
         let dense = Dense { c, b, d };
         if let SparseOperand::Prepared(prepared) = a {
-            prepared.check_op(OP, &[Op::FusedMm])?;
-            if let Some(panel) = prepared.panel() {
-                self.fused_by_panels(panel, prepared.plan(), values, edge, dense, e);
+            if let Some(panels) = prepared.panels_for(Op::FusedMm, self)? {
+                self.fused_by_panels(panels, values, edge, dense, e);
                 return Ok(());
             }
         }
@@ -136,8 +135,7 @@ impl Cpu {
     /// The panel path; shapes have been checked, `values` are in panel order.
     fn fused_by_panels<T: Scalar, F: Edge<T>>(
         &self,
-        panel: &Panel,
-        plan: &Plan,
+        (plan, panel): (&PanelPlan, &Panel),
         values: Option<&[T]>,
         edge: F,
         dense: Dense<'_, T>,

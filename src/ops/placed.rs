@@ -21,7 +21,7 @@ use crate::edge::Edge;
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
 use crate::machine::{MemoryPolicy, PageBuffer, move_pages_at};
-use crate::plan::{NumaPolicy, Op, RowPlacement, SharedOperand, Strategy};
+use crate::plan::{NumaPolicy, Op, PlanOptions, RowPlacement, SharedOperand};
 
 /// A sparse matrix on its nodes, prepared for one operation.
 #[derive(Debug)]
@@ -49,9 +49,8 @@ impl Cpu {
         Ok(RowPlacement::choose(self.machine(), &shares, &outer, policy, a.row_ptr(), shared))
     }
 
-    /// Puts the rows of `a` on nodes as `placement` says ([`Cpu::placement`]) and prepares them for `op` (not for
-    /// [`Op::SpmmTransposed`], whose output rows are not A's) with dense operands of `n` columns; `path` and `reuse` as in
-    /// [`Cpu::prepare`].
+    /// Puts the rows of `a` on nodes as `placement` says ([`Cpu::placement`]) and prepares them, as [`Cpu::prepare`] does, for the
+    /// operation of `options` (not for [`Op::SpmmTransposed`], whose output rows are not A's).
     ///
     /// Bit-reproducible for the same threads and machine, whichever node computes a chunk as long as nodes are alike.
     ///
@@ -60,14 +59,11 @@ impl Cpu {
     /// [`NumaCsr::new`].
     pub fn place<T: Scalar>(
         &self,
-        op: Op,
         a: &Csr<T>,
-        n: usize,
-        path: Strategy,
-        reuse: usize,
+        options: &PlanOptions,
         placement: RowPlacement,
     ) -> Result<NumaPrepared<T>> {
-        if op == Op::SpmmTransposed {
+        if options.op() == Op::SpmmTransposed {
             return Err(Error::argument("op", "the output's rows are not A's: place the transpose"));
         }
         let csr = NumaCsr::new(NodeCpus::new(self)?, a, placement)?;
@@ -76,7 +72,7 @@ impl Cpu {
         let ids: Vec<_> = csr.pools().iter().map(|(node, _)| self.machine().nodes()[node].id).collect();
         csr.pools().run_owned(&vec![1; slots.len()], |owner, _| {
             let prepare = |chunk: &Chunk<T>| {
-                let prepared = cpus[owner].prepare(op, chunk.matrix(), n, path, reuse)?;
+                let prepared = cpus[owner].prepare(chunk.matrix(), options)?;
                 for addresses in prepared.memory() {
                     // Fresh pages are already here; the allocator may have handed out older ones. Where the system cannot
                     // move pages they stay where they are, which is slower and nothing else.

@@ -4,48 +4,52 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Arch, Scalar};
 
 use super::operand::SparseOperand;
 use crate::cpu::Cpu;
 use crate::dense::{Aligned, addresses, fill_with, reserved_aligned};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern, PatternRef, gather};
-use crate::plan::{Op, Plan, PlanOptions, Stats, Strategy, Task, blocks};
+use crate::plan::{DirectPlan, Op, PanelPlan, Plan, PlanOptions, Stats, Target, Task, blocks};
 
 /// A sparse operand prepared for one operation and one number of dense columns.
 ///
 /// New values over the same pattern are one call, [`Prepared::set_values`]. The plan was made for a number of columns;
 /// running with another is correct and may be slower.
+/// Panels belong to the instruction set that they were laid out for: an executor of another one refuses them.
 #[derive(Clone, Debug)]
 pub struct Prepared<T> {
     plan: Plan,
+    /// The instruction set of the executor that prepared it.
+    arch: Arch,
     /// As the caller gave it.
     pattern: Arc<Pattern>,
     /// For A^T: its pattern, and the position in CSR order of A of each of its values.
     transposed: Option<(Arc<Pattern>, Vec<usize>)>,
-    panel: Option<Panel>,
-    /// Of the direct path; none where there is a panel.
-    tasks: Vec<Task>,
+    layout: Layout,
     /// One per nonzero, in the order in which they are used: by panel where SpMM and FusedMM have panels, else in CSR
     /// order of what is worked on.
     values: Option<Aligned<T>>,
 }
 
+/// What the plan leads to.
+#[derive(Clone, Debug)]
+enum Layout {
+    /// The direct path's pieces of work.
+    Tasks(Vec<Task>),
+    Panel(Panel),
+}
+
 impl Cpu {
-    /// Prepares `a` for many runs of `op` with dense operands of `n` columns.
-    ///
-    /// `reuse` is how often it will be run, `path` forces a path or leaves the choice to [`Plan::choose`].
+    /// Prepares `a` for many runs of the operation of `options`, as [`Plan::choose`] finds best on this executor's machine.
     ///
     /// # Errors
-    /// [`Error::Argument`] when `n` is 0.
+    /// [`Error::Argument`] when the dense operands have no columns, or `a` is prepared already.
     pub fn prepare<'a, T: Scalar>(
         &self,
-        op: Op,
         a: impl Into<SparseOperand<'a, T>>,
-        n: usize,
-        path: Strategy,
-        reuse: usize,
+        options: &PlanOptions,
     ) -> Result<Prepared<T>> {
         let a = a.into();
         let pattern = a.pattern().to_pattern();
@@ -56,17 +60,19 @@ impl Cpu {
                 return Err(Error::argument("a", "is prepared already; prepare the matrix itself"));
             }
         };
-        let transposed = (op == Op::SpmmTransposed).then(|| self.install(|| pattern.transpose_in(self.threads())));
+        let transposed =
+            (options.op() == Op::SpmmTransposed).then(|| self.install(|| pattern.transpose_in(self.threads())));
         let worked = transposed.as_ref().map_or(&pattern, |(pattern, _)| pattern);
-        let options = self.plan_options(path, reuse);
-        let plan = Plan::choose(op, &Stats::of(worked), self.machine(), n, size_of::<T>(), &options)?;
-        let panel = (plan.path == Strategy::Panel).then(|| {
-            let bounds = blocks(worked.row_ptr(), plan.block_rows, plan.blocks_multiple);
-            let pairing = plan.pairs.then(|| self.arch());
-            self.install(|| Panel::new(worked, plan.panel_width, &bounds, pairing))
-        });
-        let tasks = if panel.is_none() { plan.cut(worked.into()) } else { Vec::new() };
-        let mut prepared = Prepared { plan, pattern, transposed, panel, tasks, values: None };
+        let plan = Plan::choose(&Stats::of(worked), self.machine(), options, &self.target::<T>())?;
+        let layout = match &plan {
+            Plan::Direct(plan) => Layout::Tasks(plan.cut(worked.into())),
+            Plan::Panel(plan) => {
+                let bounds = blocks(worked.row_ptr(), plan.block_rows, plan.blocks_multiple);
+                let pairing = plan.pairs.then(|| self.arch());
+                Layout::Panel(self.install(|| Panel::new(worked, plan.width, &bounds, pairing)))
+            }
+        };
+        let mut prepared = Prepared { plan, arch: self.arch(), pattern, transposed, layout, values: None };
         if let Some(values) = values {
             self.install(|| prepared.arrange(values));
         }
@@ -81,25 +87,23 @@ impl Cpu {
         pattern: PatternRef<'_>,
         n: usize,
     ) -> Result<Direct<'a>> {
-        if let SparseOperand::Prepared(Prepared { plan, tasks, panel: None, .. }) = a
-            && plan.n == n
+        if let SparseOperand::Prepared(Prepared { plan: Plan::Direct(plan), layout: Layout::Tasks(tasks), .. }) = a
+            && plan.n() == n
         {
             return Ok(Direct::new(plan, Cow::Borrowed(tasks)));
         }
         // Facts about the pattern would cost a pass over it, and the direct path needs none but its size.
-        let (stats, options) = (Stats::size_of(pattern), self.plan_options(Strategy::Direct, 1));
-        let plan = Plan::choose(op, &stats, self.machine(), n, size_of::<T>(), &options)?;
+        let plan = DirectPlan::unprepared(op, n, &Stats::size_of(pattern), self.machine(), &self.target::<T>())?;
         Ok(Direct::new(&plan, Cow::Owned(plan.cut(pattern))))
     }
 
-    /// What a plan needs to know of this executor.
-    pub(super) fn plan_options(&self, path: Strategy, reuse: usize) -> PlanOptions {
-        PlanOptions {
-            path,
-            reuse,
+    /// What plans need to know of this executor.
+    pub fn target<T: Scalar>(&self) -> Target {
+        Target {
             threads: self.threads(),
             vector_bytes: self.arch().vector_bytes(),
             registers: self.arch().registers(),
+            value_bytes: size_of::<T>(),
         }
     }
 }
@@ -117,8 +121,8 @@ pub(super) struct Direct<'a> {
 }
 
 impl<'a> Direct<'a> {
-    fn new(plan: &Plan, tasks: Cow<'a, [Task]>) -> Self {
-        Self { ahead: plan.ahead, width: plan.direct_width, stream: plan.stream, tasks }
+    fn new(plan: &DirectPlan, tasks: Cow<'a, [Task]>) -> Self {
+        Self { ahead: plan.prefetch_distance, width: plan.column_slab, stream: plan.stream, tasks }
     }
 }
 
@@ -135,18 +139,21 @@ impl<T: Scalar> Prepared<T> {
 
     /// The panels, if the plan has them.
     pub fn panel(&self) -> Option<&Panel> {
-        self.panel.as_ref()
+        match &self.layout {
+            Layout::Panel(panel) => Some(panel),
+            Layout::Tasks(_) => None,
+        }
     }
 
     /// The addresses of the arrays that runs read, to be looked at or moved page by page
     /// ([`machine::page_nodes_at`](crate::machine::page_nodes_at)).
     pub fn memory(&self) -> Vec<Range<usize>> {
         let values = self.values.as_ref().map(|values| addresses(values));
-        let panel = self.panel.iter().flat_map(Panel::memory);
+        let panel = self.panel().into_iter().flat_map(Panel::memory);
         let worked = self.worked();
         let pattern = [addresses(worked.row_ptr()), addresses(worked.col_idx())];
         // With panels, the pattern is read where there are no offsets: nowhere that counts.
-        let pattern = pattern.into_iter().filter(|_| self.panel.is_none());
+        let pattern = pattern.into_iter().filter(|_| self.panel().is_none());
         pattern.chain(panel).chain(values).collect()
     }
 
@@ -177,10 +184,10 @@ impl<T: Scalar> Prepared<T> {
         };
         // Taken: a panic on the way must leave no values, not too few.
         let mut own = self.values.take().unwrap_or_else(|| reserved_aligned(values.len()));
-        match &self.panel {
+        match &self.layout {
             // SDDMM multiplies by them where its dots go: in CSR order.
             // SAFETY: `arrange` writes every element.
-            Some(panel) if self.plan.op != Op::Sddmm => unsafe {
+            Layout::Panel(panel) if self.plan.op() != Op::Sddmm => unsafe {
                 fill_with(&mut own, values.len(), |out| panel.arrange(values, out));
             },
             _ => {
@@ -191,12 +198,22 @@ impl<T: Scalar> Prepared<T> {
         self.values = Some(own);
     }
 
-    /// The error when this was prepared for another operation than one of `ops`.
-    pub(super) fn check_op(&self, name: &'static str, ops: &[Op]) -> Result<()> {
-        if ops.contains(&self.plan.op) {
-            return Ok(());
+    /// The panels for a run of `op` by `cpu`, if the plan has them.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when this was prepared for another operation, or its panels for another instruction set: their
+    /// order depends on the width of its registers.
+    pub(super) fn panels_for(&self, op: Op, cpu: &Cpu) -> Result<Option<(&PanelPlan, &Panel)>> {
+        if self.plan.op() != op {
+            return Err(Error::argument("a", format!("was prepared for {:?}, not for {op:?}", self.plan.op())));
         }
-        Err(Error::shape(name, format!("the sparse operand was prepared for {:?}", self.plan.op)))
+        let (Plan::Panel(plan), Layout::Panel(panel)) = (&self.plan, &self.layout) else { return Ok(None) };
+        let (own, other) = (self.arch.name(), cpu.arch().name());
+        if own != other {
+            let detail = format!("was prepared for the instruction set {own}; this executor's is {other}");
+            return Err(Error::argument("a", detail));
+        }
+        Ok(Some((plan, panel)))
     }
 
     /// The pattern that is worked on: of A or of A^T.

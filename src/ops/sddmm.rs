@@ -73,8 +73,7 @@ impl Cpu {
         }
         let panel = match a {
             SparseOperand::Prepared(prepared) => {
-                prepared.check_op(op, &[Op::Sddmm])?;
-                prepared.panel().map(|panel| (panel, prepared.plan().tile_vectors))
+                prepared.panels_for(Op::Sddmm, self)?.map(|(plan, panel)| (panel, plan.tile_vectors))
             }
             _ => None,
         };

@@ -9,7 +9,7 @@ use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
 use crate::error::Result;
 use crate::formats::{Panel, PatternRef, gather};
-use crate::plan::{Op, Plan};
+use crate::plan::{Op, PanelPlan};
 
 impl Cpu {
     /// C = alpha A B + beta C, A sparse M x K, B dense K x N, C dense M x N.
@@ -43,9 +43,8 @@ impl Cpu {
         let values = a.need_values("spmm")?;
         check_operands("spmm", a.pattern().rows(), a.pattern().cols(), b, c.as_ref())?;
         if let SparseOperand::Prepared(prepared) = a {
-            prepared.check_op("spmm", &[Op::Spmm])?;
-            if let Some(panel) = prepared.panel() {
-                self.spmm_by_panels(alpha, panel, values, prepared.plan(), b, beta, c);
+            if let Some(panels) = prepared.panels_for(Op::Spmm, self)? {
+                self.spmm_by_panels(alpha, panels, values, b, beta, c);
                 return Ok(());
             }
         }
@@ -81,9 +80,8 @@ impl Cpu {
             self.spmm_directly(alpha, PatternRef::from(&pattern), &values, &direct, b, beta, c);
             return Ok(());
         };
-        prepared.check_op("spmm_t", &[Op::SpmmTransposed])?;
-        match prepared.panel() {
-            Some(panel) => self.spmm_by_panels(alpha, panel, values, prepared.plan(), b, beta, c),
+        match prepared.panels_for(Op::SpmmTransposed, self)? {
+            Some(panels) => self.spmm_by_panels(alpha, panels, values, b, beta, c),
             None => {
                 let worked = prepared.worked().into();
                 let direct = self.direct(Op::Spmm, a, worked, c.cols())?;
@@ -152,13 +150,11 @@ impl Cpu {
     }
 
     /// The panel path; shapes have been checked, `values` are in panel order.
-    #[expect(clippy::too_many_arguments, reason = "the operation's own, and how to run it")]
     fn spmm_by_panels<T: Scalar>(
         &self,
         alpha: T,
-        panel: &Panel,
+        (plan, panel): (&PanelPlan, &Panel),
         values: &[T],
-        plan: &Plan,
         b: MatRef<'_, T>,
         beta: T,
         c: MatMut<'_, T>,

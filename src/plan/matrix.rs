@@ -1,5 +1,6 @@
 //! Plans of the matrix operations: which path, which panels, how many tasks.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use sparsimd_kernels::PAIRED_LANES;
@@ -34,19 +35,60 @@ pub enum Strategy {
     Panel,
 }
 
-/// What the caller knows about the use of a plan.
-#[derive(Clone, Copy, Debug)]
+/// What a matrix operand is prepared for: the operation, the columns of the dense operands, and how often it will run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanOptions {
-    /// The path, or [`Strategy::Auto`].
-    pub path: Strategy,
-    /// How often the plan will be run. A panel costs the time of some runs to prepare.
-    pub reuse: usize,
-    /// Threads that will run it.
+    pub(crate) op: Op,
+    pub(crate) n: usize,
+    pub(crate) strategy: Strategy,
+    pub(crate) reuse: usize,
+}
+
+impl PlanOptions {
+    /// For 1000 runs of `op` with dense operands of `n` columns, by the strategy that is expected to be faster.
+    pub fn new(op: Op, n: usize) -> Self {
+        Self { op, n, strategy: Strategy::Auto, reuse: 1000 }
+    }
+
+    /// The same with this strategy.
+    pub fn strategy(self, strategy: Strategy) -> Self {
+        Self { strategy, ..self }
+    }
+
+    /// The same for so many runs. Panels cost the time of some runs to prepare.
+    pub fn reuse(self, runs: usize) -> Self {
+        Self { reuse: runs, ..self }
+    }
+
+    /// The operation.
+    pub fn op(&self) -> Op {
+        self.op
+    }
+
+    /// Columns of the dense operands.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+}
+
+/// What will run a plan: threads, registers and the size of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Threads.
     pub threads: usize,
     /// Bytes of a vector register.
     pub vector_bytes: usize,
     /// Vector registers.
     pub registers: usize,
+    /// Bytes of a value: 4 or 8.
+    pub value_bytes: usize,
+}
+
+impl Target {
+    /// Elements of a vector register.
+    fn lanes(&self) -> usize {
+        (self.vector_bytes / self.value_bytes.max(1)).max(1)
+    }
 }
 
 /// Runs after which a panel has paid for its preparation. Zen 4, 70 % zeros, N = 128: SpMM takes 5 runs to prepare (8 where the
@@ -89,65 +131,125 @@ const LEAST_VISIT: (f64, f64) = (3.5, 6.5);
 
 /// How one operation on one pattern will be done.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// The operation.
-    pub op: Op,
-    /// Columns of the dense operands.
-    pub n: usize,
-    /// [`Strategy::Direct`] or [`Strategy::Panel`].
-    pub path: Strategy,
-    /// NT: threads that may share a row (see [`threads_per_row`]).
-    pub threads_per_row: usize,
-    /// Tasks of the direct path.
-    pub tasks: usize,
-    /// Nonzeros ahead at which the direct path prefetches rows of B; 0 for not at all.
-    pub ahead: usize,
-    /// Columns that a block of rows passes over together in the direct path; more than there are for all.
-    pub direct_width: usize,
-    /// Whether the direct path writes its result past the caches.
-    pub stream: bool,
-    /// Columns of a panel.
-    pub panel_width: usize,
-    /// Rows of a block, at most.
-    pub block_rows: usize,
-    /// Vectors of a tile in the panel path.
-    pub tile_vectors: usize,
+pub enum Plan {
+    /// Straight from CSR.
+    Direct(DirectPlan),
+    /// From panels.
+    Panel(PanelPlan),
+}
+
+/// How an operation runs straight from CSR.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DirectPlan {
+    op: Op,
+    n: usize,
+    tasks: usize,
+    threads_per_row: usize,
+    pub(crate) prefetch_distance: usize,
+    /// Columns that a block of rows passes over together; the largest number for all.
+    pub(crate) column_slab: usize,
+    pub(crate) stream: bool,
+    reason: Cow<'static, str>,
+}
+
+/// How an operation runs from panels: row blocks x column panels, which [`Cpu::prepare`](crate::Cpu::prepare) lays out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PanelPlan {
+    op: Op,
+    n: usize,
+    pub(crate) width: usize,
+    pub(crate) block_rows: usize,
+    pub(crate) tile_vectors: usize,
     /// Vectors of the row that are computed, tile by tile, in one pass over the panels of a row block.
-    pub pass_vectors: usize,
-    /// Whether rows with common columns are taken two at a time in the panel path.
-    pub pairs: bool,
+    pub(crate) pass_vectors: usize,
+    pub(crate) pairs: bool,
     /// Row blocks come in multiples of this: the threads.
-    pub blocks_multiple: usize,
-    reason: String,
+    pub(crate) blocks_multiple: usize,
+    reason: Cow<'static, str>,
 }
 
 impl Plan {
-    /// The plan for `op` with dense operands of `n` columns of `scalar_bytes`.
+    /// The plan for the operation of `options` on a pattern with these statistics.
     ///
     /// # Errors
-    /// [`Error::Argument`] when `n` is 0.
-    pub fn choose(
-        op: Op,
-        stats: &Stats,
-        machine: &Machine,
-        n: usize,
-        scalar_bytes: usize,
-        options: &PlanOptions,
-    ) -> Result<Self> {
-        if n == 0 {
-            return Err(Error::argument("n", "0 columns; dense operands have at least 1"));
+    /// [`Error::Argument`] when the dense operands have no columns.
+    pub fn choose(stats: &Stats, machine: &Machine, options: &PlanOptions, target: &Target) -> Result<Self> {
+        let &PlanOptions { op, n, strategy, .. } = options;
+        check_columns(n)?;
+        let direct = |reason| Self::Direct(DirectPlan::new(op, n, stats, machine, target, reason));
+        if strategy == Strategy::Direct {
+            return Ok(direct(AS_ASKED));
         }
-        let threads = options.threads.max(1);
-        let lanes = (options.vector_bytes / scalar_bytes).max(1);
-        let l1 = machine.l1d_bytes() * L1_SHARE.0 / L1_SHARE.1;
-        let width_of = |vectors: usize| (l1 / (vectors * lanes * scalar_bytes)).clamp(16, MAX_WIDTH);
+        let plan = PanelPlan::new(stats, machine, options, target);
+        Ok(match strategy {
+            Strategy::Panel => Self::Panel(PanelPlan { reason: AS_ASKED, ..plan }),
+            _ => match plan.loses(stats, machine, options, target) {
+                Some(reason) => direct(reason),
+                None => Self::Panel(plan),
+            },
+        })
+    }
 
+    /// The operation.
+    pub fn op(&self) -> Op {
+        match self {
+            Self::Direct(plan) => plan.op,
+            Self::Panel(plan) => plan.op,
+        }
+    }
+
+    /// Columns of the dense operands.
+    pub fn n(&self) -> usize {
+        match self {
+            Self::Direct(plan) => plan.n,
+            Self::Panel(plan) => plan.n,
+        }
+    }
+
+    /// [`Strategy::Direct`] or [`Strategy::Panel`].
+    pub fn strategy(&self) -> Strategy {
+        match self {
+            Self::Direct(_) => Strategy::Direct,
+            Self::Panel(_) => Strategy::Panel,
+        }
+    }
+
+    /// What will be done and why, in one line.
+    pub fn explain(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// The reason of a strategy that the caller chose.
+const AS_ASKED: Cow<'static, str> = Cow::Borrowed("as asked");
+
+fn check_columns(n: usize) -> Result<()> {
+    if n == 0 { Err(Error::argument("n", "0 columns; dense operands have at least 1")) } else { Ok(()) }
+}
+
+/// Columns of a panel whose tiles of so many vectors take their share of L1.
+fn width_of(vectors: usize, machine: &Machine, target: &Target) -> usize {
+    let l1 = machine.l1d_bytes() * L1_SHARE.0 / L1_SHARE.1;
+    (l1 / (vectors * target.lanes() * target.value_bytes)).clamp(16, MAX_WIDTH)
+}
+
+/// Vectors of the widest tile of rows of `all` vectors.
+fn widest_tile(op: Op, all: usize, target: &Target) -> usize {
+    match op {
+        Op::Spmm | Op::SpmmTransposed => all.min(8),
+        // SDDMM keeps its dots beside the row of C, and FusedMM uses SDDMM's panels.
+        Op::Sddmm | Op::FusedMm => all.min(if target.registers >= 32 { 8 } else { 4 }),
+    }
+}
+
+impl PanelPlan {
+    /// The panels for the operation of `options`, whether they pay or not.
+    fn new(stats: &Stats, machine: &Machine, options: &PlanOptions, target: &Target) -> Self {
+        let &PlanOptions { op, n, .. } = options;
+        let &Target { vector_bytes, registers, value_bytes, .. } = target;
+        let (threads, lanes) = (target.threads.max(1), target.lanes());
         let all = n.div_ceil(lanes);
-        let widest = match op {
-            Op::Spmm | Op::SpmmTransposed => all.min(8),
-            // SDDMM keeps its dots beside the row of C, and FusedMM uses SDDMM's panels.
-            Op::Sddmm | Op::FusedMm => all.min(if options.registers >= 32 { 8 } else { 4 }),
-        };
+        let widest = widest_tile(op, all, target);
         let mut vectors = widest;
         // Narrower tiles make wider panels, so that a visit to a row of C is worth its load and store. A tile of dots ends in
         // a tree, whatever its width: four vectors at least (90 %: 8 vectors of 80 columns 9.1 cycles per nonzero, 4 of 160
@@ -157,14 +259,13 @@ impl Plan {
             Op::Sddmm => 4,
             Op::FusedMm => widest,
         };
-        while vectors > narrowest && stats.per_visit(width_of(vectors)) < GOOD_VISIT {
+        while vectors > narrowest && stats.per_visit(width_of(vectors, machine, target)) < GOOD_VISIT {
             vectors = vectors.div_ceil(2);
         }
-        let panel_width = width_of(vectors);
-        let per_visit = stats.per_visit(panel_width);
+        let width = width_of(vectors, machine, target);
 
         // Two rows' accumulators, their two weights and the row of B.
-        let fit = 2 * vectors + 3 <= options.registers;
+        let fit = 2 * vectors + 3 <= registers;
         let pairs = match op {
             Op::Spmm | Op::SpmmTransposed => fit && all >= PAIRS_PAY,
             Op::FusedMm => fit && 2 * all >= PAIRS_PAY,
@@ -174,7 +275,7 @@ impl Plan {
         };
 
         // A tile of C that is narrower than its rows uses some of the cache's sets only: count whole rows.
-        let row_bytes = (all * options.vector_bytes).clamp(64, MOST_ROW_BYTES);
+        let row_bytes = (all * vector_bytes).clamp(64, MOST_ROW_BYTES);
         let block_rows = if op == Op::Sddmm {
             // Dots go to their places in CSR order, a few at a time: a block's should stay in L2, beside what streams
             // past, until their lines are full. But visits of one length follow each other, and the more rows, the more
@@ -182,8 +283,8 @@ impl Plan {
             // N = 128 reaches 42, 50, 52 % of peak and N = 32 in 256, 512 rows 42, 48 %; 90 %, N = 32 in 256, 512, 1024
             // rows 43, 45, 46 %). Dots in f64 take twice the room (N = 128 in 256, 384, 512 rows
             // 33.7, 34.1, 33.4 GFLOP/s, N = 256 32.2, 35.9, 34.9, Zen 4).
-            let row_dots = stats.nnz * scalar_bytes / stats.rows.max(1);
-            let least = if scalar_bytes > 4 { 384 } else { 512 };
+            let row_dots = stats.nnz * value_bytes / stats.rows.max(1);
+            let least = if value_bytes > 4 { 384 } else { 512 };
             (machine.l2_bytes() / 2 / (row_bytes + row_dots)).clamp(least, 2048)
         } else {
             // Rows of C are read and written whole and in order: they come from L3 as well, and more rows mean better
@@ -192,57 +293,118 @@ impl Plan {
             // 16384 rows lose again where C exceeds the caches).
             ((machine.l3_share(threads) / 4).max(machine.l2_bytes() / 2) / row_bytes).clamp(256, 4096)
         };
-        let pass_vectors = (row_bytes / options.vector_bytes / vectors).max(1) * vectors;
-        // Copying a panel into L1 must be a small part of using it.
-        let block_nnz = stats.nnz as f64 / stats.rows.max(1) as f64 * block_rows.min(stats.rows) as f64;
-        let touched = (stats.cols as f64).min(block_nnz / per_visit.max(1.0) * panel_width as f64);
-        let copies_per_nonzero = touched / block_nnz.max(1.0);
+        let pass_vectors = (row_bytes / vector_bytes / vectors).max(1) * vectors;
+        let reason = format!("{:.1} nonzeros of a row in a panel", stats.per_visit(width)).into();
+        let blocks_multiple = threads;
+        Self { op, n, width, block_rows, tile_vectors: vectors, pass_vectors, pairs, blocks_multiple, reason }
+    }
 
+    /// Why the direct strategy is expected to be faster, if it is.
+    fn loses(
+        &self,
+        stats: &Stats,
+        machine: &Machine,
+        options: &PlanOptions,
+        target: &Target,
+    ) -> Option<Cow<'static, str>> {
+        if self.n == 1 {
+            return Some("one column: nothing to keep in registers".into());
+        }
+        if options.reuse < PANEL_PAYS_AFTER {
+            return Some(format!("{} runs do not pay for preparing panels", options.reuse).into());
+        }
+        let per_visit = stats.per_visit(self.width);
         // Dots in narrow tiles are not the cheaper for it: what counts is a visit of the widest.
-        let (worth, least_visit) = match op {
+        let (worth, least_visit) = match self.op {
             Op::Spmm | Op::SpmmTransposed => (per_visit, LEAST_VISIT.0),
-            Op::Sddmm | Op::FusedMm => (stats.per_visit(width_of(widest)), LEAST_VISIT.1),
+            Op::Sddmm | Op::FusedMm => {
+                let widest = widest_tile(self.op, self.n.div_ceil(target.lanes()), target);
+                (stats.per_visit(width_of(widest, machine, target)), LEAST_VISIT.1)
+            }
         };
-        let (path, reason) = match options.path {
-            Strategy::Direct | Strategy::Panel => (options.path, "as asked".to_string()),
-            Strategy::Auto if n == 1 => (Strategy::Direct, "one column: nothing to keep in registers".to_string()),
-            Strategy::Auto if options.reuse < PANEL_PAYS_AFTER => {
-                (Strategy::Direct, format!("{} runs do not pay for preparing panels", options.reuse))
-            }
-            Strategy::Auto if worth < least_visit => {
-                (Strategy::Direct, format!("{worth:.1} nonzeros of a row in a panel do not pay for its row of C"))
-            }
-            Strategy::Auto if copies_per_nonzero > 1.0 => {
-                (Strategy::Direct, format!("panels would be copied {copies_per_nonzero:.1} times per use"))
-            }
-            Strategy::Auto => (Strategy::Panel, format!("{per_visit:.1} nonzeros of a row in a panel")),
-        };
+        if worth < least_visit {
+            return Some(format!("{worth:.1} nonzeros of a row in a panel do not pay for its row of C").into());
+        }
+        // Copying a panel into L1 must be a small part of using it.
+        let block_nnz = stats.nnz as f64 / stats.rows.max(1) as f64 * self.block_rows.min(stats.rows) as f64;
+        let touched = (stats.cols as f64).min(block_nnz / per_visit.max(1.0) * self.width as f64);
+        let copies_per_nonzero = touched / block_nnz.max(1.0);
+        (copies_per_nonzero > 1.0)
+            .then(|| format!("panels would be copied {copies_per_nonzero:.1} times per use").into())
+    }
+
+    /// Columns of a panel.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Rows of a block, at most.
+    pub fn block_rows(&self) -> usize {
+        self.block_rows
+    }
+
+    /// Vectors of a tile: so many registers hold a part of a row of the result.
+    pub fn tile_vectors(&self) -> usize {
+        self.tile_vectors
+    }
+
+    /// Whether rows with common columns are taken two at a time.
+    pub fn pairs(&self) -> bool {
+        self.pairs
+    }
+}
+
+impl DirectPlan {
+    /// The plan for `op` with `n` columns, at least one. Of the pattern it needs no more than the size.
+    fn new(op: Op, n: usize, stats: &Stats, machine: &Machine, target: &Target, reason: Cow<'static, str>) -> Self {
         let row_bytes = match op {
             // B and D.
-            Op::FusedMm => 2 * n * scalar_bytes,
-            _ => (n * scalar_bytes).min(8 * options.vector_bytes),
+            Op::FusedMm => 2 * n * target.value_bytes,
+            _ => (n * target.value_bytes).min(8 * target.vector_bytes),
         };
-        let (direct_width, ahead) = direct_order(op, stats, machine.l2_bytes() / 2, row_bytes);
-        let stream = outgrows_caches(op, stats, machine, n.saturating_mul(scalar_bytes));
+        let (column_slab, prefetch_distance) = direct_order(op, stats, machine.l2_bytes() / 2, row_bytes);
+        let stream = outgrows_caches(op, stats, machine, n.saturating_mul(target.value_bytes));
+        let threads = target.threads.max(1);
         let work_items = threads * TASKS_PER_THREAD;
-        let nt = threads_per_row(stats.rows, work_items);
-        Ok(Self {
-            op,
-            n,
-            path,
-            threads_per_row: nt,
-            tasks: if threads == 1 { 1 } else { work_items },
-            ahead,
-            direct_width,
-            stream,
-            panel_width,
-            block_rows,
-            tile_vectors: vectors,
-            pass_vectors,
-            pairs,
-            blocks_multiple: threads,
-            reason,
-        })
+        let threads_per_row = threads_per_row(stats.rows, work_items);
+        let tasks = if threads == 1 { 1 } else { work_items };
+        Self { op, n, tasks, threads_per_row, prefetch_distance, column_slab, stream, reason }
+    }
+
+    /// The plan for an operand that is not prepared.
+    pub(crate) fn unprepared(op: Op, n: usize, stats: &Stats, machine: &Machine, target: &Target) -> Result<Self> {
+        check_columns(n)?;
+        Ok(Self::new(op, n, stats, machine, target, Cow::Borrowed("not prepared")))
+    }
+
+    /// Columns of the dense operands.
+    pub(crate) fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Tasks that the rows are cut into, at most.
+    pub fn tasks(&self) -> usize {
+        self.tasks
+    }
+
+    /// Threads that may share a row (see [`threads_per_row`]).
+    pub fn threads_per_row(&self) -> usize {
+        self.threads_per_row
+    }
+
+    /// Nonzeros between the one computed and the one whose row of B is prefetched; 0 for no prefetch.
+    pub fn prefetch_distance(&self) -> usize {
+        self.prefetch_distance
+    }
+
+    /// Columns that a block of rows passes over together, if not all.
+    pub fn column_slab(&self) -> Option<usize> {
+        Some(self.column_slab).filter(|&columns| columns != usize::MAX)
+    }
+
+    /// Whether the result is written past the caches.
+    pub fn streams(&self) -> bool {
+        self.stream
     }
 }
 
@@ -276,7 +438,7 @@ fn outgrows_caches(op: Op, stats: &Stats, machine: &Machine, row_bytes: usize) -
     rows.saturating_mul(row_bytes) > machine.l3_bytes()
 }
 
-impl Plan {
+impl DirectPlan {
     /// The direct path's tasks on `pattern`. A row may be cut into NT pieces where rows are fewer than the tasks, else into
     /// as many as balance needs, since one long row would hold up all.
     pub(crate) fn cut(&self, pattern: PatternRef<'_>) -> Vec<Task> {
@@ -288,27 +450,27 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.path {
-            Strategy::Panel => write!(
+        match self {
+            Self::Panel(plan) => write!(
                 f,
                 "panel: {} columns x {} rows, {} vectors of {} at a time ({})",
-                self.panel_width,
-                self.block_rows,
-                self.tile_vectors,
-                if self.pairs { "two rows" } else { "the row" },
-                self.reason
+                plan.width,
+                plan.block_rows,
+                plan.tile_vectors,
+                if plan.pairs { "two rows" } else { "the row" },
+                plan.reason
             ),
-            _ => {
-                write!(f, "direct: {} tasks, at most {} per row, ", self.tasks, self.threads_per_row)?;
-                match (self.direct_width, self.ahead) {
+            Self::Direct(plan) => {
+                write!(f, "direct: {} tasks, at most {} per row, ", plan.tasks, plan.threads_per_row)?;
+                match (plan.column_slab, plan.prefetch_distance) {
                     (usize::MAX, 0) => write!(f, "no prefetch")?,
-                    (width, 0) => write!(f, "{width} columns at a time")?,
-                    (_, ahead) => write!(f, "prefetch {ahead} ahead")?,
+                    (columns, 0) => write!(f, "{columns} columns at a time")?,
+                    (_, distance) => write!(f, "prefetch {distance} ahead")?,
                 }
-                if self.stream {
+                if plan.stream {
                     write!(f, ", results past the caches")?;
                 }
-                write!(f, " ({})", self.reason)
+                write!(f, " ({})", plan.reason)
             }
         }
     }

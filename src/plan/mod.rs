@@ -17,13 +17,13 @@ mod tree;
 
 pub use device::{DeviceShape, DeviceTasks, RowChunk, Team, device_mttkrp_format};
 pub use device_panels::{DevicePanels, Tiling, device_panels_pay};
-pub use matrix::{Op, Plan, PlanOptions, Strategy};
-pub(crate) use mttkrp::joint_root;
-pub use mttkrp::{ModePlan, MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, MttkrpRequest};
+pub use matrix::{DirectPlan, Op, PanelPlan, Plan, PlanOptions, Strategy, Target};
+pub(crate) use mttkrp::{ModePlan, joint_root};
+pub use mttkrp::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, TensorOptions};
 pub use occupancy::{MAX_THREADS_PER_ROW, threads_per_row};
 pub use partition::{Task, blocks, by_nonzeros};
 pub use placement::{BPlacement, NumaPolicy, RowPlacement, SharedOperand, split_rows};
 pub use share::{PROBE, cut_by_share, share_by_rates};
 pub use stats::Stats;
 pub use tensor::TensorStats;
-pub use tree::{GroupPlan, TreePlan};
+pub(crate) use tree::{GroupPlan, TreePlan};

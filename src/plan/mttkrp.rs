@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::Target;
 use super::tensor::TensorStats;
 use super::tiles::{MIN_FIBER, Tiles, ahead, always_share, distance};
 use super::tree::{TreePlan, direct_rows};
@@ -109,6 +110,8 @@ pub enum MttkrpAlgorithm {
     Fiber,
     /// Nonzero by nonzero of a tree with the mode at its leaves.
     Nonzero,
+    /// Nonzero by nonzero on a device, each one adding to its row of the output by atomic additions.
+    Atomic,
 }
 
 impl MttkrpAlgorithm {
@@ -120,71 +123,138 @@ impl MttkrpAlgorithm {
             Self::Slice => "slice",
             Self::Fiber => "fiber",
             Self::Nonzero => "nonzero",
+            Self::Atomic => "atomic",
         }
     }
 }
 
 /// What the output of one mode is computed from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ModePlan {
+pub(crate) struct ModePlan {
     /// The layout, for [`MttkrpFormat::Tiled`].
-    pub tiles: Option<TiledSpec>,
+    pub(crate) tiles: Option<TiledSpec>,
     /// Nonzeros between the one computed and the one whose rows are prefetched.
-    pub ahead: usize,
+    pub(crate) ahead: usize,
 }
 
-/// Format, tasks and tiles for the MTTKRP of one tensor at one rank, as data.
+/// Format, tasks and tiles for the MTTKRP of one tensor at one rank: made by [`MttkrpPlan::choose`] for tensors of the same
+/// dimensions, and not to be changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MttkrpPlan {
-    /// How the tensor is stored.
-    pub format: MttkrpFormat,
-    /// The number of columns of the factors.
-    pub rank: usize,
+    pub(crate) format: MttkrpFormat,
+    pub(crate) rank: usize,
+    /// Lengths of the modes that it was made for.
+    pub(crate) dims: Vec<usize>,
     /// Number of tasks of each mode.
-    pub tasks: usize,
+    pub(crate) tasks: usize,
     /// One plan per mode.
-    pub modes: Vec<ModePlan>,
+    pub(crate) modes: Vec<ModePlan>,
     /// The groups of modes that share partial products, for [`MttkrpFormat::Tree`].
-    pub tree: Option<TreePlan>,
-    /// How the work is cut, where the format leaves a choice: coordinates ([`MttkrpAlgorithm::Element`], or
-    /// [`MttkrpAlgorithm::Row`] with a copy sorted for each mode) and one CSF per mode (the three algorithms on trees, by the
-    /// level that the mode is given). None for what is fastest; other formats have one algorithm for each mode.
-    pub algorithm: Option<MttkrpAlgorithm>,
+    pub(crate) tree: Option<TreePlan>,
+    pub(crate) algorithm: Option<MttkrpAlgorithm>,
     /// Bytes that private copies of the output may take: fewer tasks run side by side where more would be needed.
-    pub window_bytes: usize,
+    pub(crate) window_bytes: usize,
     why: Vec<String>,
 }
 
-/// What a plan is made for.
+/// What a tensor is prepared for: the rank, and what of the plan is not to be chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MttkrpRequest {
+pub struct TensorOptions {
+    rank: usize,
+    format: Option<MttkrpFormat>,
+    memory: Option<usize>,
+    algorithm: Option<MttkrpAlgorithm>,
+    privatised_bytes: Option<usize>,
+    tiles: Option<(usize, usize)>,
+    prefetch_distance: Option<usize>,
+}
+
+impl TensorOptions {
+    /// For factors of `rank` columns, in the format that is expected to be fastest.
+    pub fn new(rank: usize) -> Self {
+        Self {
+            rank,
+            format: None,
+            memory: None,
+            algorithm: None,
+            privatised_bytes: None,
+            tiles: None,
+            prefetch_distance: None,
+        }
+    }
+
+    /// The same in this format; none to have it chosen.
+    pub fn format(self, format: impl Into<Option<MttkrpFormat>>) -> Self {
+        Self { format: format.into(), ..self }
+    }
+
+    /// The same where the prepared tensor may take so many bytes; none for no limit.
+    pub fn memory(self, bytes: impl Into<Option<usize>>) -> Self {
+        Self { memory: bytes.into(), ..self }
+    }
+
+    /// The same with the work cut in this way, where the format leaves a choice: coordinates ([`MttkrpAlgorithm::Element`], or
+    /// [`MttkrpAlgorithm::Row`] with a copy sorted for each mode) and one CSF per mode (slice, fiber or nonzero, by the level that the
+    /// mode is given). None for the fastest; other formats have one algorithm for each mode.
+    pub fn algorithm(self, algorithm: impl Into<Option<MttkrpAlgorithm>>) -> Self {
+        Self { algorithm: algorithm.into(), ..self }
+    }
+
+    /// The same where private copies of the output may take so many bytes; fewer tasks run side by side where more would be needed.
+    pub fn privatised_bytes(self, bytes: usize) -> Self {
+        Self { privatised_bytes: Some(bytes), ..self }
+    }
+
+    /// The same where tiles of [`MttkrpFormat::Tiled`] are `extent` long in every input mode and chunks share the rows of `shared` modes
+    /// (of all but one at most).
+    pub fn tiles(self, extent: usize, shared: usize) -> Self {
+        Self { tiles: Some((extent, shared)), ..self }
+    }
+
+    /// The same with so many nonzeros between the one computed and the one whose rows are prefetched; 0 for no prefetch.
+    pub fn prefetch_distance(self, nonzeros: usize) -> Self {
+        Self { prefetch_distance: Some(nonzeros), ..self }
+    }
+
     /// Columns of the factors.
-    pub rank: usize,
-    /// Bytes of a value: 4 or 8.
-    pub value_bytes: usize,
-    /// Threads.
-    pub threads: usize,
-    /// Bytes that the prepared tensor may take; none for no limit.
-    pub memory: Option<usize>,
-    /// The format, if it is not to be chosen.
-    pub format: Option<MttkrpFormat>,
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+}
+
+/// Options and target, as the parts of the choice take them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Request {
+    pub(super) rank: usize,
+    pub(super) value_bytes: usize,
+    pub(super) threads: usize,
+    pub(super) memory: Option<usize>,
 }
 
 impl MttkrpPlan {
-    /// The fastest format that fits the memory, with tiles for this machine's caches.
+    /// The fastest format that fits the memory, with tiles for the machine's caches.
     ///
     /// # Errors
-    /// [`Error::Argument`] for rank 0 and 0 threads, and when not even coordinates fit the memory.
-    pub fn choose(stats: &TensorStats, machine: &Machine, request: MttkrpRequest) -> Result<Self> {
+    /// [`Error::Argument`] for rank 0, 0 threads and tiles of length 0, and when not even coordinates fit the memory.
+    pub fn choose(stats: &TensorStats, machine: &Machine, options: &TensorOptions, target: &Target) -> Result<Self> {
+        let request = Request {
+            rank: options.rank,
+            value_bytes: target.value_bytes,
+            threads: target.threads,
+            memory: options.memory,
+        };
         if request.rank == 0 {
             return Err(Error::argument("rank", "0 columns; at least 1"));
         }
         if request.threads == 0 {
             return Err(Error::argument("threads", "0 threads; at least 1"));
         }
+        if let Some((0, _)) = options.tiles {
+            return Err(Error::argument("tiles", "tiles of length 0; at least 1"));
+        }
         let mut why = Vec::new();
         let mut best = TreePlan::best(stats, machine, request);
-        let format = match request.format {
+        let format = match options.format {
             Some(format) => {
                 why.push(format!("format {format}: asked for"));
                 format
@@ -206,24 +276,31 @@ impl MttkrpPlan {
             let root = joint_root(&stats.dims);
             why.push(format!("all modes at once: sorted by mode {root}, the longest, prefetch {JOINT_AHEAD} ahead"));
         }
-        let modes = (0..stats.dims.len())
+        let mut modes: Vec<ModePlan> = (0..stats.dims.len())
             .map(|mode| match format {
                 MttkrpFormat::Joint => ModePlan { tiles: None, ahead: JOINT_AHEAD },
                 MttkrpFormat::Tiled if stats.dims.len() > 1 => tiles(stats, machine, request, mode, &mut why),
                 _ => ModePlan { tiles: None, ahead: ahead(stats, machine, request, mode) },
             })
             .collect();
-        // A quarter of the machine's memory would be more than anybody expects; private windows that take longer to
-        // add up than the nonzeros take to compute are worse than fewer tasks.
+        for mode in &mut modes {
+            mode.ahead = options.prefetch_distance.unwrap_or(mode.ahead);
+            if let (Some(spec), Some((extent, shared))) = (&mut mode.tiles, options.tiles) {
+                spec.extent.fill(extent);
+                spec.shared = shared.min(spec.inputs.len() - 1);
+            }
+        }
+        // Private windows that take longer to add up than the nonzeros take to compute are worse than fewer tasks.
         let window_bytes = request.memory.unwrap_or(usize::MAX).min(stats.nnz.saturating_mul(request.rank) * 32);
-        let (rank, tasks) = (request.rank, request.threads);
-        Ok(Self { format, rank, tasks, modes, tree, algorithm: None, window_bytes, why })
+        let window_bytes = options.privatised_bytes.unwrap_or(window_bytes);
+        let (rank, tasks, dims) = (request.rank, request.threads, stats.dims.clone());
+        Ok(Self { format, rank, dims, tasks, modes, tree, algorithm: options.algorithm, window_bytes, why })
     }
 
     /// The format for the tensor; `tree` is the share of rows that the best tree moves, and its bytes.
     fn format_for(
         stats: &TensorStats,
-        request: MttkrpRequest,
+        request: Request,
         tree: Option<(f64, usize)>,
         why: &mut Vec<String>,
     ) -> Result<MttkrpFormat> {
@@ -266,9 +343,19 @@ impl MttkrpPlan {
         Err(Error::argument("memory", format!("{limit} bytes do not hold {} nonzeros in any format", stats.nnz)))
     }
 
-    /// Why the plan is what it is, a line for each decision.
-    pub fn why(&self) -> &[String] {
-        &self.why
+    /// How the tensor is stored.
+    pub fn format(&self) -> MttkrpFormat {
+        self.format
+    }
+
+    /// Columns of the factors that it was made for.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// What will be done and why, a line for each decision.
+    pub fn explain(&self) -> String {
+        self.why.join("\n")
     }
 }
 
@@ -290,13 +377,7 @@ fn leaf_fiber(stats: &TensorStats) -> f64 {
 }
 
 /// Tiles for the output of `mode`.
-fn tiles(
-    stats: &TensorStats,
-    machine: &Machine,
-    request: MttkrpRequest,
-    mode: usize,
-    why: &mut Vec<String>,
-) -> ModePlan {
+fn tiles(stats: &TensorStats, machine: &Machine, request: Request, mode: usize, why: &mut Vec<String>) -> ModePlan {
     let chain = &stats.fibers[mode];
     // The last mode is always free.
     let mut shared = chain[..chain.len() - 1].iter().take_while(|&&(_, length)| length >= MIN_FIBER).count();

@@ -15,7 +15,7 @@
 
 use sparsimd_kernels::LINE;
 
-use super::mttkrp::MttkrpRequest;
+use super::mttkrp::Request;
 use super::tensor::TensorStats;
 use crate::machine::Machine;
 
@@ -29,7 +29,7 @@ pub(super) const MIN_FIBER: f64 = 1.6;
 /// Whether a row is shared whatever the length of fibers: from order 4 on, with rows of two cache lines at most. With three
 /// input rows for each nonzero, what a loop over chunks of equal length saves on the few longer fibers of power-law tensors
 /// exceeds what it costs on fibers of one (measured at order 4: 7 % gained at f32, R = 32; 5 % lost at f64, and at order 3).
-pub(super) fn always_share(stats: &TensorStats, request: MttkrpRequest) -> bool {
+pub(super) fn always_share(stats: &TensorStats, request: Request) -> bool {
     stats.dims.len() >= 4 && row_bytes(request) <= TWO_LINES
 }
 
@@ -42,7 +42,7 @@ const TWO_LINES: usize = 2 * LINE;
 const LINES_AHEAD: usize = 48;
 
 /// Bytes of a row of a factor.
-fn row_bytes(request: MttkrpRequest) -> usize {
+fn row_bytes(request: Request) -> usize {
     request.rank.saturating_mul(request.value_bytes)
 }
 
@@ -58,13 +58,7 @@ pub(super) struct Tiles {
 
 impl Tiles {
     /// Tiles of the modes `inputs` for an output of which `rows` rows occur.
-    pub(super) fn new(
-        stats: &TensorStats,
-        machine: &Machine,
-        request: MttkrpRequest,
-        inputs: &[usize],
-        rows: usize,
-    ) -> Self {
+    pub(super) fn new(stats: &TensorStats, machine: &Machine, request: Request, inputs: &[usize], rows: usize) -> Self {
         let wide = inputs.len() >= 3 && row_bytes(request) > TWO_LINES;
         let min_run = if wide { MIN_RUN.1 } else { MIN_RUN.0 };
         // Halve the longest tile side until the rows fit L2, or runs would become short.
@@ -95,12 +89,12 @@ impl Tiles {
 }
 
 /// Bytes of the rows of `mode`'s factor.
-fn factor_bytes(stats: &TensorStats, request: MttkrpRequest, mode: usize, rows: usize) -> usize {
+fn factor_bytes(stats: &TensorStats, request: Request, mode: usize, rows: usize) -> usize {
     rows.min(stats.nonempty[mode].max(1)).saturating_mul(row_bytes(request))
 }
 
 /// Prefetch distance for reading the whole factors of all modes but one.
-pub(super) fn ahead(stats: &TensorStats, machine: &Machine, request: MttkrpRequest, mode: usize) -> usize {
+pub(super) fn ahead(stats: &TensorStats, machine: &Machine, request: Request, mode: usize) -> usize {
     let inputs = (0..stats.dims.len()).filter(|&m| m != mode);
     let bytes: usize = inputs.map(|m| factor_bytes(stats, request, m, stats.dims[m])).sum();
     distance(machine, request, stats.dims.len() - 1, bytes)
@@ -109,7 +103,7 @@ pub(super) fn ahead(stats: &TensorStats, machine: &Machine, request: MttkrpReque
 /// Prefetch distance for nonzeros that read `rows` rows each out of so many bytes: none where these share L2 with much else, since
 /// the processor's own window suffices. Else as many nonzeros as [`LINES_AHEAD`] allows: the more lines one reads, the longer it
 /// takes, and the fewer of them cover the way from L3.
-pub(super) fn distance(machine: &Machine, request: MttkrpRequest, rows: usize, bytes: usize) -> usize {
+pub(super) fn distance(machine: &Machine, request: Request, rows: usize, bytes: usize) -> usize {
     if bytes <= machine.l2_bytes() / 2 {
         return 0;
     }

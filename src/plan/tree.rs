@@ -13,7 +13,7 @@
 //! over twice instead of N times; what it costs is a row of Y for every place, which pays where places have several
 //! nonzeros each. The idea is that of Kaya and Ucar's dimension trees and of AdaTM's memoised semi-sparse tensors.
 
-use super::mttkrp::MttkrpRequest;
+use super::mttkrp::Request;
 use super::tensor::TensorStats;
 use super::tiles::{MIN_FIBER, Tiles, distance};
 use crate::formats::TiledSpec;
@@ -21,23 +21,23 @@ use crate::machine::Machine;
 
 /// The modes that share one set of partial products.
 #[derive(Clone, Debug, PartialEq)]
-pub struct GroupPlan {
+pub(crate) struct GroupPlan {
     /// The modes whose outputs are computed from the group's partial products, in the order of the sweep. A group of one
     /// mode has none: it is computed from the nonzeros.
-    pub modes: Vec<usize>,
+    pub(crate) modes: Vec<usize>,
     /// All other modes, those first whose rows chunks of nonzeros share.
-    pub contracted: Vec<usize>,
+    pub(crate) contracted: Vec<usize>,
     /// The layout of the nonzeros: its mode 0 is the place in `modes`, mode n + 1 is `contracted[n]`.
-    pub tiles: TiledSpec,
+    pub(crate) tiles: TiledSpec,
     /// Nonzeros between the one computed and the one whose rows are prefetched.
-    pub ahead: usize,
+    pub(crate) ahead: usize,
 }
 
 /// The groups of a sweep, in its order.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TreePlan {
+pub(crate) struct TreePlan {
     /// Every mode is in one of them.
-    pub groups: Vec<GroupPlan>,
+    pub(crate) groups: Vec<GroupPlan>,
 }
 
 /// What a tree is expected to cost.
@@ -73,7 +73,7 @@ fn modes_of(set: u32, order: usize) -> impl Iterator<Item = usize> {
 
 impl TreePlan {
     /// The tree of the least cost, if the tensor has at least two modes and its sets of modes were looked at.
-    pub(super) fn best(stats: &TensorStats, machine: &Machine, request: MttkrpRequest) -> Option<(Self, Cost)> {
+    pub(super) fn best(stats: &TensorStats, machine: &Machine, request: Request) -> Option<(Self, Cost)> {
         let order = stats.dims.len();
         if order < 2 {
             return None;
@@ -117,7 +117,7 @@ fn contracted(stats: &TensorStats, set: u32) -> (Vec<usize>, usize, f64) {
 }
 
 /// Cost of a group without its partial products, and the bytes of these.
-fn group_cost(stats: &TensorStats, machine: &Machine, request: MttkrpRequest, set: u32) -> (Cost, usize) {
+fn group_cost(stats: &TensorStats, machine: &Machine, request: Request, set: u32) -> (Cost, usize) {
     let (inputs, shared, length) = contracted(stats, set);
     let nnz = stats.nnz as f64;
     let layout = stats.nnz.saturating_mul(request.value_bytes + 2 * inputs.len() + 2);
@@ -135,7 +135,7 @@ fn group_cost(stats: &TensorStats, machine: &Machine, request: MttkrpRequest, se
 }
 
 /// The layout of a group.
-fn group(stats: &TensorStats, machine: &Machine, request: MttkrpRequest, set: u32) -> GroupPlan {
+fn group(stats: &TensorStats, machine: &Machine, request: Request, set: u32) -> GroupPlan {
     let (contracted, shared, _) = contracted(stats, set);
     let places = stats.places_in(set).unwrap_or(stats.nnz);
     let tiles = Tiles::new(stats, machine, request, &contracted, places);
@@ -154,8 +154,8 @@ mod tests {
     use crate::formats::CooTensor;
     use crate::generate::skewed;
 
-    fn request() -> MttkrpRequest {
-        MttkrpRequest { rank: 32, value_bytes: 4, threads: 2, memory: None, format: None }
+    fn request() -> Request {
+        Request { rank: 32, value_bytes: 4, threads: 2, memory: None }
     }
 
     #[test]

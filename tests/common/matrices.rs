@@ -2,7 +2,7 @@
 
 use sparsimd::machine::Machine;
 use sparsimd::ops::SparseOperand;
-use sparsimd::plan::{Op, Strategy};
+use sparsimd::plan::{Op, Plan, PlanOptions, Strategy};
 use sparsimd::reference::Expected;
 use sparsimd::{Arch, Cpu, Csr, Mat, MatMut, MatRef, Pattern, Prepared, Scalar, generate};
 
@@ -39,8 +39,8 @@ pub fn sparse_rows<T: Scalar>() -> Vec<Csr<T>> {
 
 /// `op` on `a`, prepared for `path`.
 pub fn prepare<T: Scalar>(cpu: &Cpu, op: Op, a: &Csr<T>, n: usize, path: Strategy) -> Prepared<T> {
-    let prepared = cpu.prepare(op, a, n, path, 1000).unwrap();
-    assert_eq!(prepared.plan().path, path);
+    let prepared = cpu.prepare(a, &PlanOptions::new(op, n).strategy(path).reuse(1000)).unwrap();
+    assert_eq!(prepared.plan().strategy(), path);
     prepared
 }
 
@@ -175,4 +175,9 @@ pub fn aligned<T: Scalar>(rows: usize, cols: usize, seed: u64) -> Mat<T> {
 /// The bits of every element, to compare runs.
 pub fn bits<T: Scalar>(c: MatRef<'_, T>) -> Vec<u64> {
     (0..c.rows()).flat_map(|i| c.row(i)).map(|x| x.to_f64().to_bits()).collect()
+}
+
+/// Whether the direct plan of `prepared` writes results past the caches.
+pub fn streams<T: Scalar>(prepared: &Prepared<T>) -> bool {
+    matches!(prepared.plan(), Plan::Direct(plan) if plan.streams())
 }

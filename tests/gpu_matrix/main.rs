@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use sparsimd::generate::{random_matrix, uniform_dense, uniform_values};
 use sparsimd::gpu::{DeviceOptions, DeviceScalar, EdgeKind, Gpu};
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
-use sparsimd::plan::{Op, Strategy};
+use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::{Csr, Error, Mat, Pattern, reference};
 
 #[path = "../common/mod.rs"]
@@ -83,7 +83,7 @@ fn make_unused_rows_infinite<T: DeviceScalar>(a: &Csr<T>, m: &mut Mat<T>) {
 
 fn check_sddmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, path: Strategy) {
     let ga = gpu.csr(a).unwrap();
-    assert_eq!(ga.prepare(Op::Sddmm, n, path).unwrap(), path == Strategy::Panel);
+    assert_eq!(ga.prepare(&PlanOptions::new(Op::Sddmm, n).strategy(path)).unwrap(), path == Strategy::Panel);
     let c: Mat<T> = uniform_dense(a.rows(), n, 3).unwrap();
     let mut b: Mat<T> = uniform_dense(a.cols(), n, 4).unwrap();
     if path == Strategy::Panel {
@@ -117,7 +117,7 @@ fn check_fusedmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, o
     let b: Mat<T> = uniform_dense(a.cols(), n, 4).unwrap();
     let mut d: Mat<T> = uniform_dense(a.cols(), out, 5).unwrap();
     if path == Strategy::Panel {
-        let prepared = ga.prepare(Op::FusedMm, n.max(out), path);
+        let prepared = ga.prepare(&PlanOptions::new(Op::FusedMm, n.max(out)).strategy(path));
         if !fuses_by_panels::<T>(gpu, n.max(out)) {
             assert!(matches!(prepared, Err(Error::Unavailable { .. })), "{prepared:?}");
             return;

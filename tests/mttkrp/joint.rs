@@ -8,7 +8,7 @@ pub fn check<T: Scalar>(cpu: &Cpu, name: &str, coo: &CooTensor<T>, rank: usize, 
     let expected: Vec<_> =
         (0..coo.order()).map(|mode| cpu.install(|| reference::mttkrp(coo, &views(&factors), mode)).unwrap()).collect();
     for &format in formats {
-        let prepared = cpu.prepare_mttkrp_as(coo, rank, Some(format)).unwrap();
+        let prepared = cpu.prepare_tensor(coo, &TensorOptions::new(rank).format(format)).unwrap();
         // Twice: windows and buffers of the first call are used again.
         for _ in 0..2 {
             let nan = |&dim: &usize| Mat::from_fn(dim, rank, |_, _| T::from_f64(f64::NAN)).unwrap();
@@ -49,11 +49,10 @@ fn all_modes_at_once_keep_to_the_budget() {
     let cpu = cpu(4);
     let coo = skewed::<f32>(&[30, 40, 5000], 9000, 3).unwrap();
     let format = Some(MttkrpFormat::Joint);
-    let request = MttkrpRequest { rank: 8, value_bytes: 4, threads: 4, memory: None, format };
-    let mut plan = MttkrpPlan::choose(&TensorStats::of(&coo), &Machine::detect(), request).unwrap();
-    assert!(plan.why().join("\n").contains("sorted by mode 2"), "{:?}", plan.why());
-    let private = |plan: &MttkrpPlan| {
-        let prepared = cpu.prepare_mttkrp(&coo, plan).unwrap();
+    let options = TensorOptions::new(8).format(format);
+    let private = |options: TensorOptions| {
+        let prepared = cpu.prepare_tensor(&coo, &options).unwrap();
+        assert!(prepared.plan().explain().contains("sorted by mode 2"), "{}", prepared.plan().explain());
         let factors = factors::<f32>(coo.dims(), 8);
         let mut products = coo.dims().iter().map(|&dim| Mat::zeros(dim, 8).unwrap()).collect::<Vec<_>>();
         let mut outs: Vec<MatMut<'_, f32>> = products.iter_mut().map(Mat::as_mut).collect();
@@ -64,21 +63,19 @@ fn all_modes_at_once_keep_to_the_budget() {
         }
         [0, 1, 2].map(|mode| prepared.private_rows(mode))
     };
-    let [short, middle, long] = private(&plan);
+    let [short, middle, long] = private(options);
     assert!(short > 0 && short <= 90 && middle > 0 && middle <= 120 && long == 0, "{short} {middle} {long}");
     // Two tasks' windows fit, four tasks' do not.
-    plan.window_bytes = 100 * 64;
-    let [short, middle, long] = private(&plan);
+    let [short, middle, long] = private(options.privatised_bytes(100 * 64));
     assert!(short > 0 && short <= 30 && middle > 0 && middle <= 40 && long == 0, "{short} {middle} {long}");
-    plan.window_bytes = 0;
-    assert_eq!(private(&plan), [0; 3]);
+    assert_eq!(private(options.privatised_bytes(0)), [0; 3]);
 }
 
 #[test]
 fn all_modes_at_once_with_strides_and_wrong_operands() {
     let cpu = cpu(2);
     let coo = skewed::<f64>(&[50, 30, 70], 2000, 3).unwrap();
-    let prepared = cpu.prepare_mttkrp_as(&coo, 16, Some(MttkrpFormat::Joint)).unwrap();
+    let prepared = cpu.prepare_tensor(&coo, &TensorOptions::new(16).format(MttkrpFormat::Joint)).unwrap();
     let factors = factors::<f64>(coo.dims(), 16);
     // What lies between the outputs' rows is the caller's.
     let (cols, stride) = (16, 19);
@@ -115,11 +112,10 @@ fn all_modes_at_once_have_the_same_bits() {
     let factors = factors::<f32>(coo.dims(), 24);
     let views = views(&factors);
     let format = Some(MttkrpFormat::Joint);
-    let request = MttkrpRequest { rank: 24, value_bytes: 4, threads: 4, memory: None, format };
-    let plan = MttkrpPlan::choose(&TensorStats::of(&coo), &Machine::detect(), request).unwrap();
+    let plan = cpu(4).plan_tensor(&coo, &TensorOptions::new(24).format(format)).unwrap();
     let runs = [1, 2, 4, 4].map(|threads| {
         let cpu = cpu(threads);
-        let prepared = cpu.prepare_mttkrp(&coo, &plan).unwrap();
+        let prepared = cpu.prepare_planned(&coo, &plan).unwrap();
         let mut products: Vec<Mat<f32>> = coo.dims().iter().map(|&dim| Mat::zeros(dim, 24).unwrap()).collect();
         let mut outs: Vec<MatMut<'_, f32>> = products.iter_mut().map(Mat::as_mut).collect();
         cpu.mttkrp_all(&prepared, &views, &mut outs).unwrap();

@@ -6,7 +6,7 @@ mod joint;
 
 use sparsimd::formats::CooTensor;
 use sparsimd::generate::{skewed, uniform_dense};
-use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, MttkrpRequest, TensorStats};
+use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, Target, TensorOptions, TensorStats};
 use sparsimd::{Arch, Cpu, Error, Machine, Mat, MatMut, MatRef, Scalar, reference};
 
 /// Below, at and above whole registers and panels of registers.
@@ -44,7 +44,7 @@ fn check<T: Scalar>(cpu: &Cpu, name: &str, coo: &CooTensor<T>, ranks: &[usize], 
         })
         .collect();
     for &format in formats {
-        let prepared = cpu.prepare_mttkrp_as(coo, ranks[ranks.len() / 2], Some(format)).unwrap();
+        let prepared = cpu.prepare_tensor(coo, &TensorOptions::new(ranks[ranks.len() / 2]).format(format)).unwrap();
         for (rank, factors, expected) in &cases {
             for (mode, expected) in expected.iter().enumerate() {
                 // Whatever was in the output is gone afterwards.
@@ -146,15 +146,13 @@ fn every_algorithm_that_can_be_asked_for() {
             (MttkrpFormat::CsfAll, MttkrpAlgorithm::Fiber),
             (MttkrpFormat::CsfAll, MttkrpAlgorithm::Nonzero),
         ] {
-            let request = MttkrpRequest { rank: 20, value_bytes: 8, threads: 3, memory: None, format: Some(format) };
-            let mut plan = MttkrpPlan::choose(&TensorStats::of(&coo), &Machine::detect(), request).unwrap();
-            plan.algorithm = Some(algorithm);
-            let prepared = cpu.prepare_mttkrp(&coo, &plan).unwrap();
+            let options = TensorOptions::new(20).format(format).algorithm(algorithm);
+            let prepared = cpu.prepare_tensor(&coo, &options).unwrap();
             for mode in 0..dims.len() {
                 // A matrix's fibers are its slices.
-                let name =
-                    if dims.len() == 2 && algorithm == MttkrpAlgorithm::Fiber { "slice" } else { algorithm.name() };
-                assert_eq!(prepared.algorithm(mode), name, "{dims:?}, mode {mode}");
+                let matrix = dims.len() == 2 && algorithm == MttkrpAlgorithm::Fiber;
+                let expected = if matrix { MttkrpAlgorithm::Slice } else { algorithm };
+                assert_eq!(prepared.algorithm(mode), Some(expected), "{dims:?}, mode {mode}");
                 let mut out = Mat::zeros(dims[mode], 20).unwrap();
                 cpu.mttkrp(&prepared, &views, mode, out.as_mut()).unwrap();
                 let worst = reference::mttkrp(&coo, &views, mode).unwrap().deviation(out.as_ref()).unwrap();
@@ -166,15 +164,13 @@ fn every_algorithm_that_can_be_asked_for() {
 
 #[test]
 fn sorted_lists_are_cut_between_rows() {
-    let cpu = cpu(2);
+    let cpu = cpu(3);
     // 40 rows of 100 nonzeros: four tasks of ten rows each, and nothing private.
     let coords = vec![(0..4000).map(|p| p / 100).collect(), (0..4000).map(|p| p % 100).collect()];
     let coo = CooTensor::new(vec![40, 100], coords, vec![1.0f32; 4000]).unwrap();
     let format = Some(MttkrpFormat::Coo);
-    let request = MttkrpRequest { rank: 8, value_bytes: 4, threads: 3, memory: None, format };
-    let plan = MttkrpPlan::choose(&TensorStats::of(&coo), &Machine::detect(), request).unwrap();
     // 4000 / 3 is inside a row, 33 nonzeros from its beginning: 2.5 % of a task.
-    assert_eq!(cpu.prepare_mttkrp(&coo, &plan).unwrap().private_rows(0), 0);
+    assert_eq!(cpu.prepare_tensor(&coo, &TensorOptions::new(8).format(format)).unwrap().private_rows(0), 0);
 }
 
 /// A sweep that changes every factor: shared partial products must be those of the factors as they are at the time.
@@ -184,7 +180,7 @@ fn a_sweep_gives_what_separate_products_give() {
     for dims in [&[40usize, 30][..], &[30, 20, 400], &[20, 50, 30, 9], &[9, 30, 12, 7, 12], &[5, 6, 4, 3, 7, 4, 5, 6]] {
         let coo = skewed::<f64>(dims, 2000.min(dims.iter().product::<usize>() / 2), 7).unwrap();
         for format in MttkrpFormat::ALL {
-            let prepared = cpu.prepare_mttkrp_as(&coo, 24, Some(format)).unwrap();
+            let prepared = cpu.prepare_tensor(&coo, &TensorOptions::new(24).format(format)).unwrap();
             let mut factors = factors::<f64>(dims, 24);
             let mut products: Vec<Mat<f64>> = dims.iter().map(|&dim| Mat::zeros(dim, 24).unwrap()).collect();
             let mut order = Vec::new();
@@ -209,7 +205,7 @@ fn a_sweep_refuses_wrong_operands_and_ends_with_its_update() {
     let cpu = cpu(1);
     let coo = skewed::<f32>(&[12, 13, 14, 5], 900, 3).unwrap();
     for format in [MttkrpFormat::Tree, MttkrpFormat::Tiled] {
-        let prepared = cpu.prepare_mttkrp_as(&coo, 4, Some(format)).unwrap();
+        let prepared = cpu.prepare_tensor(&coo, &TensorOptions::new(4).format(format)).unwrap();
         let zeros = |dims: &[usize]| dims.iter().map(|&dim| Mat::<f32>::zeros(dim, 4).unwrap()).collect::<Vec<_>>();
         let run =
             |factors: &[usize], products: &[usize], update: fn(usize, &mut [Mat<f32>]) -> sparsimd::Result<()>| {
@@ -238,16 +234,9 @@ fn tiles_and_tasks_of_any_size_are_correct() {
     let factors = factors::<f32>(coo.dims(), 20);
     let views = views(&factors);
     let format = Some(MttkrpFormat::Tiled);
-    let request = MttkrpRequest { rank: 20, value_bytes: 4, threads: 5, memory: None, format };
-    let mut plan = MttkrpPlan::choose(&TensorStats::of(&coo), &Machine::detect(), request).unwrap();
     for (extent, ahead, shared) in [(1, 0, 0), (13, 1, 1), (64, 63, 2), (1 << 20, 9, 2), (1 << 17, 4, 0)] {
-        for mode in &mut plan.modes {
-            let spec = mode.tiles.as_mut().unwrap();
-            spec.extent.fill(extent);
-            spec.shared = shared;
-            mode.ahead = ahead;
-        }
-        let prepared = cpu.prepare_mttkrp(&coo, &plan).unwrap();
+        let options = TensorOptions::new(20).format(format).tiles(extent, shared).prefetch_distance(ahead);
+        let prepared = cpu.prepare_tensor(&coo, &options).unwrap();
         for mode in 0..4 {
             let mut out = Mat::zeros(coo.dims()[mode], 20).unwrap();
             cpu.mttkrp(&prepared, &views, mode, out.as_mut()).unwrap();
@@ -263,15 +252,14 @@ fn the_same_plan_gives_the_same_bits() {
     let factors = factors::<f32>(coo.dims(), 24);
     let views = views(&factors);
     for format in MttkrpFormat::ALL {
-        let request = MttkrpRequest { rank: 24, value_bytes: 4, threads: 4, memory: None, format: Some(format) };
-        let plan = MttkrpPlan::choose(&TensorStats::of(&coo), &Machine::detect(), request).unwrap();
+        let plan = cpu(4).plan_tensor(&coo, &TensorOptions::new(24).format(format)).unwrap();
         for mode in 0..3 {
             // The threads that run the plan's four tasks may be any number.
             let runs: Vec<Vec<u32>> = [1, 2, 4, 4, 4]
                 .into_iter()
                 .map(|threads| {
                     let cpu = cpu(threads);
-                    let prepared = cpu.prepare_mttkrp(&coo, &plan).unwrap();
+                    let prepared = cpu.prepare_planned(&coo, &plan).unwrap();
                     let mut out = Mat::zeros(coo.dims()[mode], 24).unwrap();
                     cpu.mttkrp(&prepared, &views, mode, out.as_mut()).unwrap();
                     (0..out.rows()).flat_map(|i| out.row(i).iter().map(|x| x.to_bits()).collect::<Vec<_>>()).collect()
@@ -292,7 +280,7 @@ fn strided_and_unaligned_operands() {
     let views: Vec<MatRef<'_, f64>> =
         data.iter().zip(coo.dims()).map(|(data, &dim)| MatRef::new(data, dim, rank, stride).unwrap()).collect();
     for format in MttkrpFormat::ALL {
-        let prepared = cpu.prepare_mttkrp_as(&coo, rank, Some(format)).unwrap();
+        let prepared = cpu.prepare_tensor(&coo, &TensorOptions::new(rank).format(format)).unwrap();
         for mode in 0..3 {
             let rows = coo.dims()[mode];
             // What lies between the output's rows is the caller's.
@@ -308,17 +296,16 @@ fn strided_and_unaligned_operands() {
 
 #[test]
 fn windows_beyond_the_budget_mean_fewer_tasks() {
-    let cpu = cpu(2);
+    let cpu = cpu(6);
     let coo = skewed::<f32>(&[30, 40, 5000], 9000, 3).unwrap();
-    let request =
-        MttkrpRequest { rank: 8, value_bytes: 4, threads: 6, memory: None, format: Some(MttkrpFormat::CsfOne) };
-    let mut plan = MttkrpPlan::choose(&TensorStats::of(&coo), &Machine::detect(), request).unwrap();
-    let wide = cpu.prepare_mttkrp(&coo, &plan).unwrap();
+    let options = TensorOptions::new(8).format(MttkrpFormat::CsfOne);
+    let wide = cpu.prepare_tensor(&coo, &options).unwrap();
     assert!(wide.private_rows(2) > 0);
-    plan.window_bytes = 0;
-    let narrow = cpu.prepare_mttkrp(&coo, &plan).unwrap();
+    let narrow = cpu.prepare_tensor(&coo, &options.privatised_bytes(0)).unwrap();
     assert_eq!(narrow.private_rows(2), 0);
-    assert_eq!(["slice", "fiber", "nonzero"], [0, 1, 2].map(|mode| narrow.algorithm(mode)));
+    let expected = [MttkrpAlgorithm::Slice, MttkrpAlgorithm::Fiber, MttkrpAlgorithm::Nonzero];
+    assert_eq!(expected.map(Some), [0, 1, 2].map(|mode| narrow.algorithm(mode)));
+    assert_eq!(narrow.algorithm(3), None);
     let factors = factors::<f32>(coo.dims(), 8);
     let mut out = Mat::zeros(5000, 8).unwrap();
     cpu.mttkrp(&narrow, &views(&factors), 2, out.as_mut()).unwrap();
@@ -331,25 +318,24 @@ fn the_plan_follows_the_memory_and_says_why() {
     let coo = skewed::<f64>(&[300, 400, 500], 50_000, 3).unwrap();
     let stats = TensorStats::of(&coo);
     let machine = Machine::detect();
-    let choose = |memory| {
-        let request = MttkrpRequest { rank: 32, value_bytes: 8, threads: 2, memory, format: None };
-        MttkrpPlan::choose(&stats, &machine, request)
-    };
-    let formats: Vec<_> = [None, Some(1_500_000), Some(900_000)].map(|memory| choose(memory).unwrap().format).to_vec();
+    let target = cpu(2).target::<f64>();
+    let choose =
+        |memory: Option<usize>| MttkrpPlan::choose(&stats, &machine, &TensorOptions::new(32).memory(memory), &target);
+    let formats = [None, Some(1_500_000), Some(900_000)].map(|memory| choose(memory).unwrap().format());
     assert_eq!(formats, [MttkrpFormat::Tiled, MttkrpFormat::Coo, MttkrpFormat::Linear]);
-    let why = choose(Some(900_000)).unwrap().why().join("\n");
+    let why = choose(Some(900_000)).unwrap().explain();
     let refused = ["not tiled", "not coo", "not csf-one"].iter().all(|no| why.contains(no));
     assert!(refused && why.contains("format alto"), "{why}");
     assert!(matches!(choose(Some(1000)), Err(Error::Argument { name: "memory", .. })));
     for (rank, threads) in [(0, 2), (4, 0)] {
-        let request = MttkrpRequest { rank, value_bytes: 8, threads, memory: None, format: None };
-        assert!(MttkrpPlan::choose(&stats, &machine, request).is_err());
+        let target = Target { threads, ..target };
+        assert!(MttkrpPlan::choose(&stats, &machine, &TensorOptions::new(rank), &target).is_err());
     }
     // Fibers of 30 nonzeros: a tree gains what it costs on fibers of one.
     let full = full_tensor();
-    let request = MttkrpRequest { rank: 32, value_bytes: 8, threads: 2, memory: Some(30 * full.nnz()), format: None };
-    let plan = MttkrpPlan::choose(&TensorStats::of(&full), &machine, request).unwrap();
-    assert_eq!(plan.format, MttkrpFormat::CsfOne, "{:?}", plan.why());
+    let options = TensorOptions::new(32).memory(30 * full.nnz());
+    let plan = MttkrpPlan::choose(&TensorStats::of(&full), &machine, &options, &target).unwrap();
+    assert_eq!(plan.format(), MttkrpFormat::CsfOne, "{}", plan.explain());
     let fibers = TensorStats::of(&full);
     assert_eq!(fibers.fibers[0], [(1, 30.0), (2, 1.0)]);
     assert_eq!(fibers.nonempty, [10, 20, 30]);
@@ -370,7 +356,7 @@ fn full_tensor() -> CooTensor<f32> {
 fn bad_operands_are_refused() {
     let cpu = cpu(1);
     let coo = skewed::<f32>(&[5, 6, 7], 50, 3).unwrap();
-    let prepared = cpu.prepare_mttkrp_as(&coo, 4, None).unwrap();
+    let prepared = cpu.prepare_tensor(&coo, &TensorOptions::new(4)).unwrap();
     let mut out = Mat::zeros(5, 4).unwrap();
     let run = |dims: &[usize], rank: usize, mode: usize, out: &mut Mat<f32>| {
         let factors = factors::<f32>(dims, rank);
@@ -386,9 +372,13 @@ fn bad_operands_are_refused() {
     let mut empty = Mat::zeros(5, 0).unwrap();
     assert!(matches!(run(&[5, 6, 7], 0, 0, &mut empty), Err(Error::Argument { name: "rank", .. })));
     let other = skewed::<f32>(&[5, 6], 10, 3).unwrap();
-    assert!(matches!(cpu.prepare_mttkrp(&other, prepared.plan()), Err(Error::Argument { name: "plan", .. })));
+    assert!(matches!(cpu.prepare_planned(&other, prepared.plan()), Err(Error::Argument { name: "plan", .. })));
+    let longer = skewed::<f32>(&[5, 6, 70], 50, 3).unwrap();
+    assert!(matches!(cpu.prepare_planned(&longer, prepared.plan()), Err(Error::Argument { name: "plan", .. })));
+    let none = TensorOptions::new(4).format(MttkrpFormat::Tiled).tiles(0, 1);
+    assert!(matches!(cpu.prepare_tensor(&coo, &none), Err(Error::Argument { name: "tiles", .. })));
     let twice = CooTensor::new(vec![2, 2, 2], vec![vec![1, 1]; 3], vec![1.0f32, 2.0]).unwrap();
     for format in MttkrpFormat::ALL {
-        assert!(cpu.prepare_mttkrp_as(&twice, 4, Some(format)).is_err(), "{format}");
+        assert!(cpu.prepare_tensor(&twice, &TensorOptions::new(4).format(format)).is_err(), "{format}");
     }
 }

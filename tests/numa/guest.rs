@@ -15,7 +15,7 @@ use sparsimd::machine::{
     CpuSet, MemoryMode, MemoryPolicy, PageBuffer, move_pages, page_bytes, page_nodes, page_nodes_at,
 };
 use sparsimd::ops::NumaPrepared;
-use sparsimd::plan::{BPlacement, NumaPolicy, RowPlacement, SharedOperand};
+use sparsimd::plan::{BPlacement, NumaPolicy, PlanOptions, RowPlacement, SharedOperand};
 use sparsimd::plan::{Op, Strategy};
 use sparsimd::reference::{self, Expected};
 use sparsimd::{Cpu, Machine, Mat, MatRef};
@@ -171,8 +171,10 @@ fn operations_on_placed_operands(cpu: &Cpu, a: &Csr<f32>) {
         for path in [Strategy::Direct, Strategy::Panel] {
             let placement = cpu.placement::<f32>(a.pattern(), COMPUTED, 100, policy).expect("a decision");
             let place = |op| {
-                let placed = cpu.place(op, a, COMPUTED, path, 100, placement.clone()).expect("placing");
-                assert!(placed.prepared().is_some_and(|prepared| prepared.plan().path == path));
+                let placed = cpu
+                    .place(a, &PlanOptions::new(op, COMPUTED).strategy(path).reuse(100), placement.clone())
+                    .expect("placing");
+                assert!(placed.prepared().is_some_and(|prepared| prepared.plan().strategy() == path));
                 placed
             };
             let right = |expected: &Expected, out: MatRef<'_, f32>, op| {

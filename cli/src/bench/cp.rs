@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use sparsimd::decomp::{CpInit, CpIteration, CpOptions};
 use sparsimd::ops::MttkrpTensor;
+use sparsimd::plan::TensorOptions;
 use sparsimd::{CooTensor, Mat, Result, Scalar, generate, reference};
 
 use super::genten::{GenTen, METHODS};
@@ -82,7 +83,7 @@ impl<T: Scalar> Ours<T> {
         };
         let guess: Vec<Mat<T>> = cpu.install(|| x.dims().iter().enumerate().map(factor).collect::<Result<_>>())?;
         let start = Instant::now();
-        let prepared = cpu.prepare_mttkrp_as(x, RANK, None)?;
+        let prepared = cpu.prepare_tensor(x, &TensorOptions::new(RANK))?;
         let seconds = start.elapsed().as_secs_f64();
         let views: Vec<_> = guess.iter().map(Mat::as_ref).collect();
         let mut error: f64 = 0.0;
@@ -114,7 +115,7 @@ impl<T: Scalar> Ours<T> {
     /// All turns.
     fn sample(&self, name: &str, flops: f64, times: Times) -> Sample {
         let mut sample = times.sample(name, true, flops);
-        sample.detail = self.prepared.plan().format.to_string();
+        sample.detail = self.prepared.plan().format().to_string();
         sample.prepare_s = Some(self.seconds);
         sample.error = Some(self.error);
         sample

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Instant;
 
-use sparsimd::plan::{Op, Strategy};
+use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::{self, Deviation, Expected};
 use sparsimd::{Cpu, Csr, Mat, MatMut, MatRef, Pattern, Prepared, Result, edge, generate};
 use sparsimd_measure::Work;
@@ -96,7 +96,7 @@ impl Task<'_> {
 
     fn prepare(&self, op: Op) -> Result<(Prepared<f32>, f64)> {
         let start = Instant::now();
-        let prepared = self.bench.cpu.prepare(op, self.a, self.n, Strategy::Auto, REUSE)?;
+        let prepared = self.bench.cpu.prepare(self.a, &PlanOptions::new(op, self.n).reuse(REUSE))?;
         Ok((prepared, start.elapsed().as_secs_f64()))
     }
 
@@ -267,7 +267,7 @@ impl<'a, 'c> Contenders<'a, 'c> {
             name: OURS.to_owned(),
             ours: true,
             detail: plan.to_string(),
-            prepare_s: (plan.path == Strategy::Panel).then_some(prepare_s),
+            prepare_s: (plan.strategy() == Strategy::Panel).then_some(prepare_s),
             error: Some(deviation.error),
             figures: BTreeMap::new(),
             run: Box::new(run),

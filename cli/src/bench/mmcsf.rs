@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use sparsimd::ops::MttkrpTensor;
-use sparsimd::plan::MttkrpFormat;
+use sparsimd::plan::{MttkrpFormat, TensorOptions};
 use sparsimd::{CooTensor, Mat, Result, reference};
 
 use super::report::{self, Section};
@@ -13,6 +13,7 @@ use super::results::{Case, Results, Sample};
 use super::summary::{distinct, geometric_mean};
 use super::tensors::{Input, Kept, cuts, empty, factors, race, way};
 use super::{Bench, Job, Suite};
+use crate::mttkrp::algorithm_name;
 use crate::stats::storage;
 
 /// Columns of the factors, as in the paper.
@@ -141,7 +142,7 @@ impl Stored {
         let mut stored = Self { x, factors, formats: Vec::new(), notes: Vec::new() };
         for (format, name) in FORMATS {
             let start = Instant::now();
-            match cpu.prepare_mttkrp_as(&stored.x, RANK, Some(format)) {
+            match cpu.prepare_tensor(&stored.x, &TensorOptions::new(RANK).format(format)) {
                 Ok(prepared) => {
                     let seconds = start.elapsed().as_secs_f64();
                     let mut figures = BTreeMap::from([(BYTES.to_owned(), prepared.index_bytes() as f64)]);
@@ -188,7 +189,7 @@ impl Suite for MmCsf {
             way(&mut case, &mut list, name, *seconds, deviation, run);
             if let Some(last) = list.last_mut() {
                 last.figures.clone_from(figures);
-                last.detail = prepared.algorithm(mode).to_owned();
+                last.detail = algorithm_name(prepared.algorithm(mode)).to_owned();
             }
         }
         race(bench, &mut case, list)?;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use sparsimd::formats::{DEFAULT_BLOCK_BITS, FiberCoo, Fibers, HiCoo};
 use sparsimd::generate;
 use sparsimd::ops::{Arithmetic, MttkrpTensor};
-use sparsimd::plan::MttkrpFormat;
+use sparsimd::plan::{MttkrpFormat, TensorOptions};
 use sparsimd::reference::{self, Deviation};
 use sparsimd::{CooTensor, Mat, Result};
 use sparsimd_measure::{Ceilings, TensorCounts, TensorOp, Work};
@@ -266,7 +266,7 @@ fn mttkrp(bench: &Bench, x: &CooTensor<f32>, counts: &TensorCounts, case: &mut C
     let mut list = Vec::new();
     for (name, format) in [("COO", MttkrpFormat::Coo), ("HiCOO", MttkrpFormat::HiCoo)] {
         let start = Instant::now();
-        let prepared: MttkrpTensor<f32> = match cpu.prepare_mttkrp_as(x, RANK, Some(format)) {
+        let prepared: MttkrpTensor<f32> = match cpu.prepare_tensor(x, &TensorOptions::new(RANK).format(format)) {
             Ok(prepared) => prepared,
             // Such as places that need more bits than the format has.
             Err(why) => {

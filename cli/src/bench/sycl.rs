@@ -8,7 +8,7 @@ use sparsimd::formats::Csf;
 use sparsimd::formats::Fibers;
 use sparsimd::generate::TensorSpec;
 use sparsimd::ops::TtmAlgorithm;
-use sparsimd::plan::MttkrpFormat;
+use sparsimd::plan::{MttkrpFormat, TensorOptions};
 use sparsimd::{CooTensor, Mat, Result, reference};
 use sparsimd_measure::{Granularity, TreeCounts};
 
@@ -230,7 +230,7 @@ impl Stored {
         case.flops = self.tree.mttkrp(Granularity::Row, columns).ops;
         let prepare = |format| {
             let start = Instant::now();
-            let prepared = cpu.prepare_mttkrp_as(x, columns, Some(format))?;
+            let prepared = cpu.prepare_tensor(x, &TensorOptions::new(columns).format(format))?;
             Ok::<_, sparsimd::Error>((prepared, start.elapsed().as_secs_f64()))
         };
         let prepared = [

@@ -6,7 +6,7 @@ use sparsimd::edge::{self, Edge};
 use sparsimd::gpu::{self, DeviceEdge, DeviceScalar, Gpu, GpuCsr};
 use sparsimd::hetero::{Hetero, HeteroCsr};
 use sparsimd::io::{Matrix, write_mtx, write_mtx_dense};
-use sparsimd::plan::{Op, Strategy};
+use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::{Cpu, Csr, Error, Mat, Result, reference};
 
 use super::Ran;
@@ -81,7 +81,7 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
             },
             Devices::Both(hetero) => {
                 let mut shared = HeteroCsr::new(self.a.clone());
-                shared.prepare(self.op, self.args.n, self.args.path())?;
+                shared.prepare(&PlanOptions::new(self.op, self.args.n).strategy(self.args.path()))?;
                 let (_, prepare_s) = timed(|| both(hetero, &mut shared, out))?;
                 let mut done = self.measure(prepare_s, || both(hetero, &mut shared, out))?;
                 let share = shared.share(self.name).map(|s| format!("{:.1} % by measured rates", 100.0 * s));
@@ -112,7 +112,7 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
 
     /// Lays `a` out by panels where the path asks for it.
     fn prepare(&self, a: &GpuCsr<T>) -> Result<()> {
-        self.by_panels.set(a.prepare(self.op, self.args.n, self.args.path())?);
+        self.by_panels.set(a.prepare(&PlanOptions::new(self.op, self.args.n).strategy(self.args.path()))?);
         Ok(())
     }
 

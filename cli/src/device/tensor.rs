@@ -7,7 +7,7 @@ use sparsimd::formats::Fibers;
 use sparsimd::gpu::{DeviceScalar, GpuTensor};
 use sparsimd::hetero::{HeteroFibers, HeteroTensor};
 use sparsimd::ops::Arithmetic;
-use sparsimd::plan::MttkrpFormat;
+use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat};
 use sparsimd::{CooTensor, Cpu, Error, MatMut, MatRef, Result};
 
 use super::executor::{Devices, timed};
@@ -38,10 +38,10 @@ impl<T: DeviceScalar> Prepared<T> {
     }
 
     /// The algorithm of a mode.
-    pub fn algorithm(&self, mode: usize) -> &'static str {
+    pub fn algorithm(&self, mode: usize) -> Option<MttkrpAlgorithm> {
         match self {
             Self::One(x) => x.algorithm(mode),
-            Self::Both(_) => "slice",
+            Self::Both(_) => Some(MttkrpAlgorithm::Slice),
         }
     }
 

@@ -9,7 +9,7 @@ use sparsimd::formats::FiberCoo;
 use sparsimd::generate::{self, TensorSpec};
 use sparsimd::io::{Fill, ReadOptions, read_matrix};
 use sparsimd::ops::Arithmetic;
-use sparsimd::plan::{Op, Strategy};
+use sparsimd::plan::{Op, PlanOptions, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, Result, Scalar, edge};
 use sparsimd_measure::{Ceilings, TensorCounts, TensorOp, Work};
 
@@ -210,7 +210,7 @@ impl Args {
 
     fn matrix_operations<T: Scalar>(&self, cpu: &Cpu, a: &Csr<T>) -> Result<Vec<Operation>> {
         let dense = |rows, which| cpu.install(|| generate::uniform_dense::<T>(rows, self.n, self.seed + which));
-        let prepare = |op| cpu.prepare(op, a, self.n, Strategy::Auto, REUSE);
+        let prepare = |op| cpu.prepare(a, &PlanOptions::new(op, self.n).reuse(REUSE));
         let (c, b, d) = (dense(a.rows(), 1)?, dense(a.cols(), 2)?, dense(a.cols(), 3)?);
         let mut rows = Mat::zeros(a.rows(), self.n)?;
         let mut values = vec![T::ZERO; a.nnz()];
@@ -266,7 +266,7 @@ impl Args {
                 |(m, &rows): (usize, &usize)| generate::uniform_dense::<T>(rows, self.rank, self.seed + m as u64);
             let factors = cpu.install(|| x.dims().iter().enumerate().map(factor).collect::<Result<Vec<_>>>())?;
             let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();
-            let prepared = cpu.prepare_mttkrp_as(x, self.rank, None)?;
+            let prepared = cpu.prepare_tensor(x, &TensorOptions::new(self.rank))?;
             let mut out = Mat::zeros(x.dims()[mode], self.rank)?;
             let mttkrp = Times::measure(self.repeat, || cpu.mttkrp(&prepared, &views, mode, out.as_mut()))?;
             operations.push(("MTTKRP".to_owned(), work(TensorOp::Mttkrp), mttkrp));

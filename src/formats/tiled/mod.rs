@@ -20,19 +20,31 @@ use sparsimd_kernels::mttkrp::{RunHead, Tile};
 use self::build::Fields;
 use super::coo_tensor::CooTensor;
 use crate::error::{Error, Result};
+
+/// Most tasks of a layout: far more than any machine has threads, few enough that empty ones cost little.
+const MOST_TASKS: usize = 1 << 16;
+
 /// What a [`Tiled`] layout looks like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TiledSpec {
     /// The mode of the output.
-    pub mode: usize,
+    pub(crate) mode: usize,
     /// The other modes: those that chunks share first, then the free ones.
-    pub inputs: Vec<usize>,
+    pub(crate) inputs: Vec<usize>,
     /// How many of `inputs` are shared; at least one must be free.
-    pub shared: usize,
+    pub(crate) shared: usize,
     /// Length of a tile in each of `inputs`.
-    pub extent: Vec<usize>,
+    pub(crate) extent: Vec<usize>,
     /// Number of tasks.
-    pub tasks: usize,
+    pub(crate) tasks: usize,
+}
+
+impl TiledSpec {
+    /// Tasks by the rows of `mode`; tiles of length `extent[n]` in mode `inputs[n]`, all other modes; chunks of nonzeros share the
+    /// coordinates of the first `shared` of `inputs`. [`Tiled::from_coo`] checks it.
+    pub fn new(mode: usize, inputs: Vec<usize>, shared: usize, extent: Vec<usize>, tasks: usize) -> Self {
+        Self { mode, inputs, shared, extent, tasks }
+    }
 }
 
 /// Offsets from the tiles' corners.
@@ -87,7 +99,7 @@ impl<T: Scalar> Tiled<T> {
             && spec.shared < spec.inputs.len()
             && spec.extent.len() == spec.inputs.len()
             && spec.extent.iter().all(|&extent| extent > 0)
-            && spec.tasks > 0;
+            && (1..=MOST_TASKS).contains(&spec.tasks);
         if !fits {
             return Err(Error::argument("spec", format!("{spec:?} is no layout of a tensor of order {order}")));
         }

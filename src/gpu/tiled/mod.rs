@@ -15,7 +15,7 @@ use super::kernels::{GATHER, Special, groups};
 use super::sparse::GpuCsr;
 use super::{DeviceScalar, Gpu};
 use crate::error::{Error, Result};
-use crate::plan::{DevicePanels, Op, Strategy, Team, Tiling, device_panels_pay};
+use crate::plan::{DevicePanels, Op, PlanOptions, Strategy, Team, Tiling, device_panels_pay};
 
 /// A matrix by panels, in device memory beside the rows.
 pub(super) struct GpuPanels<T> {
@@ -55,10 +55,10 @@ impl<T> Prepared<T> {
 }
 
 impl<T: DeviceScalar> GpuCsr<T> {
-    /// Prepares many runs of `op` with dense operands of `n` columns: lays the nonzeros out by panels of four rows, beside the rows
+    /// Prepares many runs of the operation of `options`: lays the nonzeros out by panels of four rows, beside the rows
     /// that the other operations use. Then B (and D) go through workgroup memory, and one load of them serves all rows of a
     /// panel that have its column. [`Strategy::Auto`] does so where it pays by [`device_panels_pay`] and memory is left, [`Strategy::Panel`]
-    /// always; [`Strategy::Direct`] undoes it for this operation. Tells whether `op` goes by panels now. All operations share one layout.
+    /// always; [`Strategy::Direct`] undoes it for this operation. Tells whether the operation goes by panels now. All operations share one layout.
     /// New values ([`GpuCsr::set_values`]) are laid out on the device at the next run that reads them.
     ///
     /// SpMM and SDDMM may then be run with any number of columns. FusedMM goes by panels only where a team has rows of C and E in
@@ -66,15 +66,16 @@ impl<T: DeviceScalar> GpuCsr<T> {
     /// 64 bits; wider operands go as if nothing was prepared. A^T has no panels.
     ///
     /// # Errors
-    /// [`Error::Argument`] when `n` is 0, [`Error::Unavailable`] when panels are asked for and the operation has none, the rows
+    /// [`Error::Argument`] when the dense operands have no columns, [`Error::Unavailable`] when panels are asked for and the operation has none, the rows
     /// are too wide or the matrix is too large for them, [`Error::Device`] when the device fails or its memory runs out.
-    pub fn prepare(&self, op: Op, n: usize, path: Strategy) -> Result<bool> {
+    pub fn prepare(&self, options: &PlanOptions) -> Result<bool> {
+        let &PlanOptions { op, n, strategy, .. } = options;
         if n == 0 {
             return Err(Error::argument("n", "a dense operand needs a column".to_owned()));
         }
         let mut slot = self.panels.lock().unwrap_or_else(PoisonError::into_inner);
         slot.serves.retain(|&other| other != op);
-        let wanted = match path {
+        let wanted = match strategy {
             Strategy::Direct => false,
             Strategy::Panel => true,
             Strategy::Auto => device_panels_pay(self.rows(), self.cols(), self.nnz()),
@@ -83,11 +84,11 @@ impl<T: DeviceScalar> GpuCsr<T> {
             false => Ok(false),
             true => match self.gpu.panels_refused::<T>(op, n.div_ceil(BLOCK)) {
                 None if slot.layout.is_some() => Ok(true),
-                None => self.lay_out(path == Strategy::Panel).map(|layout| {
+                None => self.lay_out(strategy == Strategy::Panel).map(|layout| {
                     slot.layout = layout;
                     slot.layout.is_some()
                 }),
-                Some(_) if path == Strategy::Auto => Ok(false),
+                Some(_) if strategy == Strategy::Auto => Ok(false),
                 Some(why) => Err(self.no_panels(&why)),
             },
         };

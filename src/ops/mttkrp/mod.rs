@@ -2,9 +2,9 @@
 //! `out[i_n, :] = sum over the nonzeros of x * prod_{m != n} A_m[i_m, :]`.
 //!
 //! ```text
-//! plan    = MttkrpPlan::choose(pattern, machine, rank, memory)     pure
-//! tensor  = cpu.prepare_mttkrp(coo, plan)                          re-lays the nonzeros, once
-//! cpu.mttkrp(tensor, factors, mode, out)                           as often as there are factors
+//! plan    = MttkrpPlan::choose(stats, machine, options, target)     pure
+//! tensor  = cpu.prepare_planned(coo, plan)                          re-lays the nonzeros, once
+//! cpu.mttkrp(tensor, factors, mode, out)                            as often as there are factors
 //! ```
 //!
 //! Which format serves which mode how:
@@ -39,7 +39,7 @@ use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
 use crate::error::{Error, Result};
 use crate::formats::CooTensor;
-use crate::plan::{MttkrpFormat, MttkrpPlan};
+use crate::plan::{MttkrpAlgorithm, MttkrpPlan, TensorOptions, TensorStats};
 
 /// A tensor laid out for MTTKRP as an [`MttkrpPlan`] says, with the buffers that its calls reuse.
 #[derive(Debug)]
@@ -90,17 +90,13 @@ impl<T: Scalar> MttkrpTensor<T> {
         }
     }
 
-    /// The algorithm that computes `mode`: `"element"`, `"row"`, `"slice"`, `"fiber"`, `"nonzero"` or, for several trees
-    /// with different ones, `"mixed"`.
-    ///
-    /// # Panics
-    /// When there is no such mode, as slice indexing does.
-    pub fn algorithm(&self, mode: usize) -> &'static str {
-        assert!(mode < self.dims.len(), "mode {mode} of a tensor of order {}", self.dims.len());
+    /// The algorithm that computes `mode`; none for several trees with different ones, and where there is no such mode.
+    pub fn algorithm(&self, mode: usize) -> Option<MttkrpAlgorithm> {
         match &self.body {
+            _ if mode >= self.dims.len() => None,
             Body::Modes(part) => part.stored.algorithm(mode),
             // Both steps sum rows of the output in registers.
-            Body::Tree(_) => "row",
+            Body::Tree(_) => Some(MttkrpAlgorithm::Row),
         }
     }
 
@@ -133,22 +129,19 @@ impl<T: Scalar> MttkrpTensor<T> {
 }
 
 impl Cpu {
-    /// `coo` laid out as `plan` says.
+    /// Prepares `coo` for MTTKRP with the options' rank, as [`MttkrpPlan::choose`] finds best on this executor's machine.
     ///
     /// # Errors
-    /// [`Error::Argument`] when the plan is for a tensor of another order; [`Error::Structure`] when two entries are at
-    /// the same place; [`Error::Unavailable`] when the coordinates do not fit the format.
+    /// As [`Cpu::plan_tensor`] and [`Cpu::prepare_planned`].
     ///
     /// ```
-    /// use sparsimd::{Cpu, CooTensor, Machine, Mat};
-    /// use sparsimd::plan::{MttkrpPlan, MttkrpRequest, TensorStats};
+    /// use sparsimd::{Cpu, CooTensor, Mat};
+    /// use sparsimd::plan::TensorOptions;
     /// # fn main() -> sparsimd::Result<()> {
     /// // 2 at (0, 1, 0) and 3 at (1, 1, 2).
     /// let coo = CooTensor::new(vec![2, 2, 3], vec![vec![0, 1], vec![1, 1], vec![0, 2]], vec![2.0f32, 3.0])?;
-    /// let request = MttkrpRequest { rank: 4, value_bytes: 4, threads: 2, memory: None, format: None };
-    /// let plan = MttkrpPlan::choose(&TensorStats::of(&coo), &Machine::detect(), request)?;
-    /// let cpu = Cpu::builder().threads(2).build()?;
-    /// let tensor = cpu.prepare_mttkrp(&coo, &plan)?;
+    /// let cpu = Cpu::new()?;
+    /// let tensor = cpu.prepare_tensor(&coo, &TensorOptions::new(4))?;
     /// let factors = [2, 2, 3].map(|rows| Mat::from_fn(rows, 4, |i, _| (i + 1) as f32).expect("small"));
     /// let views = [factors[0].as_ref(), factors[1].as_ref(), factors[2].as_ref()];
     /// let mut out = Mat::zeros(2, 4)?;
@@ -157,9 +150,27 @@ impl Cpu {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn prepare_mttkrp<T: Scalar>(&self, coo: &CooTensor<T>, plan: &MttkrpPlan) -> Result<MttkrpTensor<T>> {
-        if plan.modes.len() != coo.order() {
-            let detail = format!("for a tensor of order {}, not {}", plan.modes.len(), coo.order());
+    pub fn prepare_tensor<T: Scalar>(&self, coo: &CooTensor<T>, options: &TensorOptions) -> Result<MttkrpTensor<T>> {
+        self.prepare_planned(coo, &self.plan_tensor(coo, options)?)
+    }
+
+    /// The plan that [`Cpu::prepare_tensor`] follows.
+    ///
+    /// # Errors
+    /// As [`MttkrpPlan::choose`].
+    pub fn plan_tensor<T: Scalar>(&self, coo: &CooTensor<T>, options: &TensorOptions) -> Result<MttkrpPlan> {
+        let stats = self.install(|| TensorStats::of(coo));
+        MttkrpPlan::choose(&stats, self.machine(), options, &self.target::<T>())
+    }
+
+    /// Prepares `coo` as `plan` says, which may have been made for another tensor of the same dimensions.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when the plan is for other dimensions; [`Error::Structure`] when two entries have the same
+    /// coordinates; [`Error::Unavailable`] when the coordinates do not fit the format.
+    pub fn prepare_planned<T: Scalar>(&self, coo: &CooTensor<T>, plan: &MttkrpPlan) -> Result<MttkrpTensor<T>> {
+        if plan.dims != coo.dims() {
+            let detail = format!("is for a tensor of {:?}, not of {:?}", plan.dims, coo.dims());
             return Err(Error::argument("plan", detail));
         }
         self.install(|| {
@@ -220,28 +231,5 @@ impl Cpu {
             });
         });
         Ok(())
-    }
-
-    /// [`Cpu::prepare_mttkrp`] with the plan that [`MttkrpPlan::choose`] makes for this machine and a format (or none, to
-    /// have it chosen), at rank `rank`.
-    ///
-    /// # Errors
-    /// As [`MttkrpPlan::choose`] and [`Cpu::prepare_mttkrp`].
-    pub fn prepare_mttkrp_as<T: Scalar>(
-        &self,
-        coo: &CooTensor<T>,
-        rank: usize,
-        format: Option<MttkrpFormat>,
-    ) -> Result<MttkrpTensor<T>> {
-        let request = crate::plan::MttkrpRequest {
-            rank,
-            value_bytes: size_of::<T>(),
-            threads: self.threads(),
-            memory: None,
-            format,
-        };
-        let stats = self.install(|| crate::plan::TensorStats::of(coo));
-        let plan = MttkrpPlan::choose(&stats, &crate::machine::Machine::detect(), request)?;
-        self.prepare_mttkrp(coo, &plan)
     }
 }

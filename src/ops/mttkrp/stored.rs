@@ -14,7 +14,7 @@ use crate::formats::{
     Bcsf, CooTensor, Csf, CsfKind, CsfPattern, CsfSet, DEFAULT_BLOCK_BITS, HiCoo, Linear, LinearKeys, MAX_ORDER, MmCsf,
     MmCsfStrategy, Offsets, Tiled, TiledTask, rooted_mode_order,
 };
-use crate::plan::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, joint_root};
+use crate::plan::{ModePlan, MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, joint_root};
 
 /// Nonzeros whose coordinates are decoded at a time: their coordinates of 4 modes fill 4 KiB of L1.
 const BATCH: usize = 256;
@@ -86,8 +86,11 @@ impl<T: Scalar> Stored<T> {
             MttkrpFormat::HiCoo => Self::HiCoo(HiCoo::new(coo, DEFAULT_BLOCK_BITS)?),
             MttkrpFormat::Linear => Self::Linear(Linear::from_coo(coo)?),
             MttkrpFormat::Tiled => {
-                let specs = plan.modes.iter().filter_map(|mode| mode.tiles.as_ref());
-                Self::Tiled(specs.map(|spec| Tiled::from_coo(coo, spec)).collect::<Result<_>>()?)
+                let of_mode = |(mode, plan): (usize, &ModePlan)| match &plan.tiles {
+                    Some(spec) if spec.mode == mode => Tiled::from_coo(coo, spec),
+                    _ => Err(Error::argument("plan", format!("has no tiles for the output of mode {mode}"))),
+                };
+                Self::Tiled(plan.modes.iter().enumerate().map(of_mode).collect::<Result<_>>()?)
             }
             MttkrpFormat::Tree => return Err(Error::argument("plan", "the format is tree, but there is no tree")),
         })
@@ -111,26 +114,27 @@ impl<T: Scalar> Stored<T> {
         }
     }
 
-    pub(super) fn algorithm(&self, mode: usize) -> &'static str {
+    /// The algorithm that computes `mode`; none for several trees with different ones.
+    pub(super) fn algorithm(&self, mode: usize) -> Option<MttkrpAlgorithm> {
         let of_tree = |csf: &Csf<T>| match (csf.pattern().level_of(mode), csf.pattern().order()) {
-            (0, _) => "slice",
-            (level, order) if level + 1 == order => "nonzero",
-            (level, order) if level + 2 == order => "fiber",
-            _ => "slice",
+            (0, _) => MttkrpAlgorithm::Slice,
+            (level, order) if level + 1 == order => MttkrpAlgorithm::Nonzero,
+            (level, order) if level + 2 == order => MttkrpAlgorithm::Fiber,
+            _ => MttkrpAlgorithm::Slice,
         };
-        match self {
-            Self::Coo { copies, first, by_rows } if *by_rows && sorted_by(copies, *first, mode) => "row",
-            Self::Coo { .. } | Self::HiCoo(_) | Self::Linear(_) => "element",
+        Some(match self {
+            Self::Coo { copies, first, by_rows } if *by_rows && sorted_by(copies, *first, mode) => MttkrpAlgorithm::Row,
+            Self::Coo { .. } | Self::HiCoo(_) | Self::Linear(_) => MttkrpAlgorithm::Element,
             Self::CsfSet(set) => of_tree(set.tree(mode)),
             Self::Trees(all) => of_tree(&all[mode]),
-            Self::Bcsf(_) => "slice",
-            Self::MmCsf(mm) => match mm.trees() {
-                [tree] => of_tree(tree),
-                trees if trees.iter().all(|tree| of_tree(tree) == of_tree(&trees[0])) => of_tree(&trees[0]),
-                _ => "mixed",
-            },
-            Self::Tiled(_) => "row",
-        }
+            Self::Bcsf(_) => MttkrpAlgorithm::Slice,
+            Self::MmCsf(mm) => {
+                let mut algorithms = mm.trees().iter().map(of_tree);
+                let first = algorithms.next()?;
+                return algorithms.all(|algorithm| algorithm == first).then_some(first);
+            }
+            Self::Tiled(_) => MttkrpAlgorithm::Row,
+        })
     }
 
     /// The tree that a task of `mode` names.

@@ -71,7 +71,7 @@ impl<T: Scalar> Group<T> {
         let (modes, contracted) = (group.modes.clone(), group.contracted.clone());
         let mut fits = [&modes[..], &contracted[..]].concat();
         fits.sort_unstable();
-        if modes.is_empty() || contracted.is_empty() || !fits.into_iter().eq(0..coo.order()) {
+        if group.tiles.mode != 0 || modes.is_empty() || contracted.is_empty() || !fits.into_iter().eq(0..coo.order()) {
             return Err(Error::argument("plan", format!("{group:?} does not part {} modes", coo.order())));
         }
         let (own, permutation, coords) = places(coo, &modes)?;

@@ -8,7 +8,7 @@ use sparsimd_kernels::Scalar;
 use super::{Cpu, NodeCpus};
 use crate::dense::{MatMut, MatRef, padded_stride};
 use crate::error::{Error, Result};
-use crate::formats::{Csr, Pattern};
+use crate::formats::Csr;
 use crate::machine::{PageBuffer, move_pages};
 use crate::plan::{BPlacement, RowPlacement};
 
@@ -298,20 +298,12 @@ fn take<X>(slot: &Mutex<Option<X>>) -> Option<X> {
 
 /// Rows `rows` of `a`, in memory of node `node` (as the operating system numbers it).
 fn chunk<T: Scalar>(a: &Csr<T>, rows: Range<usize>, node: usize) -> Chunk<T> {
-    let pattern = a.pattern();
-    let pointers = &pattern.row_ptr()[rows.start..=rows.end];
-    let (first, last) = (pointers[0], pointers[pointers.len() - 1]);
-    let row_ptr: Vec<_> = pointers.iter().map(|p| p - first).collect();
-    let col_idx = pattern.col_idx()[first..last].to_vec();
-    let values = a.values()[first..last].to_vec();
+    let matrix = a.as_ref().row_range(rows.clone()).expect("a placement's rows are those of its matrix").to_csr();
     // Fresh pages are already here; the allocator may have handed out older ones. Where the system cannot move pages,
     // they stay where they are, which is slower and nothing else.
-    let _ = move_pages(&row_ptr, |_| node);
-    let _ = move_pages(&col_idx, |_| node);
-    let _ = move_pages(&values, |_| node);
-    // SAFETY: rows of a valid pattern, with pointers counted from the first of them.
-    let own = unsafe { Pattern::new_unchecked(rows.len(), pattern.cols(), row_ptr, col_idx) };
-    let matrix = Csr::new(own, values).expect("as many values as column indices");
+    let _ = move_pages(matrix.pattern().row_ptr(), |_| node);
+    let _ = move_pages(matrix.pattern().col_idx(), |_| node);
+    let _ = move_pages(matrix.values(), |_| node);
     Chunk { rows, matrix }
 }
 

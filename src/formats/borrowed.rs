@@ -12,6 +12,7 @@ use sparsimd_kernels::{RowPtr, Scalar};
 
 use super::check_dims;
 use super::csr::{Csr, Pattern, Place, Violation};
+use crate::dense::check_range;
 use crate::error::{Error, Result};
 
 /// An integer type that row pointers of a borrowed matrix may have: u32, i32, u64, i64 or usize.
@@ -304,14 +305,6 @@ impl<'a> PatternRef<'a> {
         };
         self.owner.map_or_else(copy, Arc::clone)
     }
-}
-
-/// Checks that `rows` are rows of a matrix of `len`.
-fn check_range(rows: &Range<usize>, len: usize) -> Result<()> {
-    if rows.start <= rows.end && rows.end <= len {
-        return Ok(());
-    }
-    Err(Error::argument("rows", format!("{} to {} of a matrix of {len}", rows.start, rows.end)))
 }
 
 impl<'a> From<&'a Arc<Pattern>> for PatternRef<'a> {

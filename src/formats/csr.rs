@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sparsimd_kernels::Scalar;
 
-use super::{PatternRef, check_dims};
+use super::{CsrRef, PatternRef, check_dims};
 use crate::error::{Error, Result};
 
 /// Where the nonzeros of a matrix are.
@@ -166,6 +166,11 @@ impl<T: Scalar> Csr<T> {
     /// The value of each nonzero, to be changed in place.
     pub fn values_mut(&mut self) -> &mut [T] {
         &mut self.values
+    }
+
+    /// A view of the whole matrix.
+    pub fn as_ref(&self) -> CsrRef<'_, T> {
+        self.into()
     }
 
     /// The matrix with `values`, as many as there are nonzeros, on `pattern`.

@@ -37,7 +37,6 @@ pub use tensor::{GpuFactors, GpuTensor};
 
 use crate::error::Result;
 use crate::plan::{DeviceShape, Team};
-pub(crate) use streamed::{dense_rows, expect, rows_of};
 pub(crate) use tensor::sort_items;
 
 /// An element type with kernels: `f32` or `f64`.

@@ -7,7 +7,7 @@ use sparsimd_gpu_abi::BLOCK;
 use sparsimd_gpu_host::{Binding, Buffer};
 
 use super::{DeviceScalar, Gpu};
-use crate::dense::{MatMut, MatRef};
+use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 
 /// A dense matrix in device memory.
@@ -196,10 +196,7 @@ impl<T: DeviceScalar> GpuMat<T> {
     /// The matrix of an operation: on `gpu`, of the given shape.
     pub(super) fn expect(&self, gpu: &Gpu, op: &'static str, name: &str, rows: usize, cols: usize) -> Result<()> {
         gpu.check_own(op, name, &self.gpu)?;
-        match (self.rows, self.cols) == (rows, cols) {
-            true => Ok(()),
-            false => Err(Error::shape(op, format!("{name} is {} x {}, must be {rows} x {cols}", self.rows, self.cols))),
-        }
+        check_shape(op, name, (self.rows, self.cols), (rows, cols))
     }
 
     pub(super) fn parts(&self) -> &[Panel<T>] {

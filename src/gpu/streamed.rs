@@ -16,7 +16,7 @@ use sparsimd_gpu_abi::BLOCK;
 
 use super::edge::DeviceEdge;
 use super::{DeviceScalar, Gpu};
-use crate::dense::{MatMut, MatRef};
+use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
 use crate::plan::RowChunk;
@@ -38,15 +38,15 @@ impl Gpu {
         beta: T,
         mut c: MatMut<'_, T>,
     ) -> Result<()> {
-        expect("spmm", "B", (b.rows(), b.cols()), (a.cols(), b.cols()))?;
-        expect("spmm", "C", (c.rows(), c.cols()), (a.rows(), b.cols()))?;
+        check_shape("spmm", "B", b.shape(), (a.cols(), b.cols()))?;
+        check_shape("spmm", "C", c.shape(), (a.rows(), b.cols()))?;
         for tile in self.column_tiles::<T>(a.cols(), b.cols())? {
             let on_device = self.mat(columns(b, &tile)?)?;
             for rows in self.row_parts(a, tile.len())? {
-                let part = self.csr(&rows_of(a, &rows)?)?;
+                let part = self.csr(&a.as_ref().row_range(rows.clone())?.to_csr())?;
                 let mut out = self.zeros(rows.len(), tile.len())?;
                 if beta != T::ZERO {
-                    out.upload(columns(dense_rows(c.as_ref(), &rows)?, &tile)?)?;
+                    out.upload(columns(c.as_ref().row_range(rows.clone())?, &tile)?)?;
                 }
                 self.spmm(alpha, &part, &on_device, beta, &mut out)?;
                 out.download(block(&mut c, &rows, &tile)?)?;
@@ -93,18 +93,18 @@ impl Gpu {
         b: MatRef<'_, T>,
         out: &mut [T],
     ) -> Result<()> {
-        expect(op, "C", (c.rows(), c.cols()), (a.rows(), c.cols()))?;
-        expect(op, "B", (b.rows(), b.cols()), (a.cols(), c.cols()))?;
-        expect(op, "out", (1, out.len()), (1, a.nnz()))?;
+        check_shape(op, "C", c.shape(), (a.rows(), c.cols()))?;
+        check_shape(op, "B", b.shape(), (a.cols(), c.cols()))?;
+        check_shape(op, "out", (1, out.len()), (1, a.nnz()))?;
         for tile in self.row_tiles::<T>(b.rows(), b.cols())? {
-            let on_device = self.mat(dense_rows(b, &tile)?)?;
+            let on_device = self.mat(b.row_range(tile.clone())?)?;
             let (part, places) = columns_of(a, &tile)?;
             let row_ptr = part.pattern().row_ptr();
             for rows in self.row_parts(&part, c.cols())? {
                 let nonzeros = row_ptr[rows.start]..row_ptr[rows.end];
-                let sparse = self.csr(&rows_of(&part, &rows)?)?;
+                let sparse = self.csr(&part.as_ref().row_range(rows.clone())?.to_csr())?;
                 let mut values = sparse.new_values()?;
-                self.sampled(op, &sparse, scaled, &self.mat(dense_rows(c, &rows)?)?, &on_device, &mut values)?;
+                self.sampled(op, &sparse, scaled, &self.mat(c.row_range(rows.clone())?)?, &on_device, &mut values)?;
                 let mut got = vec![T::ZERO; nonzeros.len()];
                 values.download(&mut got)?;
                 places[nonzeros].iter().zip(got).for_each(|(&p, value)| out[p] = value);
@@ -128,10 +128,10 @@ impl Gpu {
         d: MatRef<'_, T>,
         mut e: MatMut<'_, T>,
     ) -> Result<()> {
-        expect("fusedmm", "C", (c.rows(), c.cols()), (a.rows(), c.cols()))?;
-        expect("fusedmm", "B", (b.rows(), b.cols()), (a.cols(), c.cols()))?;
-        expect("fusedmm", "D", (d.rows(), d.cols()), (a.cols(), d.cols()))?;
-        expect("fusedmm", "E", (e.rows(), e.cols()), (a.rows(), d.cols()))?;
+        check_shape("fusedmm", "C", c.shape(), (a.rows(), c.cols()))?;
+        check_shape("fusedmm", "B", b.shape(), (a.cols(), c.cols()))?;
+        check_shape("fusedmm", "D", d.shape(), (a.cols(), d.cols()))?;
+        check_shape("fusedmm", "E", e.shape(), (a.rows(), d.cols()))?;
         let whole = self.row_tiles::<T>(a.cols(), b.cols() + d.cols() + BLOCK).is_ok_and(|tiles| tiles.len() <= 1);
         if !whole {
             let edges = self.edges_streamed(a, edge, c, b)?;
@@ -139,9 +139,9 @@ impl Gpu {
         }
         let (device_b, device_d) = (self.mat(b)?, self.mat(d)?);
         for rows in self.row_parts(a, c.cols() + d.cols())? {
-            let part = self.csr(&rows_of(a, &rows)?)?;
+            let part = self.csr(&a.as_ref().row_range(rows.clone())?.to_csr())?;
             let mut out = self.zeros(rows.len(), d.cols())?;
-            self.fusedmm(&part, edge, &self.mat(dense_rows(c, &rows)?)?, &device_b, &device_d, &mut out)?;
+            self.fusedmm(&part, edge, &self.mat(c.row_range(rows.clone())?)?, &device_b, &device_d, &mut out)?;
             out.download(block(&mut e, &rows, &(0..d.cols()))?)?;
         }
         Ok(())
@@ -161,7 +161,7 @@ impl Gpu {
         // The values of A and of the edges: two numbers and no dense row for each nonzero.
         for rows in self.row_parts(a, BLOCK)? {
             let own = &mut edges[row_ptr[rows.start]..row_ptr[rows.end]];
-            let part = self.csr(&rows_of(a, &rows)?)?;
+            let part = self.csr(&a.as_ref().row_range(rows.clone())?.to_csr())?;
             let mut values = part.new_values()?;
             values.upload(own)?;
             self.apply_edge(&part, edge.kind(), &mut values)?;
@@ -206,15 +206,6 @@ impl Gpu {
     }
 }
 
-/// Some rows of a matrix as a matrix.
-pub(crate) fn rows_of<T: DeviceScalar>(a: &Csr<T>, rows: &Range<usize>) -> Result<Csr<T>> {
-    let row_ptr = &a.pattern().row_ptr()[rows.start..=rows.end];
-    let (start, end) = (row_ptr[0], row_ptr[row_ptr.len() - 1]);
-    let row_ptr = row_ptr.iter().map(|p| p - start).collect();
-    let pattern = Pattern::new(rows.len(), a.cols(), row_ptr, a.pattern().col_idx()[start..end].to_vec())?;
-    Csr::new(pattern, a.values()[start..end].to_vec())
-}
-
 /// Some columns of a matrix as a matrix, and for each of its nonzeros which one of `a` it is.
 fn columns_of<T: DeviceScalar>(a: &Csr<T>, cols: &Range<usize>) -> Result<(Csr<T>, Vec<usize>)> {
     let (row_ptr, idx) = (a.pattern().row_ptr(), a.pattern().col_idx());
@@ -230,12 +221,6 @@ fn columns_of<T: DeviceScalar>(a: &Csr<T>, cols: &Range<usize>) -> Result<(Csr<T
     Ok((Csr::new(Pattern::new(a.rows(), cols.len(), starts, own)?, values)?, places))
 }
 
-/// Some rows of a dense matrix.
-pub(crate) fn dense_rows<'a, T>(m: MatRef<'a, T>, rows: &Range<usize>) -> Result<MatRef<'a, T>> {
-    let data = m.data().get(rows.start * m.stride()..).unwrap_or_default();
-    MatRef::new(data, rows.len(), m.cols(), m.stride())
-}
-
 /// Some columns of a dense matrix.
 fn columns<'a, T>(m: MatRef<'a, T>, cols: &Range<usize>) -> Result<MatRef<'a, T>> {
     MatRef::new(m.data().get(cols.start..).unwrap_or_default(), m.rows(), cols.len(), m.stride())
@@ -246,11 +231,4 @@ fn block<'a, T>(m: &'a mut MatMut<'_, T>, rows: &Range<usize>, cols: &Range<usiz
     let stride = m.stride();
     let data = m.reborrow().into_data().get_mut(rows.start * stride + cols.start..).unwrap_or_default();
     MatMut::new(data, rows.len(), cols.len(), stride)
-}
-
-pub(crate) fn expect(op: &'static str, name: &str, got: (usize, usize), want: (usize, usize)) -> Result<()> {
-    match got == want {
-        true => Ok(()),
-        false => Err(Error::shape(op, format!("{name} is {} x {}, expected {} x {}", got.0, got.1, want.0, want.1))),
-    }
 }

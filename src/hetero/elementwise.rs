@@ -5,8 +5,9 @@ use std::ops::Range;
 use super::Hetero;
 use super::share::{Divisible, Job, Output, Parts};
 use crate::cpu::Cpu;
+use crate::dense::check_shape;
 use crate::error::Result;
-use crate::gpu::{DeviceScalar, Gpu, expect};
+use crate::gpu::{DeviceScalar, Gpu};
 use crate::ops::Arithmetic;
 
 /// So many values, of which a part needs nothing but its place.
@@ -46,7 +47,7 @@ impl Hetero {
     /// [`Error::Shape`](crate::Error::Shape) when the lengths differ. A device that fails is replaced: see
     /// [`Hetero::failures`].
     pub fn tew<T: DeviceScalar>(&self, x: &[T], operator: Arithmetic, y: &[T], z: &mut [T]) -> Result<()> {
-        expect("tew", "y", (1, y.len()), (1, x.len()))?;
+        check_shape("tew", "y", (1, y.len()), (1, x.len()))?;
         self.elementwise("tew", x, operator, Some(y), T::ZERO, z)
     }
 
@@ -68,7 +69,7 @@ impl Hetero {
         s: T,
         z: &mut [T],
     ) -> Result<()> {
-        expect(op, "z", (1, z.len()), (1, x.len()))?;
+        check_shape(op, "z", (1, z.len()), (1, x.len()))?;
         let job = Job {
             op,
             upload: |_: &Gpu| Ok(()),

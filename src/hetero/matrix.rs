@@ -7,10 +7,10 @@ use sparsimd_kernels::edge::Edge;
 use super::Hetero;
 use super::share::{Divisible, Job, Output, Parts};
 use crate::cpu::Cpu;
-use crate::dense::{Mat, MatMut, MatRef};
+use crate::dense::{Mat, MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::Csr;
-use crate::gpu::{DeviceEdge, DeviceScalar, Gpu, GpuCsr, dense_rows, expect, rows_of};
+use crate::gpu::{DeviceEdge, DeviceScalar, Gpu, GpuCsr};
 use crate::ops::{Prepared, SparseOperand};
 use crate::plan::{Op, PlanOptions, Strategy};
 
@@ -52,13 +52,13 @@ impl<T: DeviceScalar> Divisible for Whole<T> {
     }
 
     fn device_part(&self, gpu: &Gpu, rows: &Range<usize>) -> Result<GpuCsr<T>> {
-        let part = gpu.csr(&rows_of(&self.matrix, rows)?)?;
+        let part = gpu.csr(&self.matrix.as_ref().row_range(rows.clone())?.to_csr())?;
         self.runs.iter().try_for_each(|options| part.prepare(options).map(drop))?;
         Ok(part)
     }
 
     fn host_part(&self, cpu: &Cpu, rows: &Range<usize>) -> Result<HostRows<T>> {
-        let rows = rows_of(&self.matrix, rows)?;
+        let rows = self.matrix.as_ref().row_range(rows.clone())?.to_csr();
         let prepared = self.runs.iter().map(|options| cpu.prepare(&rows, &options.reuse(usize::MAX)));
         Ok(HostRows { prepared: prepared.collect::<Result<_>>()?, rows })
     }
@@ -129,8 +129,8 @@ impl Hetero {
         beta: T,
         c: MatMut<'_, T>,
     ) -> Result<()> {
-        expect("spmm", "B", (b.rows(), b.cols()), (a.matrix().cols(), b.cols()))?;
-        expect("spmm", "C", (c.rows(), c.cols()), (a.matrix().rows(), b.cols()))?;
+        check_shape("spmm", "B", b.shape(), (a.matrix().cols(), b.cols()))?;
+        check_shape("spmm", "C", c.shape(), (a.matrix().rows(), b.cols()))?;
         let job = Job {
             op: "spmm",
             upload: |gpu: &Gpu| gpu.mat(b),
@@ -192,15 +192,15 @@ impl Hetero {
         b: MatRef<'_, T>,
         out: &mut [T],
     ) -> Result<()> {
-        expect(op, "C", (c.rows(), c.cols()), (a.matrix().rows(), c.cols()))?;
-        expect(op, "B", (b.rows(), b.cols()), (a.matrix().cols(), c.cols()))?;
-        expect(op, "out", (1, out.len()), (1, a.matrix().nnz()))?;
+        check_shape(op, "C", c.shape(), (a.matrix().rows(), c.cols()))?;
+        check_shape(op, "B", b.shape(), (a.matrix().cols(), c.cols()))?;
+        check_shape(op, "out", (1, out.len()), (1, a.matrix().nnz()))?;
         let pattern = a.matrix().pattern().clone();
         let job = Job {
             op,
             upload: |gpu: &Gpu| gpu.mat(b),
             device: |gpu: &Gpu, a: &GpuCsr<T>, b: &_, rows: &Range<usize>, out: &mut Values<'_, T>| {
-                let c = gpu.mat(dense_rows(c, rows)?)?;
+                let c = gpu.mat(c.row_range(rows.clone())?)?;
                 let mut values = a.new_values()?;
                 match scaled {
                     true => gpu.sddmm_scaled(a, &c, b, &mut values),
@@ -209,8 +209,8 @@ impl Hetero {
                 values.download(out.values)
             },
             processor: |cpu: &Cpu, a: &HostRows<T>, rows: &Range<usize>, out: &mut Values<'_, T>| match scaled {
-                true => cpu.sddmm_scaled(a.of(Op::Sddmm), dense_rows(c, rows)?, b, out.values),
-                false => cpu.sddmm(a.of(Op::Sddmm), dense_rows(c, rows)?, b, out.values),
+                true => cpu.sddmm_scaled(a.of(Op::Sddmm), c.row_range(rows.clone())?, b, out.values),
+                false => cpu.sddmm(a.of(Op::Sddmm), c.row_range(rows.clone())?, b, out.values),
             },
         };
         self.share_out(&mut a.parts, Values { row_ptr: pattern.row_ptr(), values: out }, job)
@@ -229,21 +229,21 @@ impl Hetero {
         d: MatRef<'_, T>,
         e: MatMut<'_, T>,
     ) -> Result<()> {
-        expect("fusedmm", "C", (c.rows(), c.cols()), (a.matrix().rows(), c.cols()))?;
-        expect("fusedmm", "B", (b.rows(), b.cols()), (a.matrix().cols(), c.cols()))?;
-        expect("fusedmm", "D", (d.rows(), d.cols()), (a.matrix().cols(), d.cols()))?;
-        expect("fusedmm", "E", (e.rows(), e.cols()), (a.matrix().rows(), d.cols()))?;
+        check_shape("fusedmm", "C", c.shape(), (a.matrix().rows(), c.cols()))?;
+        check_shape("fusedmm", "B", b.shape(), (a.matrix().cols(), c.cols()))?;
+        check_shape("fusedmm", "D", d.shape(), (a.matrix().cols(), d.cols()))?;
+        check_shape("fusedmm", "E", e.shape(), (a.matrix().rows(), d.cols()))?;
         let job = Job {
             op: "fusedmm",
             upload: |gpu: &Gpu| Ok((gpu.mat(b)?, gpu.mat(d)?)),
             device: |gpu: &Gpu, a: &GpuCsr<T>, (b, d): &(_, _), rows: &Range<usize>, e: &mut MatMut<'_, T>| {
-                let c = gpu.mat(dense_rows(c, rows)?)?;
+                let c = gpu.mat(c.row_range(rows.clone())?)?;
                 let mut out = gpu.zeros(e.rows(), e.cols())?;
                 gpu.fusedmm(a, edge, &c, b, d, &mut out)?;
                 out.download(e.reborrow())
             },
             processor: |cpu: &Cpu, a: &HostRows<T>, rows: &Range<usize>, e: &mut MatMut<'_, T>| {
-                cpu.fusedmm(a.of(Op::FusedMm), edge, dense_rows(c, rows)?, b, d, e.reborrow())
+                cpu.fusedmm(a.of(Op::FusedMm), edge, c.row_range(rows.clone())?, b, d, e.reborrow())
             },
         };
         self.share_out(&mut a.parts, e, job)

@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::Hetero;
 use super::share::{Divisible, Job, Parts};
 use crate::cpu::Cpu;
-use crate::dense::{MatMut, MatRef};
+use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, Csf, Fibers, rooted_mode_order};
-use crate::gpu::{DeviceScalar, Gpu, GpuFibers, GpuTensor, expect, sort_items};
+use crate::gpu::{DeviceScalar, Gpu, GpuFibers, GpuTensor, sort_items};
 use crate::ops::{MttkrpTensor, TtmAlgorithm};
 use crate::plan::{MttkrpFormat, TensorOptions, device_mttkrp_format};
 
@@ -93,8 +93,8 @@ impl Hetero {
     /// # Errors
     /// [`Error::Shape`]. A device that fails is replaced: see [`Hetero::failures`].
     pub fn ttm_into<T: DeviceScalar>(&self, x: &mut HeteroFibers<T>, u: MatRef<'_, T>, y: MatMut<'_, T>) -> Result<()> {
-        expect("ttm", "U", (u.rows(), u.cols()), (x.parts.whole.dim, u.cols()))?;
-        expect("ttm", "Y", (y.rows(), y.cols()), (x.len(), u.cols()))?;
+        check_shape("ttm", "U", u.shape(), (x.parts.whole.dim, u.cols()))?;
+        check_shape("ttm", "Y", y.shape(), (x.len(), u.cols()))?;
         let job = Job {
             op: "ttm",
             upload: |gpu: &Gpu| gpu.mat(u),
@@ -115,8 +115,8 @@ impl Hetero {
     /// # Errors
     /// As [`Hetero::ttm_into`].
     pub fn ttv_into<T: DeviceScalar>(&self, x: &mut HeteroFibers<T>, v: &[T], y: &mut [T]) -> Result<()> {
-        expect("ttv", "v", (1, v.len()), (1, x.parts.whole.dim))?;
-        expect("ttv", "y", (1, y.len()), (1, x.len()))?;
+        check_shape("ttv", "v", (1, v.len()), (1, x.parts.whole.dim))?;
+        check_shape("ttv", "y", (1, y.len()), (1, x.len()))?;
         let job = Job {
             op: "ttv",
             upload: |gpu: &Gpu| gpu.values(v),
@@ -148,10 +148,10 @@ impl Hetero {
             return Err(Error::shape(OP, format!("{} factors for a tensor of order {}", factors.len(), dims.len())));
         }
         for (m, (factor, &dim)) in factors.iter().zip(&dims).enumerate().filter(|&(m, _)| m != mode) {
-            expect(OP, &format!("factor {m}"), (factor.rows(), factor.cols()), (dim, rank))?;
+            check_shape(OP, &format!("factor {m}"), factor.shape(), (dim, rank))?;
         }
         let slices = x.slices(mode)?;
-        expect(OP, "the output", (out.rows(), rank), (dims[mode], rank))?;
+        check_shape(OP, "the output", (out.rows(), rank), (dims[mode], rank))?;
         let job = Job {
             op: OP,
             upload: |gpu: &Gpu| gpu.factors_but(mode, &dims, factors, rank),

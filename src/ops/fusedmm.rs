@@ -6,11 +6,11 @@ use sparsimd_kernels::{
     spmm_panel,
 };
 
-use super::operand::{SparseOperand, check, check_columns};
+use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
 use super::run::{Heads, Shared};
 use crate::cpu::Cpu;
-use crate::dense::{MatMut, MatRef};
+use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::Result;
 use crate::formats::{Block, CellView, Panel, PatternRef};
 use crate::plan::{Op, PanelPlan, Task};
@@ -63,10 +63,10 @@ impl Cpu {
         let pattern = a.pattern();
         check_columns(OP, c.cols())?;
         check_columns(OP, e.cols())?;
-        check(OP, "C", c, pattern.rows(), c.cols())?;
-        check(OP, "B", b, pattern.cols(), c.cols())?;
-        check(OP, "D", d, pattern.cols(), e.cols())?;
-        check(OP, "E", e.as_ref(), pattern.rows(), e.cols())?;
+        check_shape(OP, "C", c.shape(), (pattern.rows(), c.cols()))?;
+        check_shape(OP, "B", b.shape(), (pattern.cols(), c.cols()))?;
+        check_shape(OP, "D", d.shape(), (pattern.cols(), e.cols()))?;
+        check_shape(OP, "E", e.as_ref().shape(), (pattern.rows(), e.cols()))?;
         let values = if F::USES_VALUES { Some(a.need_values(OP)?) } else { None };
         let dense = Dense { c, b, d };
         if let SparseOperand::Prepared(prepared) = a {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use sparsimd_kernels::Scalar;
 
 use super::prepare::Prepared;
-use crate::dense::MatRef;
 use crate::error::{Error, Result};
 use crate::formats::{Csr, CsrRef, Pattern, PatternRef};
 
@@ -73,14 +72,6 @@ impl<'a, T: Scalar> SparseOperand<'a, T> {
     pub(super) fn need_values(self, op: &'static str) -> Result<&'a [T]> {
         self.values().ok_or_else(|| Error::shape(op, "needs the values of the sparse matrix, and was given a pattern"))
     }
-}
-
-/// Checks that `what` has `rows` x `cols` elements.
-pub(super) fn check<T>(op: &'static str, what: &str, m: MatRef<'_, T>, rows: usize, cols: usize) -> Result<()> {
-    if (m.rows(), m.cols()) == (rows, cols) {
-        return Ok(());
-    }
-    Err(Error::shape(op, format!("{what} is {} x {}, not {rows} x {cols}", m.rows(), m.cols())))
 }
 
 /// Checks that there is at least one column.

@@ -9,7 +9,6 @@
 //! Each chunk is prepared by its owner's threads, so that panels, too, are in the owner's memory. A chunk is computed by
 //! the ordinary operation, with one node's threads.
 
-use std::ops::Range;
 use std::sync::Mutex;
 
 use sparsimd_kernels::Scalar;
@@ -164,7 +163,7 @@ impl<T: Scalar> NumaPrepared<T> {
     pub fn sddmm(&self, scaled: bool, c: MatRef<'_, T>, b: &SharedMat<'_, T>, out: &mut [T]) -> Result<()> {
         self.check_rows("sddmm", c)?;
         self.csr.run_values(out, |cpu, place, (owner, chunk), values| {
-            let c = rows_of(c, self.csr.chunks()[owner][chunk].rows())?;
+            let c = c.row_range(self.csr.chunks()[owner][chunk].rows())?;
             let prepared = &self.prepared[owner][chunk];
             match scaled {
                 true => cpu.sddmm_scaled(prepared, c, b.on(place), values),
@@ -187,7 +186,7 @@ impl<T: Scalar> NumaPrepared<T> {
     ) -> Result<()> {
         self.check_rows("fusedmm", c)?;
         self.csr.run(e, |cpu, place, (owner, chunk), rows| {
-            let c = rows_of(c, self.csr.chunks()[owner][chunk].rows())?;
+            let c = c.row_range(self.csr.chunks()[owner][chunk].rows())?;
             cpu.fusedmm(&self.prepared[owner][chunk], edge, c, b.on(place), d.on(place), rows)
         })
     }
@@ -198,10 +197,4 @@ impl<T: Scalar> NumaPrepared<T> {
         }
         Err(Error::shape(op, format!("C has {} rows, expected {}", c.rows(), self.csr.rows())))
     }
-}
-
-/// Rows `rows` of `c`.
-fn rows_of<T: Scalar>(c: MatRef<'_, T>, rows: Range<usize>) -> Result<MatRef<'_, T>> {
-    let start = (rows.start * c.stride()).min(c.data().len());
-    MatRef::new(&c.data()[start..], rows.len(), c.cols(), c.stride())
 }

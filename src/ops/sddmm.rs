@@ -2,11 +2,11 @@
 
 use sparsimd_kernels::{Scalar, SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
 
-use super::operand::{SparseOperand, check, check_columns};
+use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
 use super::run::{Shared, scratch};
 use crate::cpu::Cpu;
-use crate::dense::MatRef;
+use crate::dense::{MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, PatternRef};
 use crate::plan::Op;
@@ -65,8 +65,8 @@ impl Cpu {
     ) -> Result<()> {
         let pattern = a.pattern();
         check_columns(op, c.cols())?;
-        check(op, "C", c, pattern.rows(), c.cols())?;
-        check(op, "B", b, pattern.cols(), c.cols())?;
+        check_shape(op, "C", c.shape(), (pattern.rows(), c.cols()))?;
+        check_shape(op, "B", b.shape(), (pattern.cols(), c.cols()))?;
         if out.len() != pattern.nnz() {
             let detail = format!("out has {} elements for a pattern of {} nonzeros", out.len(), pattern.nnz());
             return Err(Error::shape(op, detail));

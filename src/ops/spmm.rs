@@ -2,11 +2,11 @@
 
 use sparsimd_kernels::{Scalar, SpmmPanel, SpmmRows, scale_rows, spmm_panel, spmm_rows};
 
-use super::operand::{SparseOperand, check, check_columns};
+use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
 use super::run::{Heads, Shared, scratch};
 use crate::cpu::Cpu;
-use crate::dense::{MatMut, MatRef};
+use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::Result;
 use crate::formats::{Panel, PatternRef, gather};
 use crate::plan::{Op, PanelPlan};
@@ -208,6 +208,6 @@ fn check_operands<T: Scalar>(
     c: MatRef<'_, T>,
 ) -> Result<()> {
     check_columns(op, c.cols())?;
-    check(op, "B", b, cols, c.cols())?;
-    check(op, "C", c, rows, c.cols())
+    check_shape(op, "B", b.shape(), (cols, c.cols()))?;
+    check_shape(op, "C", c.shape(), (rows, c.cols()))
 }

@@ -6,9 +6,10 @@
 use rayon::prelude::*;
 use sparsimd_kernels::{Scalar, TtmFibers, ttm_fibers};
 
+use super::operand::check_columns;
 use super::run::Shared;
 use crate::cpu::Cpu;
-use crate::dense::{ALIGN, Mat, MatMut, MatRef};
+use crate::dense::{ALIGN, Mat, MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, FiberCoo, Fibers, HiCoo, SemiCoo, SemiHiCoo, check_mode};
 
@@ -79,10 +80,7 @@ impl Cpu {
     ) -> Result<()> {
         let x = x.into();
         check_u(u, x.dim)?;
-        if (y.rows(), y.cols()) != (x.len(), u.cols()) {
-            let detail = format!("Y is {} x {}, expected {} x {}", y.rows(), y.cols(), x.len(), u.cols());
-            return Err(Error::shape("ttm", detail));
-        }
+        check_shape("ttm", "Y", y.shape(), (x.len(), u.cols()))?;
         let blocks = Blocks { ptr: x.ptr, leaf: x.leaf, x: x.values, x_stride: 1, block: 1 };
         self.multiply(&blocks, u, algorithm, y);
         Ok(())
@@ -282,8 +280,6 @@ fn task<'a, T: Scalar>(
 
 /// Whether `u` has a row for every coordinate of the mode.
 fn check_u<T>(u: MatRef<'_, T>, dim: usize) -> Result<()> {
-    if u.rows() == dim && u.cols() > 0 {
-        return Ok(());
-    }
-    Err(Error::shape("ttm", format!("U is {} x {}, expected {dim} rows and at least one column", u.rows(), u.cols())))
+    check_columns("ttm", u.cols())?;
+    check_shape("ttm", "U", u.shape(), (dim, u.cols()))
 }

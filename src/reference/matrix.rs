@@ -3,8 +3,8 @@
 use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
-use super::{Expected, Limits, check};
-use crate::dense::MatRef;
+use super::{Expected, Limits};
+use crate::dense::{MatRef, check_shape};
 use crate::error::Result;
 use crate::formats::Csr;
 
@@ -58,8 +58,8 @@ fn product<T: Scalar>(
     c: MatRef<'_, T>,
 ) -> Result<Expected> {
     let n = b.cols();
-    check(op, "B", &b, a.cols(), n)?;
-    check(op, "C", &c, a.rows(), n)?;
+    check_shape(op, "B", b.shape(), (a.cols(), n))?;
+    check_shape(op, "C", c.shape(), (a.rows(), n))?;
     let (alpha, beta, limits) = (alpha.to_f64(), beta.to_f64(), Limits::of::<T>());
     Ok(Expected::by_rows(a.rows(), n, |i, values, bounds| {
         let nonzeros = row(a, i);
@@ -107,8 +107,8 @@ fn dot<T: Scalar>(c: &[T], b: &[T]) -> (f64, f64) {
 /// [`crate::Error::Shape`].
 pub fn sddmm<T: Scalar>(a: &Csr<T>, scaled: bool, c: MatRef<'_, T>, b: MatRef<'_, T>) -> Result<Expected> {
     let n = c.cols();
-    check("reference::sddmm", "C", &c, a.rows(), n)?;
-    check("reference::sddmm", "B", &b, a.cols(), n)?;
+    check_shape("reference::sddmm", "C", c.shape(), (a.rows(), n))?;
+    check_shape("reference::sddmm", "B", b.shape(), (a.cols(), n))?;
     let limits = Limits::of::<T>();
     let element = |i: usize, (j, x): (usize, f64)| {
         let (s, magnitude) = dot(c.row(i), b.row(j));
@@ -160,9 +160,9 @@ pub fn fusedmm<T: Scalar>(
 ) -> Result<Expected> {
     let op = "reference::fusedmm";
     let n = c.cols();
-    check(op, "C", &c, a.rows(), n)?;
-    check(op, "B", &b, a.cols(), n)?;
-    check(op, "D", &d, a.cols(), d.cols())?;
+    check_shape(op, "C", c.shape(), (a.rows(), n))?;
+    check_shape(op, "B", b.shape(), (a.cols(), n))?;
+    check_shape(op, "D", d.shape(), (a.cols(), d.cols()))?;
     let limits = Limits::of::<T>();
     Ok(Expected::by_rows(a.rows(), d.cols(), |i, values, bounds| {
         let edges: Vec<Dot> = row(a, i)

@@ -153,11 +153,3 @@ fn error(got: f64, value: f64, bound: f64) -> f64 {
     let error = (got - value).abs() / bound;
     if error.is_nan() { f64::INFINITY } else { error }
 }
-
-/// One line per mismatch of an operand's shape, as the operations themselves report it.
-fn check<T>(op: &'static str, name: &str, m: &MatRef<'_, T>, rows: usize, cols: usize) -> Result<()> {
-    if (m.rows(), m.cols()) == (rows, cols) {
-        return Ok(());
-    }
-    Err(Error::shape(op, format!("{name} is {} x {}, expected {rows} x {cols}", m.rows(), m.cols())))
-}

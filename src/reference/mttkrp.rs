@@ -2,8 +2,8 @@
 
 use sparsimd_kernels::Scalar;
 
-use super::{Expected, Limits, check};
-use crate::dense::MatRef;
+use super::{Expected, Limits};
+use crate::dense::{MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::CooTensor;
 
@@ -21,7 +21,7 @@ pub fn mttkrp<T: Scalar>(tensor: &CooTensor<T>, factors: &[MatRef<'_, T>], mode:
         return Err(Error::shape(op, format!("{} factors for a tensor of order {order}", factors.len())));
     }
     for (m, factor) in factors.iter().enumerate().filter(|&(m, _)| m != mode) {
-        check(op, "a factor", factor, tensor.dims()[m], rank)?;
+        check_shape(op, "a factor", factor.shape(), (tensor.dims()[m], rank))?;
     }
     // The entries of each row of the output.
     let mut of_row = vec![Vec::new(); tensor.dims()[mode]];

@@ -155,6 +155,105 @@ fn a_pattern_alone_serves_what_needs_no_values() {
     }
 }
 
+/// Both rows of [`Fixture`]'s matrix as rows 1 and 2 of a larger one, in arrays of the index types named.
+fn borrowed<P: TryFrom<u32>, C: TryFrom<u32>>(types: [Index; 2], path: Path) {
+    fn converted<I: TryFrom<u32>>(numbers: &[u32]) -> Vec<I> {
+        numbers.iter().map(|&i| I::try_from(i).unwrap_or_else(|_| panic!("{i}"))).collect()
+    }
+    let (row_ptr, col_idx) = (converted::<P>(&[1, 3, 4]), converted::<C>(&[9, 0, 2, 1]));
+    let mut values = [f32::NAN, 1.0, 2.0, 3.0];
+    let f = Fixture::new(Op::Spmm);
+    let (mut csr, mut plan, mut sddmm) = (null_mut(), null_mut(), null_mut());
+    let (mut rows, mut cols, mut nnz) = (0, 0, 0);
+    let b = [0.0f32, 1.0, 10.0, 11.0, 20.0, 21.0];
+    let (mut c, mut dots) = ([7.0f32; 4], [7.0f32; 3]);
+    let [row_ptr_type, col_idx_type] = types.map(|index| index as u32);
+    // SAFETY: all arrays are as long as they are said to be, and outlive the handles.
+    unsafe {
+        let (pointers, columns, weights) = (row_ptr.as_ptr().cast(), col_idx.as_ptr().cast(), values.as_mut_ptr());
+        good(sparsimd_csr_borrow_f32(2, 3, pointers, row_ptr_type, columns, col_idx_type, weights, &mut csr));
+        good(sparsimd_csr_shape(csr, &mut rows, &mut cols, &mut nnz));
+        assert_eq!((rows, cols, nnz), (2, 3, 3));
+        good(sparsimd_plan_create(f.cpu, Op::Spmm as u32, csr, 2, path as u32, 9, &mut plan));
+        good(sparsimd_plan_create(f.cpu, Op::Sddmm as u32, csr, 2, path as u32, 9, &mut sddmm));
+        good(sparsimd_csr_destroy(csr));
+        let spmm = |plan, c| sparsimd_spmm_f32(f.cpu, plan, 2, 1.0, b.as_ptr(), 2, 0.0, c, 2);
+        good(spmm(plan, c.as_mut_ptr()));
+        assert_eq!(c, [40.0, 43.0, 30.0, 33.0]);
+        refused(spmm(sddmm, c.as_mut_ptr()), Status::Shape, "prepared for Sddmm");
+        let scaled = |out| sparsimd_sddmm_scaled_f32(f.cpu, sddmm, 2, b.as_ptr(), 2, b.as_ptr(), 2, out);
+        good(scaled(dots.as_mut_ptr()));
+        assert_eq!(dots, [1.0, 2.0 * 21.0, 3.0 * 221.0]);
+        if let Path::Direct = path {
+            refused(scaled(weights.add(1)), Status::Argument, "out: overlaps another operand");
+            refused(spmm(plan, columns.cast_mut().cast()), Status::Argument, "c: overlaps another operand");
+        }
+        refused(sparsimd_plan_set_values_f32(plan, b.as_ptr(), 2), Status::Shape, "2 values");
+        good(sparsimd_plan_set_values_f32(plan, [0.0, 0.0, 1.0].as_ptr(), 3));
+        good(spmm(plan, c.as_mut_ptr()));
+        assert_eq!(c, [0.0, 0.0, 10.0, 11.0]);
+        good(sparsimd_plan_destroy(plan));
+        good(sparsimd_plan_destroy(sddmm));
+    }
+}
+
+#[test]
+fn borrowed_matrices_of_every_index_type() {
+    for path in [Path::Auto, Path::Direct, Path::Panel] {
+        borrowed::<u32, u32>([Index::U32, Index::U32], path);
+        borrowed::<i32, i32>([Index::I32, Index::I32], path);
+        borrowed::<u64, u32>([Index::U64, Index::U32], path);
+        borrowed::<i64, i32>([Index::I64, Index::I32], path);
+        borrowed::<i32, u32>([Index::I32, Index::U32], path);
+        borrowed::<i64, u32>([Index::I64, Index::U32], path);
+    }
+}
+
+#[test]
+fn borrowed_matrices_are_checked() {
+    let (pointers, columns, values) = ([0i32, 2, 3], [0i32, 2, 1], [1.0f64, 2.0, 3.0]);
+    let borrow = |rows, cols, pointers: &[i32], (p_type, columns, c_type): (u32, &[i32], u32)| {
+        let (p, c, mut csr) = (pointers.as_ptr().cast(), columns.as_ptr().cast(), null_mut());
+        // SAFETY: what is refused is not used; everything else is as long as it is said to be.
+        let status = unsafe { sparsimd_csr_borrow_f64(rows, cols, p, p_type, c, c_type, values.as_ptr(), &mut csr) };
+        assert!(csr.is_null(), "a call that fails leaves null");
+        status
+    };
+    let (structure, argument) = (Status::Structure, Status::Argument);
+    refused(borrow(2, 3, &[0, -2, 3], (1, &columns, 1)), structure, "row pointer 1 is negative: -2");
+    refused(borrow(2, 3, &[0, 2, -1], (1, &columns, 1)), structure, "row pointer 2 is negative: -1");
+    refused(borrow(2, 3, &[0, 3, 2], (1, &columns, 1)), structure, "row 1: pointers decrease");
+    refused(borrow(2, 3, &pointers, (1, &[0, -7, 1], 1)), structure, "row 0: column index -7 is negative");
+    refused(borrow(2, 2, &pointers, (0, &columns, 0)), structure, "column index 2 is not below 2");
+    refused(borrow(2, 3, &pointers, (4, &columns, 1)), argument, "row_ptr_type: 4 is not a sparsimd_index");
+    refused(borrow(2, 3, &pointers, (1, &columns, 2)), argument, "col_idx_type: 2 is not");
+    refused(borrow(usize::MAX, 3, &pointers, (1, &columns, 1)), argument, "rows: too many");
+    let mut csr = null_mut();
+    // SAFETY: what is refused is not used; everything else is as long as it is said to be.
+    unsafe {
+        let (p, c, v) = (pointers.as_ptr(), columns.as_ptr(), values.as_ptr());
+        let call = sparsimd_csr_borrow_f64(2, 3, null(), 1, c.cast(), 1, v, &mut csr);
+        refused(call, argument, "row_ptr: the pointer is null");
+        let call = sparsimd_csr_borrow_f64(2, 3, p.cast(), 1, null(), 1, v, &mut csr);
+        refused(call, argument, "col_idx: the pointer is null");
+        let call = sparsimd_csr_borrow_f64(2, 3, p.byte_add(2).cast(), 1, c.cast(), 1, v, &mut csr);
+        refused(call, argument, "row_ptr: the pointer is not aligned");
+        let call = sparsimd_csr_borrow_f64(2, 3, p.cast(), 1, c.cast(), 1, v.byte_add(4), &mut csr);
+        refused(call, argument, "values: the pointer is not aligned");
+        let (mut cpu, mut plan, mut out) = (null_mut(), null_mut(), [0.0f64; 3]);
+        good(sparsimd_cpu_create(1, &mut cpu));
+        good(sparsimd_csr_borrow_f64(2, 3, p.cast(), 1, c.cast(), 1, null(), &mut csr));
+        good(sparsimd_plan_create(cpu, Op::Sddmm as u32, csr, 1, Path::Direct as u32, 1, &mut plan));
+        good(sparsimd_sddmm_f64(cpu, plan, 1, v, 1, v, 1, out.as_mut_ptr()));
+        assert_eq!(out, [1.0, 3.0, 4.0]);
+        let scaled = sparsimd_sddmm_scaled_f64(cpu, plan, 1, v, 1, v, 1, out.as_mut_ptr());
+        refused(scaled, Status::Shape, "needs the values");
+        good(sparsimd_plan_destroy(plan));
+        good(sparsimd_csr_destroy(csr));
+        good(sparsimd_cpu_destroy(cpu));
+    }
+}
+
 #[test]
 fn ttm_and_ttv_by_fibers() {
     let (mut cpu, mut tensor, mut fibers) = (null_mut(), null_mut(), null_mut());

@@ -45,6 +45,17 @@ int main(void) {
     printf("%g %g\n%g %g\n", c[0], c[1], c[2], c[3]);
     if (c[0] != 20 || c[1] != 22 || c[2] != 10 || c[3] != 11) return 1;
 
+    /* The same matrix in arrays that stay the caller's, with indices of int32_t: a direct plan reads them where they are. */
+    const int32_t starts[] = {0, 2, 3}, columns[] = {0, 2, 1};
+    sparsimd_csr *borrowed;
+    sparsimd_plan *direct;
+    CHECK(sparsimd_csr_borrow_f32(2, 3, starts, SPARSIMD_INDEX_I32, columns, SPARSIMD_INDEX_I32, values, &borrowed));
+    CHECK(sparsimd_plan_create(cpu, SPARSIMD_OP_SPMM, borrowed, 2, SPARSIMD_PATH_DIRECT, 1, &direct));
+    CHECK(sparsimd_spmm_f32(cpu, direct, 2, 1.0f, b, 2, 0.0f, c, 2));
+    if (c[0] != 40 || c[1] != 43 || c[2] != 30 || c[3] != 33) return 1;
+    CHECK(sparsimd_plan_destroy(direct));
+    CHECK(sparsimd_csr_destroy(borrowed));
+
     /* A mistake is a status and a message. */
     if (sparsimd_spmm_f32(cpu, plan, 2, 1.0f, b, 1, 0.0f, c, 2) != SPARSIMD_STATUS_ARGUMENT) return 1;
     printf("refused: %s\n", sparsimd_last_error());

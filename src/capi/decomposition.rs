@@ -1,7 +1,7 @@
 //! MTTKRP and the CP decomposition that is made of it.
 
 use std::ffi::{CString, c_char};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use super::CpuHandle;
 use super::handle::{self, Handle, Place};
@@ -11,7 +11,7 @@ use super::value::{Either, Element, Family};
 use super::view::{mat, mat_mut, put, slice, slice_mut};
 use crate::cpu::Cpu;
 use crate::decomp::{CpInit, CpOptions};
-use crate::dense::{Mat, MatMut, MatRef};
+use crate::dense::{Mat, MatMut, MatRef, addresses};
 use crate::formats::CooTensor;
 use crate::ops::MttkrpTensor;
 use crate::plan::{MttkrpFormat, TensorOptions};
@@ -216,7 +216,7 @@ unsafe fn mttkrp<T: Element>(
     // SAFETY: by the rules of the interface.
     let (views, out) = unsafe {
         let views = views(factors, dims, rank, mode)?;
-        let inputs: Vec<&[T]> = views.iter().map(|view| view.data()).collect();
+        let inputs: Vec<Range<usize>> = views.iter().map(|view| addresses(view.data())).collect();
         let out = mat_mut("out", out, dim, rank, ldo, &inputs)?;
         (views, out)
     };
@@ -274,8 +274,8 @@ unsafe fn mttkrp_all<T: Element>(
     };
     let mut products: Vec<MatMut<'_, T>> = Vec::with_capacity(dims.len());
     for ((&dim, &out), &ldo) in dims.iter().zip(outs).zip(ldos) {
-        let others = products.iter().map(|product| product.as_ref().data());
-        let taken: Vec<&[T]> = views.iter().map(|view| view.data()).chain(others).collect();
+        let others = products.iter().map(|product| addresses(product.as_ref().data()));
+        let taken: Vec<Range<usize>> = views.iter().map(|view| addresses(view.data())).chain(others).collect();
         // SAFETY: by the rules of the interface.
         let product = unsafe { mat_mut("outs", out, dim, rank, ldo, &taken)? };
         products.push(product);

@@ -1,63 +1,56 @@
-//! Sparse matrices, and plans of the operations on them.
+//! Sparse matrices, copied or borrowed.
 
-use std::ffi::{CString, c_char};
+use std::ffi::c_void;
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::CpuHandle;
 use super::handle::{self, Handle, Place};
 use super::status::{Failure, Outcome, Status, guard};
 use super::value::{Either, Element, Family};
 use super::view::{put, slice};
-use crate::cpu::Cpu;
-use crate::formats::{Csr, Pattern};
-use crate::ops::{Prepared, SparseOperand};
-use crate::plan;
+use crate::dense::addresses;
+use crate::formats::{ColumnIndex, Csr, CsrRef, Pattern, PatternRef, PointerIndex};
+use crate::ops::SparseOperand;
 use sparsimd_kernels::Scalar;
 
 /// A sparse matrix by rows (CSR), or only its pattern.
 #[derive(Debug)]
 pub struct CsrHandle(());
 
-/// A matrix prepared for many runs of one operation.
-#[derive(Debug)]
-pub struct PlanHandle(());
-
-/// What a plan is for.
+/// The integers of an index array that is borrowed.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug)]
-pub enum Op {
-    /// sparsimd_spmm_f32().
-    Spmm = 0,
-    /// sparsimd_spmm_t_f32().
-    SpmmT = 1,
-    /// sparsimd_sddmm_f32() and sparsimd_sddmm_scaled_f32().
-    Sddmm = 2,
-    /// sparsimd_fusedmm_f32().
-    Fusedmm = 3,
-}
-
-/// How a plan lays out the nonzeros.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug)]
-pub enum Path {
-    /// Whichever is expected to be faster over the runs that were announced.
-    Auto = 0,
-    /// As they are.
-    Direct = 1,
-    /// In panels that fit the cache; takes the time of some runs to make.
-    Panel = 2,
+pub enum Index {
+    /// uint32_t.
+    U32 = 0,
+    /// int32_t.
+    I32 = 1,
+    /// uint64_t; of row pointers only.
+    U64 = 2,
+    /// int64_t; of row pointers only.
+    I64 = 3,
 }
 
 pub(super) enum Matrix<T: Scalar> {
     Values(Csr<T>),
     Pattern(Arc<Pattern>),
+    Borrowed(Borrowed<T>),
+}
+
+/// A matrix in arrays of the caller, which live as long as the handles that refer to them, as the caller promises.
+#[derive(Clone)]
+pub(super) struct Borrowed<T: 'static> {
+    pub operand: SparseOperand<'static, T>,
+    /// Where the arrays are.
+    pub arrays: [Range<usize>; 3],
 }
 
 impl<T: Scalar> Matrix<T> {
-    fn sparse(&self) -> SparseOperand<'_, T> {
+    pub fn sparse(&self) -> SparseOperand<'_, T> {
         match self {
             Self::Values(csr) => csr.into(),
             Self::Pattern(pattern) => pattern.into(),
+            Self::Borrowed(borrowed) => borrowed.operand,
         }
     }
 }
@@ -68,29 +61,10 @@ impl Family for Matrices {
     type Of<T: Scalar> = Matrix<T>;
 }
 
-/// A plan, what [`sparsimd_plan_text`] lends, and the executor that prepared it: it prepares new values as well.
-pub(super) struct Planned<T> {
-    pub prepared: Prepared<T>,
-    text: CString,
-    cpu: Cpu,
-}
-
-pub(super) struct Plans;
-impl Family for Plans {
-    const NAME: &'static str = "plan";
-    type Of<T: Scalar> = Planned<T>;
-}
-
 impl Handle for CsrHandle {
     type Value = Either<Matrices>;
     const NAME: &'static str = "csr";
     const TAG: u64 = u64::from_le_bytes(*b"simd-csr");
-}
-
-impl Handle for PlanHandle {
-    type Value = Either<Plans>;
-    const NAME: &'static str = "plan";
-    const TAG: u64 = u64::from_le_bytes(*b"simdplan");
 }
 
 unsafe fn csr_create<T: Element>(
@@ -149,6 +123,124 @@ pub unsafe extern "C" fn sparsimd_csr_create_f64(
     guard(|| unsafe { csr_create(rows, cols, row_ptr, col_idx, values, csr) })
 }
 
+unsafe fn csr_borrow<T: Element>(
+    rows: usize,
+    cols: usize,
+    row_ptr: (*const c_void, u32),
+    col_idx: (*const c_void, u32),
+    values: *const T,
+    csr: *mut *mut CsrHandle,
+) -> Outcome {
+    // SAFETY: by the rules of the interface.
+    let place = unsafe { Place::new(csr)? };
+    let (pointers, columns) = (row_ptr.0, col_idx);
+    // SAFETY: by the rules of the interface: the arrays have the types that the caller names.
+    let borrowed = unsafe {
+        match row_ptr.1 {
+            0 => borrow_pointers::<u32, T>(rows, cols, pointers.cast(), columns, values)?,
+            1 => borrow_pointers::<i32, T>(rows, cols, pointers.cast(), columns, values)?,
+            2 => borrow_pointers::<u64, T>(rows, cols, pointers.cast(), columns, values)?,
+            3 => borrow_pointers::<i64, T>(rows, cols, pointers.cast(), columns, values)?,
+            other => return Err(Failure::argument("row_ptr_type", &format!("{other} is not a sparsimd_index"))),
+        }
+    };
+    place.put(T::either::<Matrices>(Matrix::Borrowed(borrowed)));
+    Ok(())
+}
+
+/// A matrix with row pointers of type `P`.
+///
+/// # Safety
+/// By the rules of the interface; the arrays stay as they are while handles refer to them.
+unsafe fn borrow_pointers<P: PointerIndex + TryInto<usize>, T: Element>(
+    rows: usize,
+    cols: usize,
+    row_ptr: *const P,
+    (col_idx, col_idx_type): (*const c_void, u32),
+    values: *const T,
+) -> Outcome<Borrowed<T>> {
+    let pointers = rows.checked_add(1).ok_or_else(|| Failure::argument("rows", "too many"))?;
+    // SAFETY: by the caller's promise.
+    let row_ptr: &'static [P] = unsafe { slice("row_ptr", row_ptr, pointers)? };
+    // What is negative is refused with the other pointers.
+    let len = row_ptr[rows].try_into().unwrap_or(0);
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match col_idx_type {
+            0 => borrow_columns::<P, u32, T>(rows, cols, row_ptr, col_idx.cast(), values, len),
+            1 => borrow_columns::<P, i32, T>(rows, cols, row_ptr, col_idx.cast(), values, len),
+            other => {
+                let detail = format!("{other} is not SPARSIMD_INDEX_U32 or SPARSIMD_INDEX_I32");
+                Err(Failure::argument("col_idx_type", &detail))
+            }
+        }
+    }
+}
+
+/// A matrix with `len` columns of type `C`.
+///
+/// # Safety
+/// As [`borrow_pointers`].
+unsafe fn borrow_columns<P: PointerIndex, C: ColumnIndex, T: Element>(
+    rows: usize,
+    cols: usize,
+    row_ptr: &'static [P],
+    col_idx: *const C,
+    values: *const T,
+    len: usize,
+) -> Outcome<Borrowed<T>> {
+    // SAFETY: by the caller's promise.
+    let col_idx = unsafe { slice("col_idx", col_idx, len)? };
+    let (indices, columns) = (addresses(row_ptr), addresses(col_idx));
+    if values.is_null() {
+        let operand = PatternRef::new(rows, cols, row_ptr, col_idx)?.into();
+        return Ok(Borrowed { operand, arrays: [indices, columns, 0..0] });
+    }
+    // SAFETY: by the caller's promise.
+    let values = unsafe { slice("values", values, len)? };
+    let operand = CsrRef::new(rows, cols, row_ptr, col_idx, values)?.into();
+    Ok(Borrowed { operand, arrays: [indices, columns, addresses(values)] })
+}
+
+/// A matrix of `rows` x `cols` in CSR that stays in the caller's arrays, as scipy and PyTorch hold it: `rows + 1` row pointers
+/// of `row_ptr_type` (a sparsimd_index), and as many column indices of `col_idx_type` (SPARSIMD_INDEX_U32 or
+/// SPARSIMD_INDEX_I32) and values as the last row pointer says. `values` may be null for a pattern alone. The first row
+/// pointer may be above 0, as that of some rows of a larger matrix is: nonzeros are counted from there.
+///
+/// The arrays are checked here, once, and nothing is copied. They must remain, unchanged, until the matrix and all plans made
+/// from it are destroyed: plans by SPARSIMD_PATH_DIRECT read them where they are (but for sparsimd_spmm_t_f32(), which needs
+/// the transpose); plans by SPARSIMD_PATH_PANEL have copied what they need. An output must not overlap them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_csr_borrow_f32(
+    rows: usize,
+    cols: usize,
+    row_ptr: *const c_void,
+    row_ptr_type: u32,
+    col_idx: *const c_void,
+    col_idx_type: u32,
+    values: *const f32,
+    csr: *mut *mut CsrHandle,
+) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { csr_borrow(rows, cols, (row_ptr, row_ptr_type), (col_idx, col_idx_type), values, csr) })
+}
+
+/// As sparsimd_csr_borrow_f32().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_csr_borrow_f64(
+    rows: usize,
+    cols: usize,
+    row_ptr: *const c_void,
+    row_ptr_type: u32,
+    col_idx: *const c_void,
+    col_idx_type: u32,
+    values: *const f64,
+    csr: *mut *mut CsrHandle,
+) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { csr_borrow(rows, cols, (row_ptr, row_ptr_type), (col_idx, col_idx_type), values, csr) })
+}
+
 /// Frees the matrix; plans made from it remain. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparsimd_csr_destroy(csr: *mut CsrHandle) -> Status {
@@ -177,92 +269,4 @@ pub unsafe extern "C" fn sparsimd_csr_shape(
             put("nnz", nnz, pattern.nnz())
         }
     })
-}
-
-/// Prepares the matrix for about `reuse` runs of an operation (a sparsimd_op) on dense operands of `n` columns, by a
-/// sparsimd_path. The plan keeps what it needs of the matrix. Runs with another number of columns are right, and may be slower.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sparsimd_plan_create(
-    cpu: *const CpuHandle,
-    op: u32,
-    csr: *const CsrHandle,
-    n: usize,
-    path: u32,
-    reuse: usize,
-    plan: *mut *mut PlanHandle,
-) -> Status {
-    guard(|| {
-        // SAFETY: by the rules of the interface.
-        let (place, cpu, csr) = unsafe { (Place::new(plan)?, handle::get(cpu)?, handle::get(csr)?) };
-        let op = match op {
-            0 => plan::Op::Spmm,
-            1 => plan::Op::SpmmTransposed,
-            2 => plan::Op::Sddmm,
-            3 => plan::Op::FusedMm,
-            _ => return Err(Failure::argument("op", &format!("{op} is not a sparsimd_op"))),
-        };
-        let path = match path {
-            0 => plan::Strategy::Auto,
-            1 => plan::Strategy::Direct,
-            2 => plan::Strategy::Panel,
-            _ => return Err(Failure::argument("path", &format!("{path} is not a sparsimd_path"))),
-        };
-        place.put(match csr {
-            Either::F32(matrix) => Either::F32(planned(
-                cpu,
-                cpu.prepare(matrix.sparse(), &plan::PlanOptions::new(op, n).strategy(path).reuse(reuse))?,
-            )),
-            Either::F64(matrix) => Either::F64(planned(
-                cpu,
-                cpu.prepare(matrix.sparse(), &plan::PlanOptions::new(op, n).strategy(path).reuse(reuse))?,
-            )),
-        });
-        Ok(())
-    })
-}
-
-fn planned<T: Scalar>(cpu: &Cpu, prepared: Prepared<T>) -> Planned<T> {
-    let text = CString::new(prepared.plan().to_string()).unwrap_or_default();
-    Planned { prepared, text, cpu: cpu.clone() }
-}
-
-/// Frees the plan. Null is allowed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sparsimd_plan_destroy(plan: *mut PlanHandle) -> Status {
-    // SAFETY: by the rules of the interface.
-    guard(|| unsafe { handle::destroy(plan) })
-}
-
-/// The plan in words, valid as long as the plan.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sparsimd_plan_text(plan: *const PlanHandle, text: *mut *const c_char) -> Status {
-    guard(|| {
-        // SAFETY: by the rules of the interface.
-        let words = match unsafe { handle::get(plan)? } {
-            Either::F32(planned) => &planned.text,
-            Either::F64(planned) => &planned.text,
-        };
-        // SAFETY: by the rules of the interface.
-        unsafe { put("text", text, words.as_ptr()) }
-    })
-}
-
-/// Gives the plan `nnz` new values on its pattern, in the order of the matrix it was made from.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sparsimd_plan_set_values_f32(plan: *mut PlanHandle, values: *const f32, nnz: usize) -> Status {
-    // SAFETY: by the rules of the interface.
-    guard(|| unsafe { set_values(plan, values, nnz) })
-}
-
-/// As sparsimd_plan_set_values_f32().
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sparsimd_plan_set_values_f64(plan: *mut PlanHandle, values: *const f64, nnz: usize) -> Status {
-    // SAFETY: by the rules of the interface.
-    guard(|| unsafe { set_values(plan, values, nnz) })
-}
-
-unsafe fn set_values<T: Element>(plan: *mut PlanHandle, values: *const T, nnz: usize) -> Outcome {
-    // SAFETY: by the rules of the interface.
-    let (plan, values) = unsafe { (handle::get_mut(plan)?.of_mut::<T>()?, slice("values", values, nnz)?) };
-    Ok(plan.prepared.set_values(&plan.cpu, values)?)
 }

@@ -15,6 +15,7 @@
 mod decomposition;
 mod handle;
 mod matrix;
+mod plan;
 mod product;
 mod status;
 mod tensor;
@@ -28,6 +29,7 @@ use status::guard;
 
 pub use decomposition::*;
 pub use matrix::*;
+pub use plan::*;
 pub use product::*;
 pub use status::Status;
 pub use tensor::*;

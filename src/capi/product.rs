@@ -2,10 +2,12 @@
 
 use super::CpuHandle;
 use super::handle;
-use super::matrix::PlanHandle;
+use super::plan::PlanHandle;
 use super::status::{Failure, Outcome, Status, guard};
 use super::value::Element;
 use super::view::{mat, mat_mut, slice_mut};
+use crate::dense::addresses;
+use crate::plan::Op;
 use sparsimd_kernels::edge;
 
 /// The function f of FusedMM: the weight of a nonzero from the dot product s and the value a.
@@ -37,13 +39,14 @@ unsafe fn spmm<T: Element>(
     c: Dense<*mut T>,
 ) -> Outcome {
     // SAFETY: by the rules of the interface.
-    let (cpu, a) = unsafe { (handle::get(cpu)?, &handle::get(plan)?.of::<T>()?.prepared) };
+    let (cpu, plan) = unsafe { (handle::get(cpu)?, handle::get(plan)?.of::<T>()?) };
+    let a = plan.operand(if transposed { ("spmm_t", Op::SpmmTransposed) } else { ("spmm", Op::Spmm) })?;
     let (rows, cols) = (a.pattern().rows(), a.pattern().cols());
     let (into, from) = if transposed { (cols, rows) } else { (rows, cols) };
     // SAFETY: by the rules of the interface.
     let (b, c) = unsafe {
         let b = mat("b", b.0, from, n, b.1)?;
-        (b, mat_mut("c", c.0, into, n, c.1, &[b.data()])?)
+        (b, mat_mut("c", c.0, into, n, c.1, &plan.inputs([addresses(b.data())]))?)
     };
     if transposed {
         cpu.spmm_t(alpha, a, b, beta, c)?;
@@ -132,13 +135,14 @@ unsafe fn sddmm<T: Element>(
     out: *mut T,
 ) -> Outcome {
     // SAFETY: by the rules of the interface.
-    let (cpu, a) = unsafe { (handle::get(cpu)?, &handle::get(plan)?.of::<T>()?.prepared) };
+    let (cpu, plan) = unsafe { (handle::get(cpu)?, handle::get(plan)?.of::<T>()?) };
+    let a = plan.operand(("sddmm", Op::Sddmm))?;
     let pattern = a.pattern();
     // SAFETY: by the rules of the interface.
     let (c, b, out) = unsafe {
         let c = mat("c", c.0, pattern.rows(), n, c.1)?;
         let b = mat("b", b.0, pattern.cols(), n, b.1)?;
-        (c, b, slice_mut("out", out, pattern.nnz(), &[c.data(), b.data()])?)
+        (c, b, slice_mut("out", out, pattern.nnz(), &plan.inputs([addresses(c.data()), addresses(b.data())]))?)
     };
     if scaled {
         cpu.sddmm_scaled(a, c, b, out)?;
@@ -226,14 +230,27 @@ unsafe fn fusedmm<T: Element>(
     e: Dense<*mut T>,
 ) -> Outcome {
     // SAFETY: by the rules of the interface.
-    let (cpu, a) = unsafe { (handle::get(cpu)?, &handle::get(plan)?.of::<T>()?.prepared) };
+    let (cpu, plan) = unsafe { (handle::get(cpu)?, handle::get(plan)?.of::<T>()?) };
+    let a = plan.operand(("fusedmm", Op::FusedMm))?;
     let (rows, cols) = (a.pattern().rows(), a.pattern().cols());
     // SAFETY: by the rules of the interface.
     let (c, b, d, e) = unsafe {
         let c = mat("c", c.0, rows, n, c.1)?;
         let b = mat("b", b.0, cols, n, b.1)?;
         let d = mat("d", d.0, cols, p, d.1)?;
-        (c, b, d, mat_mut("e", e.0, rows, p, e.1, &[c.data(), b.data(), d.data()])?)
+        (
+            c,
+            b,
+            d,
+            mat_mut(
+                "e",
+                e.0,
+                rows,
+                p,
+                e.1,
+                &plan.inputs([addresses(c.data()), addresses(b.data()), addresses(d.data())]),
+            )?,
+        )
     };
     match weight {
         0 => cpu.fusedmm(a, edge::Identity, c, b, d, e)?,

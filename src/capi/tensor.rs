@@ -5,6 +5,7 @@ use super::handle::{self, Handle, Place};
 use super::status::{Failure, Outcome, Status, guard};
 use super::value::{Either, Element, Family};
 use super::view::{mat, mat_mut, put, slice, slice_mut};
+use crate::dense::addresses;
 use crate::formats::{CooTensor, FiberCoo};
 use crate::ops::TtmAlgorithm;
 use sparsimd_kernels::Scalar;
@@ -173,7 +174,7 @@ unsafe fn ttm<T: Element>(
     // SAFETY: by the rules of the interface.
     let (u, y) = unsafe {
         let u = mat("u", u, x.dims()[x.mode()], cols, ldu)?;
-        (u, mat_mut("y", y, x.num_fibers(), cols, ldy, &[u.data()])?)
+        (u, mat_mut("y", y, x.num_fibers(), cols, ldy, &[addresses(u.data())])?)
     };
     Ok(cpu.ttm_into(x, u, TtmAlgorithm::Auto, y)?)
 }
@@ -215,7 +216,7 @@ unsafe fn ttv<T: Element>(cpu: *const CpuHandle, fibers: *const FibersHandle, v:
     // SAFETY: by the rules of the interface.
     let (v, y) = unsafe {
         let v = slice("v", v, x.dims()[x.mode()])?;
-        (v, slice_mut("y", y, x.num_fibers(), &[v])?)
+        (v, slice_mut("y", y, x.num_fibers(), &[addresses(v)])?)
     };
     Ok(cpu.ttv_into(x, v, y)?)
 }

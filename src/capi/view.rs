@@ -1,5 +1,7 @@
 //! Arrays of C as slices and matrices.
 
+use std::ops::Range;
+
 use crate::dense::{MatMut, MatRef};
 
 use super::status::{Failure, Outcome};
@@ -46,18 +48,20 @@ pub(super) unsafe fn slice<'a, T>(name: &str, data: *const T, len: usize) -> Out
 ///
 /// # Safety
 /// `data` points to `len` elements that nobody else uses while the slice lives, or is null or misaligned.
-pub(super) unsafe fn slice_mut<'a, T>(name: &str, data: *mut T, len: usize, inputs: &[&[T]]) -> Outcome<&'a mut [T]> {
+pub(super) unsafe fn slice_mut<'a, T>(
+    name: &str,
+    data: *mut T,
+    len: usize,
+    inputs: &[Range<usize>],
+) -> Outcome<&'a mut [T]> {
     if len == 0 {
         return Ok(&mut []);
     }
     check(name, data, len)?;
     let start = data.addr();
     let end = start.saturating_add(len * size_of::<T>());
-    for input in inputs.iter().filter(|input| !input.is_empty()) {
-        let range = input.as_ptr_range();
-        if range.start.addr() < end && start < range.end.addr() {
-            return Err(Failure::argument(name, "overlaps another operand"));
-        }
+    if inputs.iter().any(|input| !input.is_empty() && input.start < end && start < input.end) {
+        return Err(Failure::argument(name, "overlaps another operand"));
     }
     // SAFETY: checked above, and by the caller's promise.
     Ok(unsafe { std::slice::from_raw_parts_mut(data, len) })
@@ -102,7 +106,7 @@ pub(super) unsafe fn mat_mut<'a, T>(
     rows: usize,
     cols: usize,
     stride: usize,
-    inputs: &[&[T]],
+    inputs: &[Range<usize>],
 ) -> Outcome<MatMut<'a, T>> {
     // SAFETY: by the caller's promise.
     let data = unsafe { slice_mut(name, data, extent(name, rows, cols, stride)?, inputs)? };

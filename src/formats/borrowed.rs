@@ -24,12 +24,12 @@ pub trait ColumnIndex: sealed::Column {}
 mod sealed {
     use super::Pointers;
 
-    pub trait Pointer: Copy + Default + PartialOrd + std::fmt::Display {
+    pub trait Pointer: Copy + Default + PartialOrd + std::fmt::Display + 'static {
         /// The same bits, unsigned.
         fn bits(pointers: &[Self]) -> Pointers<'_>;
     }
 
-    pub trait Column: Copy {
+    pub trait Column: Copy + 'static {
         /// Whether an index can be negative.
         const SIGNED: bool;
 

@@ -63,7 +63,7 @@ impl Cpu {
         let transposed =
             (options.op() == Op::SpmmTransposed).then(|| self.install(|| pattern.transpose_in(self.threads())));
         let worked = transposed.as_ref().map_or(&pattern, |(pattern, _)| pattern);
-        let plan = Plan::choose(&Stats::of(worked), self.machine(), options, &self.target::<T>())?;
+        let plan = self.plan::<T>(worked, options)?;
         let layout = match &plan {
             Plan::Direct(plan) => Layout::Tasks(plan.cut(worked.into())),
             Plan::Panel(plan) => {
@@ -77,6 +77,11 @@ impl Cpu {
             self.install(|| prepared.arrange(values));
         }
         Ok(prepared)
+    }
+
+    /// How the operation of `options` on what is worked on, `worked`, is run by this executor.
+    pub(crate) fn plan<'a, T: Scalar>(&self, worked: impl Into<PatternRef<'a>>, options: &PlanOptions) -> Result<Plan> {
+        Plan::choose(&Stats::of(worked), self.machine(), options, &self.target::<T>())
     }
 
     /// How `pattern` with dense operands of `n` columns goes through the direct path, from what `a` has prepared or anew.
@@ -204,9 +209,7 @@ impl<T: Scalar> Prepared<T> {
     /// [`Error::Argument`] when this was prepared for another operation, or its panels for another instruction set: their
     /// order depends on the width of its registers.
     pub(super) fn panels_for(&self, op: Op, cpu: &Cpu) -> Result<Option<(&PanelPlan, &Panel)>> {
-        if self.plan.op() != op {
-            return Err(Error::argument("a", format!("was prepared for {:?}, not for {op:?}", self.plan.op())));
-        }
+        self.plan.check_op("a", op)?;
         let (Plan::Panel(plan), Layout::Panel(panel)) = (&self.plan, &self.layout) else { return Ok(None) };
         let (own, other) = (self.arch.name(), cpu.arch().name());
         if own != other {

@@ -190,6 +190,14 @@ impl Plan {
         })
     }
 
+    /// The error when this is not for `op`; it calls the prepared operand `name`.
+    pub(crate) fn check_op(&self, name: &'static str, op: Op) -> Result<()> {
+        if self.op() == op {
+            return Ok(());
+        }
+        Err(Error::argument(name, format!("was prepared for {:?}, not for {op:?}", self.op())))
+    }
+
     /// The operation.
     pub fn op(&self) -> Op {
         match self {

@@ -15,6 +15,7 @@ lib = ct.CDLL(os.environ["SPARSIMD_LIB"])
 lib.sparsimd_last_error.restype = ct.c_char_p
 SPMM, SPMM_T, SDDMM, FUSEDMM = range(4)
 SCALE = 1
+INDEX = {"uint32": 0, "int32": 1, "uint64": 2, "int64": 3}
 size, handle = ct.c_size_t, ct.c_void_p
 
 
@@ -37,16 +38,21 @@ def ld(array):
     return size(array.strides[0] // array.itemsize)
 
 
-def compare(cpu, dtype, real, suffix, path):
+def compare(cpu, dtype, real, suffix, path, index):
     rng = np.random.default_rng(1)
     m, k, n, p = 700, 500, 48, 17
     a = sp.random(m, k, 0.15, "csr", dtype, rng)
-    row_ptr, col_idx = a.indptr.astype(np.uintp), a.indices.astype(np.uint32)
     # Columns of a wider array: rows are further apart than they are long.
     dense = lambda rows, cols: rng.random((rows, cols + 5)).astype(dtype)[:, :cols]
     b, c, d, e = dense(k, n), dense(m, n), dense(k, p), dense(m, p)
     tolerance = 1e3 * np.finfo(dtype).eps
-    csr = made("csr_create_" + suffix, size(m), size(k), at(row_ptr), at(col_idx), at(a.data))
+    if index is None:
+        row_ptr, col_idx = a.indptr.astype(np.uintp), a.indices.astype(np.uint32)
+        csr = made("csr_create_" + suffix, size(m), size(k), at(row_ptr), at(col_idx), at(a.data))
+    else:  # scipy's own arrays, or wider row pointers beside them
+        row_ptr = a.indptr.astype(index, copy=False)
+        csr = made("csr_borrow_" + suffix, size(m), size(k), at(row_ptr), INDEX[row_ptr.dtype.name],
+                   at(a.indices), INDEX[a.indices.dtype.name], at(a.data))
 
     def plan(op):
         return made("plan_create", cpu, op, csr, size(n), path, size(100))
@@ -136,7 +142,8 @@ cpu = made("cpu_create", size(2))
 tensors(cpu, np.float32, ct.c_float, "f32")
 tensors(cpu, np.float64, ct.c_double, "f64")
 for path in (1, 2):
-    compare(cpu, np.float32, ct.c_float, "f32", path)
-    compare(cpu, np.float64, ct.c_double, "f64", path)
+    for index in (None, np.int32, np.int64):
+        compare(cpu, np.float32, ct.c_float, "f32", path, index)
+        compare(cpu, np.float64, ct.c_double, "f64", path, index)
 call("cpu_destroy", cpu)
 print("the C interface agrees with numpy and scipy")

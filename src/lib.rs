@@ -2,6 +2,7 @@
 
 #[cfg(feature = "capi")]
 pub mod capi;
+mod convert;
 pub mod cpu;
 #[cfg(feature = "decomp")]
 pub mod decomp;
@@ -22,7 +23,7 @@ pub mod reference;
 pub use cpu::{Cpu, CpuBuilder};
 pub use dense::{Aligned, Mat, MatMut, MatRef};
 pub use error::{Error, Result};
-pub use formats::{Coo, CooTensor, Csr, CsrRef, Pattern, PatternRef};
+pub use formats::{Coo, CooRef, CooTensor, Csr, CsrRef, Pattern, PatternRef};
 pub use machine::Machine;
 pub use ops::{Prepared, SparseOperand};
 pub use sparsimd_kernels::{Arch, Scalar, edge};

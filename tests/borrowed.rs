@@ -8,7 +8,7 @@ use common::matrices::{STRATEGIES, Strided, assert_dense, bits, executors, shape
 use sparsimd::formats::{ColumnIndex, PointerIndex};
 use sparsimd::ops::SparseOperand;
 use sparsimd::plan::{Op, PlanOptions};
-use sparsimd::{Cpu, Csr, CsrRef, Mat, PatternRef, Scalar, edge, generate, reference};
+use sparsimd::{Coo, CooRef, Cpu, Csr, CsrRef, Mat, PatternRef, Scalar, edge, generate, reference};
 
 /// Nonzeros of other rows, before and after those of a matrix that is part of a larger one.
 const OTHERS: usize = 5;
@@ -215,4 +215,21 @@ fn what_is_wrong_is_refused_with_its_place() {
     let pattern = PatternRef::new(2, 3, &[0u32, 2, 3], &columns).unwrap();
     let error = CsrRef::on(pattern, &[1.0f32; 2]).unwrap_err().to_string();
     assert_eq!(error, "CSR: 2 values for a pattern of 3 nonzeros");
+}
+
+#[test]
+fn lists_of_entries() {
+    let (rows, cols, values) = ([2i32, 0, 0], [1i32, 3, 0], [1.0f32, 2.0, 3.0]);
+    let owned = Coo::new(3, 4, vec![2, 0, 0], vec![1, 3, 0], values.to_vec()).unwrap();
+    let a = CooRef::new(3, 4, &rows, &cols, &values).unwrap().to_csr().unwrap();
+    assert_eq!((a.pattern().row_ptr(), a.pattern().col_idx()), (&[0, 2, 2, 3][..], &[0, 3, 1][..]));
+    assert_eq!(a, owned.to_csr().unwrap());
+    let words = |m, n, rows: &[i32], cols: &[i32]| CooRef::new(m, n, rows, cols, &values).unwrap_err().to_string();
+    assert_eq!(words(3, 4, &[2, 0, -5], &cols), "COO: entry 2: row index -5 is negative");
+    assert_eq!(
+        words(3, u32::MAX as usize, &rows, &[0, i32::MIN, 0]),
+        "COO: entry 1: column index -2147483648 is negative"
+    );
+    assert_eq!(words(2, 4, &rows, &cols), "COO: entry 0: row index 2 is not below 2");
+    assert_eq!(words(3, 4, &rows[1..], &cols), "COO: 2 row indices, 3 column indices and 3 values");
 }

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 /// An integer type that row pointers of a borrowed matrix may have: u32, i32, u64, i64 or usize.
 pub trait PointerIndex: sealed::Pointer {}
 
-/// An integer type that column indices of a borrowed matrix may have: u32 or i32.
+/// An integer type that column indices of a borrowed matrix (and coordinates of a list of entries) may have: u32 or i32.
 pub trait ColumnIndex: sealed::Column {}
 
 mod sealed {
@@ -30,11 +30,11 @@ mod sealed {
     }
 
     pub trait Column: Copy + 'static {
-        /// Whether an index can be negative.
-        const SIGNED: bool;
-
         /// The same bits, unsigned.
         fn bits(columns: &[Self]) -> &[u32];
+
+        /// Whether these bits are those of a negative index.
+        fn is_negative(bits: u32) -> bool;
     }
 }
 
@@ -65,10 +65,12 @@ macro_rules! column_index {
     ($($type:ty => $signed:literal),*) => {$(
         impl ColumnIndex for $type {}
         impl sealed::Column for $type {
-            const SIGNED: bool = $signed;
-
             fn bits(columns: &[Self]) -> &[u32] {
                 bytemuck::cast_slice(columns)
+            }
+
+            fn is_negative(bits: u32) -> bool {
+                $signed && bits > i32::MAX as u32
             }
         }
     )*};
@@ -212,13 +214,12 @@ impl<'a> PatternRef<'a> {
         let row_ptr = RowPointers { first: first as usize, ..row_ptr };
         let pattern =
             Self { rows, cols, row_ptr, col_idx: &C::bits(col_idx)[first as usize..last as usize], owner: None };
-        pattern.check_columns(C::SIGNED)?;
+        pattern.check_columns(C::is_negative)?;
         Ok(pattern)
     }
 
-    /// Checks that columns are inside the matrix and occur once in a row; `signed` are those whose array has i32.
-    fn check_columns(self, signed: bool) -> Result<(), Violation> {
-        let negative = |j: u32| signed && j > i32::MAX as u32;
+    /// Checks that columns are inside the matrix and occur once in a row; `negative` tells the bits of a negative one.
+    fn check_columns(self, negative: impl Fn(u32) -> bool) -> Result<(), Violation> {
         let fail = |row: usize, at: usize, what: String| {
             let place = Some(Place::Column(self.row_ptr.at(row) + at));
             Err(Violation { place, detail: format!("row {row}: {what}") })

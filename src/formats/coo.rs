@@ -2,8 +2,8 @@
 
 use sparsimd_kernels::Scalar;
 
-use super::check_dims;
 use super::csr::{Csr, Pattern};
+use super::{ColumnIndex, check_dims};
 use crate::error::{Error, Result};
 
 /// A sparse matrix as a list of `(row, column, value)`; any order, no duplicates required.
@@ -22,20 +22,7 @@ impl<T: Scalar> Coo<T> {
     /// # Errors
     /// [`Error::Structure`] when a dimension exceeds u32, the arrays differ in length, or an index is out of range.
     pub fn new(rows: usize, cols: usize, row_idx: Vec<u32>, col_idx: Vec<u32>, values: Vec<T>) -> Result<Self> {
-        check_dims("COO", rows, cols)?;
-        if row_idx.len() != values.len() || col_idx.len() != values.len() {
-            let lens = (row_idx.len(), col_idx.len(), values.len());
-            return Err(Error::structure(
-                "COO",
-                format!("{} row indices, {} column indices and {} values", lens.0, lens.1, lens.2),
-            ));
-        }
-        for (name, indices, bound) in [("row", &row_idx, rows), ("column", &col_idx, cols)] {
-            if let Some(p) = indices.iter().position(|&i| i as usize >= bound) {
-                let i = indices[p];
-                return Err(Error::structure("COO", format!("entry {p}: {name} index {i} is not below {bound}")));
-            }
-        }
+        CooRef::new(rows, cols, &row_idx, &col_idx, &values)?;
         Ok(Self { rows, cols, row_idx, col_idx, values })
     }
 
@@ -69,16 +56,18 @@ impl<T: Scalar> Coo<T> {
         &self.values
     }
 
-    /// The same matrix by rows, columns ascending inside a row (a stable counting sort by column, then by row).
+    /// A view of the whole matrix.
+    pub fn as_ref(&self) -> CooRef<'_, T> {
+        let Self { rows, cols, row_idx, col_idx, values } = self;
+        CooRef { rows: *rows, cols: *cols, row_idx, col_idx, values }
+    }
+
+    /// As [`CooRef::to_csr`].
     ///
     /// # Errors
-    /// [`Error::Structure`] when two entries have the same place.
+    /// As [`CooRef::to_csr`].
     pub fn to_csr(&self) -> Result<Csr<T>> {
-        let (_, by_col) = counting_sort(&self.col_idx, self.cols, None);
-        let (row_ptr, order) = counting_sort(&self.row_idx, self.rows, Some(&by_col));
-        let col_idx = order.iter().map(|&p| self.col_idx[p]).collect();
-        let pattern = Pattern::new(self.rows, self.cols, row_ptr, col_idx)?;
-        Csr::new(pattern, order.iter().map(|&p| self.values[p]).collect())
+        self.as_ref().to_csr()
     }
 
     /// Two entries at the same place, as positions in storage order: of all that come again, the first one, and the one
@@ -89,6 +78,63 @@ impl<T: Scalar> Coo<T> {
         order.sort_unstable_by_key(|&p| (place(p), p));
         let repeated = order.windows(2).filter(|pair| place(pair[0]) == place(pair[1]));
         repeated.map(|pair| (pair[0], pair[1])).min_by_key(|(_, again)| *again)
+    }
+}
+
+/// A sparse matrix as a list of `(row, column, value)` in arrays of the caller, with indices of u32 or i32.
+#[derive(Clone, Copy, Debug)]
+pub struct CooRef<'a, T> {
+    rows: usize,
+    cols: usize,
+    row_idx: &'a [u32],
+    col_idx: &'a [u32],
+    values: &'a [T],
+}
+
+impl<'a, T: Scalar> CooRef<'a, T> {
+    /// The matrix with `values[p]` at row `row_idx[p]`, column `col_idx[p]`.
+    ///
+    /// # Errors
+    /// [`Error::Structure`] when a dimension exceeds u32, the arrays differ in length, or an index is negative or out of range.
+    pub fn new<I: ColumnIndex>(
+        rows: usize,
+        cols: usize,
+        row_idx: &'a [I],
+        col_idx: &'a [I],
+        values: &'a [T],
+    ) -> Result<Self> {
+        check_dims("COO", rows, cols)?;
+        if row_idx.len() != values.len() || col_idx.len() != values.len() {
+            let lens = (row_idx.len(), col_idx.len(), values.len());
+            let detail = format!("{} row indices, {} column indices and {} values", lens.0, lens.1, lens.2);
+            return Err(Error::structure("COO", detail));
+        }
+        let (row_idx, col_idx) = (I::bits(row_idx), I::bits(col_idx));
+        for (name, indices, bound) in [("row", row_idx, rows), ("column", col_idx, cols)] {
+            if let Some(p) = indices.iter().position(|&i| i as usize >= bound || I::is_negative(i)) {
+                let i = indices[p];
+                return Err(Error::structure(
+                    "COO",
+                    match I::is_negative(i) {
+                        true => format!("entry {p}: {name} index {} is negative", i as i32),
+                        false => format!("entry {p}: {name} index {i} is not below {bound}"),
+                    },
+                ));
+            }
+        }
+        Ok(Self { rows, cols, row_idx, col_idx, values })
+    }
+
+    /// The same matrix by rows, columns ascending inside a row (a stable counting sort by column, then by row).
+    ///
+    /// # Errors
+    /// [`Error::Structure`] when two entries have the same place.
+    pub fn to_csr(&self) -> Result<Csr<T>> {
+        let (_, by_col) = counting_sort(self.col_idx, self.cols, None);
+        let (row_ptr, order) = counting_sort(self.row_idx, self.rows, Some(&by_col));
+        let col_idx = order.iter().map(|&p| self.col_idx[p]).collect();
+        let pattern = Pattern::new(self.rows, self.cols, row_ptr, col_idx)?;
+        Csr::new(pattern, order.iter().map(|&p| self.values[p]).collect())
     }
 }
 

@@ -24,7 +24,7 @@ mod transpose;
 pub use bcsf::Bcsf;
 pub(crate) use block::{Block, CellView};
 pub use borrowed::{ColumnIndex, CsrRef, PatternRef, PointerIndex, RowPointers};
-pub use coo::Coo;
+pub use coo::{Coo, CooRef};
 pub use coo_tensor::{CooTensor, MAX_ORDER};
 pub(crate) use coo_tensor::{check_mode, check_tensor_dims};
 pub use csf::{Csf, CsfPattern, rooted_mode_order};

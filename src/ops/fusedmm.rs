@@ -69,11 +69,11 @@ impl Cpu {
         check_shape(OP, "E", e.as_ref().shape(), (pattern.rows(), e.cols()))?;
         let values = if F::USES_VALUES { Some(a.need_values(OP)?) } else { None };
         let dense = Dense { c, b, d };
-        if let SparseOperand::Prepared(prepared) = a {
-            if let Some(panels) = prepared.panels_for(Op::FusedMm, self)? {
-                self.fused_by_panels(panels, values, edge, dense, e);
-                return Ok(());
-            }
+        if let SparseOperand::Prepared(prepared) = a
+            && let Some(panels) = prepared.panels_for(Op::FusedMm, self)?
+        {
+            self.fused_by_panels(panels, values, edge, dense, e);
+            return Ok(());
         }
         let direct = self.direct(Op::FusedMm, a, pattern, c.cols())?;
         self.fused_directly(pattern, values, &direct, edge, dense, e);

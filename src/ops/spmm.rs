@@ -42,11 +42,11 @@ impl Cpu {
         let a = a.into();
         let values = a.need_values("spmm")?;
         check_operands("spmm", a.pattern().rows(), a.pattern().cols(), b, c.as_ref())?;
-        if let SparseOperand::Prepared(prepared) = a {
-            if let Some(panels) = prepared.panels_for(Op::Spmm, self)? {
-                self.spmm_by_panels(alpha, panels, values, b, beta, c);
-                return Ok(());
-            }
+        if let SparseOperand::Prepared(prepared) = a
+            && let Some(panels) = prepared.panels_for(Op::Spmm, self)?
+        {
+            self.spmm_by_panels(alpha, panels, values, b, beta, c);
+            return Ok(());
         }
         let direct = self.direct(Op::Spmm, a, a.pattern(), c.cols())?;
         self.spmm_directly(alpha, a.pattern(), values, &direct, b, beta, c);

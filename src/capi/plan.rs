@@ -82,12 +82,12 @@ impl<T: Scalar> Planned<T> {
         Ok(Self { source, text, cpu: cpu.clone() })
     }
 
-    /// The sparse operand of `op`, which the interface calls `name`.
-    pub fn operand(&self, (name, op): (&'static str, plan::Op)) -> Outcome<SparseOperand<'_, T>> {
+    /// The sparse operand of `op`.
+    pub fn operand(&self, op: plan::Op) -> Outcome<SparseOperand<'_, T>> {
         match &self.source {
             Source::Prepared(prepared) => Ok(prepared.into()),
             Source::Borrowed { matrix, plan, own } => {
-                plan.check_op(name, op)?;
+                plan.check_op(op)?;
                 match own {
                     None => Ok(matrix.operand),
                     Some(values) => Ok(CsrRef::on(matrix.operand.pattern(), values)?.into()),

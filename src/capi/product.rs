@@ -40,7 +40,7 @@ unsafe fn spmm<T: Element>(
 ) -> Outcome {
     // SAFETY: by the rules of the interface.
     let (cpu, plan) = unsafe { (handle::get(cpu)?, handle::get(plan)?.of::<T>()?) };
-    let a = plan.operand(if transposed { ("spmm_t", Op::SpmmTransposed) } else { ("spmm", Op::Spmm) })?;
+    let a = plan.operand(if transposed { Op::SpmmTransposed } else { Op::Spmm })?;
     let (rows, cols) = (a.pattern().rows(), a.pattern().cols());
     let (into, from) = if transposed { (cols, rows) } else { (rows, cols) };
     // SAFETY: by the rules of the interface.
@@ -136,7 +136,7 @@ unsafe fn sddmm<T: Element>(
 ) -> Outcome {
     // SAFETY: by the rules of the interface.
     let (cpu, plan) = unsafe { (handle::get(cpu)?, handle::get(plan)?.of::<T>()?) };
-    let a = plan.operand(("sddmm", Op::Sddmm))?;
+    let a = plan.operand(Op::Sddmm)?;
     let pattern = a.pattern();
     // SAFETY: by the rules of the interface.
     let (c, b, out) = unsafe {
@@ -231,7 +231,7 @@ unsafe fn fusedmm<T: Element>(
 ) -> Outcome {
     // SAFETY: by the rules of the interface.
     let (cpu, plan) = unsafe { (handle::get(cpu)?, handle::get(plan)?.of::<T>()?) };
-    let a = plan.operand(("fusedmm", Op::FusedMm))?;
+    let a = plan.operand(Op::FusedMm)?;
     let (rows, cols) = (a.pattern().rows(), a.pattern().cols());
     // SAFETY: by the rules of the interface.
     let (c, b, d, e) = unsafe {

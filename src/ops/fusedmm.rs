@@ -35,8 +35,9 @@ impl Cpu {
     /// zeros.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) when the shapes do not fit, N or P is 0, or `a` has no values where f needs
-    /// them; [`Error::Argument`](crate::Error::Argument) when `a` was prepared for another operation or instruction set.
+    /// [`Error::Shape`](crate::Error::Shape) when the shapes do not fit, N or P is 0, `a` was prepared for another
+    /// operation, or it has no values where f needs them; [`Error::Argument`](crate::Error::Argument) when `a` was prepared
+    /// for another instruction set.
     ///
     /// ```
     /// use sparsimd::{Cpu, Mat, Pattern, edge};

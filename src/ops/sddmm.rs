@@ -15,8 +15,8 @@ impl Cpu {
     /// out_p = (C B^T)_ij for each nonzero p = (i, j) of the pattern, in CSR order; C dense M x N, B dense K x N.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the shapes do not fit or N is 0; [`Error::Argument`] when `a` was prepared for another
-    /// operation or instruction set.
+    /// [`Error::Shape`] when the shapes do not fit, N is 0, or `a` was prepared for another operation;
+    /// [`Error::Argument`] when it was prepared for another instruction set.
     ///
     /// ```
     /// use sparsimd::{Cpu, Mat, Pattern};

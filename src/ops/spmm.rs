@@ -18,8 +18,8 @@ impl Cpu {
     /// [`Prepared`](super::Prepared) as its plan says. The same operand, plan and number of threads give the same bits.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) when the shapes do not fit, N is 0, or `a` has no values;
-    /// [`Error::Argument`](crate::Error::Argument) when `a` was prepared for another operation or instruction set.
+    /// [`Error::Shape`](crate::Error::Shape) when the shapes do not fit, N is 0, or `a` has no values or was prepared for
+    /// another operation; [`Error::Argument`](crate::Error::Argument) when it was prepared for another instruction set.
     ///
     /// ```
     /// use sparsimd::{Cpu, Csr, Mat, Pattern};

@@ -23,6 +23,18 @@ pub enum Op {
     FusedMm,
 }
 
+impl Op {
+    /// The name of the operation in errors.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Spmm => "spmm",
+            Self::SpmmTransposed => "spmm_t",
+            Self::Sddmm => "sddmm",
+            Self::FusedMm => "fusedmm",
+        }
+    }
+}
+
 /// Where the kernels read the nonzeros from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
@@ -190,12 +202,12 @@ impl Plan {
         })
     }
 
-    /// The error when this is not for `op`; it calls the prepared operand `name`.
-    pub(crate) fn check_op(&self, name: &'static str, op: Op) -> Result<()> {
+    /// The error of a run of `op` on what was prepared for another operation.
+    pub(crate) fn check_op(&self, op: Op) -> Result<()> {
         if self.op() == op {
             return Ok(());
         }
-        Err(Error::argument(name, format!("was prepared for {:?}, not for {op:?}", self.op())))
+        Err(Error::shape(op.name(), format!("the sparse operand was prepared for {:?}", self.op())))
     }
 
     /// The operation.

@@ -131,6 +131,23 @@ impl Arch {
     }
 }
 
+impl Arch {
+    /// Runs `op` as [`Arch::dispatch`] does where there are vectors, and `scalar` where there are none: what is specialised for
+    /// the registers of a row need not be compiled without them.
+    #[inline(always)]
+    pub(crate) fn dispatch_vectors<Op: WithSimd<Output = ()>>(self, op: Op, scalar: impl FnOnce(pulp::Scalar)) {
+        match self.0 {
+            Inner::Scalar => scalar(pulp::Scalar),
+            #[cfg(target_arch = "x86_64")]
+            Inner::V3(simd) => Simd::vectorize(simd, op),
+            #[cfg(target_arch = "x86_64")]
+            Inner::V4(simd) => Simd::vectorize(simd, op),
+            #[cfg(target_arch = "aarch64")]
+            Inner::Neon(simd) => Simd::vectorize(simd, op),
+        }
+    }
+}
+
 /// Whether `A` and `B` are the same type; known at compile time, so that the other arm vanishes.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn same<A: 'static, B: 'static>() -> bool {

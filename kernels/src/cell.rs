@@ -45,8 +45,8 @@ pub struct Cell<'a> {
     pub offsets: &'a [u8],
 }
 
-/// Offsets in one word.
-pub(crate) const CHUNK: usize = 8;
+/// Offsets in one word: as many are read at a time.
+pub const OFFSETS_PER_WORD: usize = size_of::<u64>();
 
 /// The offsets of a cell, eight to a word, read two words ahead.
 ///
@@ -66,8 +66,8 @@ impl Offsets {
     pub unsafe fn new(offsets: *const u8) -> Self {
         // SAFETY: the caller's promise.
         unsafe {
-            let words = [word_at(offsets), word_at(offsets.add(CHUNK))];
-            Self { next: offsets.add(2 * CHUNK), words }
+            let words = [word_at(offsets), word_at(offsets.add(OFFSETS_PER_WORD))];
+            Self { next: offsets.add(2 * OFFSETS_PER_WORD), words }
         }
     }
 
@@ -81,7 +81,7 @@ impl Offsets {
         // SAFETY: the caller's promise.
         unsafe {
             self.words = [self.words[1], word_at(self.next)];
-            self.next = self.next.add(CHUNK);
+            self.next = self.next.add(OFFSETS_PER_WORD);
         }
         word
     }

@@ -11,7 +11,7 @@ mod x86;
 
 use pulp::Simd;
 
-use crate::cell::{CHUNK, Offsets, Pair};
+use crate::cell::{OFFSETS_PER_WORD, Offsets, Pair};
 use crate::rows::Gathered;
 use crate::{Scalar, tile};
 
@@ -109,9 +109,9 @@ pub(crate) unsafe fn dots_packed<S: Simd, T: Scalar, const NV: usize>(
     let mut t = 0;
     // SAFETY: a word is taken for every eight dots begun; dots below n have room: the caller's promise.
     unsafe {
-        if lanes >= CHUNK {
+        if lanes >= OFFSETS_PER_WORD {
             while t + lanes <= n {
-                let (a, b) = (offsets.take(), if lanes > CHUNK { offsets.take() } else { 0 });
+                let (a, b) = (offsets.take(), if lanes > OFFSETS_PER_WORD { offsets.take() } else { 0 });
                 let groups = [a, a >> 32, b, b >> 32].map(|word| packed_rows::<T>(panel, NV * lanes, word));
                 let mut sums = [zero; GROUPS];
                 for g in 0..lanes / GROUP {
@@ -123,13 +123,13 @@ pub(crate) unsafe fn dots_packed<S: Simd, T: Scalar, const NV: usize>(
         }
         while t < n {
             // From 8 lanes on, what is left is less than a register.
-            let rest = if lanes >= CHUNK { n - t } else { (n - t).min(CHUNK) };
+            let rest = if lanes >= OFFSETS_PER_WORD { n - t } else { (n - t).min(OFFSETS_PER_WORD) };
             let mut sums = [zero; GROUPS];
             let mut word = 0;
             // Written out: as a loop it is too long to be unrolled, and the sums would be kept in memory.
             macro_rules! step {
                 ($g:literal) => {
-                    if $g * GROUP < lanes.max(CHUNK) && $g * GROUP < rest {
+                    if $g * GROUP < lanes.max(OFFSETS_PER_WORD) && $g * GROUP < rest {
                         word = if $g % 2 == 0 { offsets.take() } else { word >> 32 };
                         let rows = packed_rows::<T>(panel, NV * lanes, word);
                         if lanes > GROUP {
@@ -151,7 +151,7 @@ pub(crate) unsafe fn dots_packed<S: Simd, T: Scalar, const NV: usize>(
             step!(2);
             step!(3);
             if lanes > GROUP {
-                if lanes >= CHUNK {
+                if lanes >= OFFSETS_PER_WORD {
                     core::hint::assert_unchecked(rest < lanes);
                 }
                 sink.emit(simd, t, [0, rest], join::<S, T>(simd, sums));

@@ -4,9 +4,7 @@
 
 use pulp::Simd;
 
-use crate::arch::dispatch_compiled;
-use crate::fusedmm::{self, EdgeCell, FusedRows};
-use crate::{Arch, Scalar, exp};
+use crate::{Scalar, exp};
 
 /// The weight f(s, a) of an edge, from its dot product s = C_i . B_j and the matrix' value a.
 pub trait Edge<T: Scalar>: Copy + Send + Sync {
@@ -14,41 +12,26 @@ pub trait Edge<T: Scalar>: Copy + Send + Sync {
     const USES_VALUES: bool = false;
     /// Whether the weights of a row are normalised by softmax: exp(f_ij) / sum over the row of exp(f_ij).
     const SOFTMAX: bool = false;
+    /// Which function of this module it is: those share one kernel, which is compiled with this crate.
+    #[doc(hidden)]
+    const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = None;
 
     /// f by lane.
     fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, value: T::Vector<S>) -> T::Vector<S>;
-
-    /// Runs rows of the direct path. The functions of this module have it compiled with this crate.
-    ///
-    /// # Safety
-    /// As [`fused_rows`](crate::fused_rows).
-    #[doc(hidden)]
-    unsafe fn run_rows(arch: Arch, task: FusedRows<T, Self>) {
-        arch.dispatch(fusedmm::Rows(task));
-    }
-
-    /// Runs a cell of the panel path, likewise.
-    ///
-    /// # Safety
-    /// As [`edge_cell`](crate::edge_cell).
-    #[doc(hidden)]
-    unsafe fn run_cell(arch: Arch, task: EdgeCell<'_, T, Self>) {
-        arch.dispatch(fusedmm::EdgeTask(task));
-    }
 }
 
-/// The two runs of an edge function whose types for f32 and f64 are given, compiled with this crate.
-macro_rules! compiled {
-    ($f32:ty, $f64:ty) => {
-        unsafe fn run_rows(arch: Arch, task: FusedRows<T, Self>) {
-            dispatch_compiled!(arch, fusedmm::Rows(task), fusedmm::Rows<f32, $f32>, fusedmm::Rows<f64, $f64>);
-        }
-
-        unsafe fn run_cell(arch: Arch, task: EdgeCell<'_, T, Self>) {
-            let task = fusedmm::EdgeTask(task);
-            dispatch_compiled!(arch, task, fusedmm::EdgeTask<'_, f32, $f32>, fusedmm::EdgeTask<'_, f64, $f64>);
-        }
-    };
+/// A function of this module, chosen at run time.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub enum BuiltIn<T> {
+    /// [`Identity`].
+    Identity,
+    /// [`Scale`].
+    Scale,
+    /// [`Sigmoid`].
+    Sigmoid,
+    /// [`Softmax`].
+    Softmax(Softmax<T>),
 }
 
 /// f = s.
@@ -79,7 +62,7 @@ pub struct Softmax<T> {
 pub struct Each<F>(pub F);
 
 impl<T: Scalar> Edge<T> for Identity {
-    compiled!(Identity, Identity);
+    const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = Some(|_| BuiltIn::Identity);
 
     #[inline(always)]
     fn apply<S: Simd>(self, _: S, dot: T::Vector<S>, _: T::Vector<S>) -> T::Vector<S> {
@@ -88,8 +71,7 @@ impl<T: Scalar> Edge<T> for Identity {
 }
 
 impl<T: Scalar> Edge<T> for Scale {
-    compiled!(Scale, Scale);
-
+    const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = Some(|_| BuiltIn::Scale);
     const USES_VALUES: bool = true;
 
     #[inline(always)]
@@ -99,7 +81,7 @@ impl<T: Scalar> Edge<T> for Scale {
 }
 
 impl<T: Scalar> Edge<T> for Sigmoid {
-    compiled!(Sigmoid, Sigmoid);
+    const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = Some(|_| BuiltIn::Sigmoid);
 
     #[inline(always)]
     fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, _: T::Vector<S>) -> T::Vector<S> {
@@ -110,8 +92,7 @@ impl<T: Scalar> Edge<T> for Sigmoid {
 }
 
 impl<T: Scalar> Edge<T> for Softmax<T> {
-    compiled!(Softmax<f32>, Softmax<f64>);
-
+    const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = Some(BuiltIn::Softmax);
     const SOFTMAX: bool = true;
 
     #[inline(always)]
@@ -132,5 +113,71 @@ impl<T: Scalar, F: Fn(T, T) -> T + Copy + Send + Sync> Edge<T> for Each<F> {
             unsafe { *s.add(lane) = (self.0)(*s.add(lane), *a.add(lane)) }
         }
         dot
+    }
+}
+
+/// What the kernels ask of an edge function, once for a run of dots.
+pub(crate) trait Weights<T: Scalar>: Copy {
+    /// w = f(w, values); by whole registers where there is `ROOM`.
+    ///
+    /// # Safety
+    /// `w` and `values`, unless null, hold `len` elements; `w` holds as many as whole registers have, where there is `ROOM`.
+    unsafe fn apply<S: Simd, const ROOM: bool>(self, simd: S, w: *mut T, values: *const T, len: usize);
+}
+
+impl<T: Scalar> Weights<T> for BuiltIn<T> {
+    #[inline(always)]
+    unsafe fn apply<S: Simd, const ROOM: bool>(self, simd: S, w: *mut T, values: *const T, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Identity => apply::<S, T, _, ROOM>(simd, Identity, w, values, len),
+                Self::Scale => apply::<S, T, _, ROOM>(simd, Scale, w, values, len),
+                Self::Sigmoid => apply::<S, T, _, ROOM>(simd, Sigmoid, w, values, len),
+                Self::Softmax(edge) => apply::<S, T, _, ROOM>(simd, edge, w, values, len),
+            }
+        }
+    }
+}
+
+/// Any other function: its kernel is compiled for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Custom<F>(pub F);
+
+impl<T: Scalar, F: Edge<T>> Weights<T> for Custom<F> {
+    #[inline(always)]
+    unsafe fn apply<S: Simd, const ROOM: bool>(self, simd: S, w: *mut T, values: *const T, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { apply::<S, T, F, ROOM>(simd, self.0, w, values, len) }
+    }
+}
+
+/// [`Weights::apply`] with one edge function.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn apply<S: Simd, T: Scalar, F: Edge<T>, const ROOM: bool>(
+    simd: S,
+    edge: F,
+    w: *mut T,
+    values: *const T,
+    len: usize,
+) {
+    for at in (0..len).step_by(T::lanes::<S>()) {
+        let mask = T::first_lanes(simd, len - at);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut a = T::splat(simd, T::ZERO);
+            if F::USES_VALUES && !values.is_null() {
+                a = T::load_masked(simd, mask, values.add(at));
+            }
+            let w = w.add(at);
+            if ROOM {
+                T::store(simd, w, edge.apply(simd, T::load(simd, w), a));
+            } else {
+                T::store_masked(simd, mask, w, edge.apply(simd, T::load_masked(simd, mask, w), a));
+            }
+        }
     }
 }

@@ -15,7 +15,7 @@ use pulp::{Simd, WithSimd};
 use crate::arch::dispatch_compiled;
 use crate::cell::Cell;
 use crate::dot::{Sink, dots};
-use crate::edge::Edge;
+use crate::edge::{BuiltIn, Custom, Edge, Weights};
 use crate::exp;
 use crate::prefetch::prefetch_row_once;
 use crate::rows::{Gathered, axpy_gathered};
@@ -29,9 +29,7 @@ const CHUNK: usize = 64;
 
 /// Rows of the direct path.
 #[derive(Clone, Copy, Debug)]
-pub struct FusedRows<T, F> {
-    /// The edge function.
-    pub edge: F,
+pub struct FusedRows<T> {
     /// CSR row pointers.
     pub row_ptr: RowPtr,
     /// CSR column indices.
@@ -71,21 +69,30 @@ pub struct FusedRows<T, F> {
 /// # Safety
 /// The CSR arrays are valid, every row is a row of C and E and every column a row of B and D, the operands have the
 /// strides and sizes stated, and no one else uses the task's rows of E, `head` or `partial` at the same time.
-pub unsafe fn fused_rows<T: Scalar, F: Edge<T>>(arch: Arch, task: FusedRows<T, F>) {
-    // SAFETY: the caller's promise.
-    unsafe { F::run_rows(arch, task) };
+pub unsafe fn fused_rows<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: FusedRows<T>) {
+    if let Some(built_in) = const { F::BUILT_IN } {
+        let task = Rows { edge: built_in(edge), softmax: F::SOFTMAX, task };
+        dispatch_compiled!(arch, task, Rows<f32, BuiltIn<f32>>, Rows<f64, BuiltIn<f64>>);
+    } else if const { F::BUILT_IN.is_none() } {
+        arch.dispatch(Rows { edge: Custom(edge), softmax: F::SOFTMAX, task });
+    }
 }
 
 /// The direct path as pulp runs it.
-#[derive(Clone, Copy, Debug)]
-pub struct Rows<T, F>(pub(crate) FusedRows<T, F>);
+#[derive(Clone, Copy)]
+struct Rows<T, W> {
+    edge: W,
+    /// Whether the weights of a row are normalised.
+    softmax: bool,
+    task: FusedRows<T>,
+}
 
-impl<T: Scalar, F: Edge<T>> WithSimd for Rows<T, F> {
+impl<T: Scalar, W: Weights<T>> WithSimd for Rows<T, W> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let task = &self.0;
+        let task = &self.task;
         // SAFETY: the promise of `fused_rows`.
         unsafe {
             let mut states = [[T::NEG_INFINITY, T::ZERO]; ROWS];
@@ -101,9 +108,9 @@ impl<T: Scalar, F: Edge<T>> WithSimd for Rows<T, F> {
                     }
                 }
                 let fresh = part.start == begin;
-                let state = fused_part::<S, T, F>(simd, task, &part, e, fresh, states[part.slot]);
+                let state = fused_part::<S, T, W>(simd, &self, &part, e, fresh, states[part.slot]);
                 states[part.slot] = state;
-                if !F::SOFTMAX || !part.last {
+                if !self.softmax || !part.last {
                     continue;
                 }
                 if task.row_ptr.at(i) >= task.nonzeros[0] && task.row_ptr.at(i + 1) <= task.nonzeros[1] {
@@ -120,7 +127,7 @@ impl<T: Scalar, F: Edge<T>> WithSimd for Rows<T, F> {
     }
 }
 
-impl<T: Scalar, F> FusedRows<T, F> {
+impl<T: Scalar> FusedRows<T> {
     /// One tile of the rows of B or D for the nonzeros from `start` on.
     ///
     /// # Safety
@@ -145,9 +152,9 @@ impl<T: Scalar, F> FusedRows<T, F> {
 /// # Safety
 /// As [`fused_rows`]; `part` is one of the task's, and `e` is valid for writes of a row of E.
 #[inline(always)]
-unsafe fn fused_part<S: Simd, T: Scalar, F: Edge<T>>(
+unsafe fn fused_part<S: Simd, T: Scalar, W: Weights<T>>(
     simd: S,
-    task: &FusedRows<T, F>,
+    &Rows { edge, softmax, ref task }: &Rows<T, W>,
     part: &Part,
     e: *mut T,
     fresh: bool,
@@ -167,14 +174,14 @@ unsafe fn fused_part<S: Simd, T: Scalar, F: Edge<T>>(
                 with_width!(tile, dots_tile::<S, T>(simd, tile, (c, task.c.1), &rows, len, w, task.stream));
             }
             let values = if task.values.is_null() { task.values } else { task.values.add(start) };
-            apply::<S, T, F, true>(simd, task.edge, w, values, len);
+            edge.apply::<S, true>(simd, w, values, len);
             let mut rescale = T::ONE;
-            if F::SOFTMAX {
+            if softmax {
                 (state, rescale) = softmax_step::<S, T>(simd, state, w, len);
             }
             let fresh = fresh && start == part.start;
             // A softmax reads the row again; so do further chunks.
-            let stream = task.stream && !F::SOFTMAX && fresh && part.last && start + len == part.end;
+            let stream = task.stream && !softmax && fresh && part.last && start + len == part.end;
             let mode = Accumulate { fresh, rescale, stream };
             for tile in tiles(task.width, lanes, 8) {
                 let mut rows = task.rows_of(task.d, start, tile);
@@ -281,36 +288,6 @@ unsafe fn add_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
     }
 }
 
-/// w = f(w, values); by whole registers where there is `ROOM`.
-///
-/// # Safety
-/// `w` and `values`, unless null, hold `len` elements; `w` holds as many as whole registers have, where there is `ROOM`.
-#[inline(always)]
-unsafe fn apply<S: Simd, T: Scalar, F: Edge<T>, const ROOM: bool>(
-    simd: S,
-    edge: F,
-    w: *mut T,
-    values: *const T,
-    len: usize,
-) {
-    for at in (0..len).step_by(T::lanes::<S>()) {
-        let mask = T::first_lanes(simd, len - at);
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut a = T::splat(simd, T::ZERO);
-            if F::USES_VALUES && !values.is_null() {
-                a = T::load_masked(simd, mask, values.add(at));
-            }
-            let w = w.add(at);
-            if ROOM {
-                T::store(simd, w, edge.apply(simd, T::load(simd, w), a));
-            } else {
-                T::store_masked(simd, mask, w, edge.apply(simd, T::load_masked(simd, mask, w), a));
-            }
-        }
-    }
-}
-
 /// Takes `len` logits into (m, l): they become e^(w - m). Also the factor e^(old m - new m).
 ///
 /// # Safety
@@ -358,9 +335,7 @@ unsafe fn scale_row<S: Simd, T: Scalar>(simd: S, row: *mut T, n: usize, factor: 
 
 /// The edge function over the dots of one row block with one panel.
 #[derive(Clone, Copy, Debug)]
-pub struct EdgeCell<'a, T, F> {
-    /// The edge function.
-    pub edge: F,
+pub struct EdgeCell<'a, T> {
     /// The rows.
     pub cell: Cell<'a>,
     /// The dots, in the order of the cell; they become the weights.
@@ -380,25 +355,33 @@ pub struct EdgeCell<'a, T, F> {
 /// # Safety
 /// `weights` and `values`, unless null, hold `nnz` elements, those of the cell; for a softmax `states` and
 /// `rescale` have every visited row.
-pub unsafe fn edge_cell<T: Scalar, F: Edge<T>>(arch: Arch, task: EdgeCell<'_, T, F>) {
-    // SAFETY: the caller's promise.
-    unsafe { F::run_cell(arch, task) };
+pub unsafe fn edge_cell<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: EdgeCell<'_, T>) {
+    if let Some(built_in) = const { F::BUILT_IN } {
+        let task = EdgeTask { edge: built_in(edge), softmax: F::SOFTMAX, task };
+        dispatch_compiled!(arch, task, EdgeTask<'_, f32, BuiltIn<f32>>, EdgeTask<'_, f64, BuiltIn<f64>>);
+    } else if const { F::BUILT_IN.is_none() } {
+        arch.dispatch(EdgeTask { edge: Custom(edge), softmax: F::SOFTMAX, task });
+    }
 }
 
 /// The edge function of a cell as pulp runs it.
-#[derive(Clone, Copy, Debug)]
-pub struct EdgeTask<'a, T, F>(pub(crate) EdgeCell<'a, T, F>);
+#[derive(Clone, Copy)]
+struct EdgeTask<'a, T, W> {
+    edge: W,
+    softmax: bool,
+    task: EdgeCell<'a, T>,
+}
 
-impl<T: Scalar, F: Edge<T>> WithSimd for EdgeTask<'_, T, F> {
+impl<T: Scalar, W: Weights<T>> WithSimd for EdgeTask<'_, T, W> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let task = &self.0;
+        let Self { edge, softmax, task } = self;
         // SAFETY: the promise of `edge_cell`.
         unsafe {
-            apply::<S, T, F, false>(simd, task.edge, task.weights, task.values, task.nnz);
-            if F::SOFTMAX {
+            edge.apply::<S, false>(simd, task.weights, task.values, task.nnz);
+            if softmax {
                 let mut w = task.weights;
                 for pair in task.cell.pairs {
                     for row in pair.rows {
@@ -413,7 +396,7 @@ impl<T: Scalar, F: Edge<T>> WithSimd for EdgeTask<'_, T, F> {
     }
 }
 
-impl<T: Scalar, F> EdgeCell<'_, T, F> {
+impl<T: Scalar> EdgeCell<'_, T> {
     /// Takes the `nnz` logits of `row` at `w` into its state; the end of them.
     ///
     /// # Safety

@@ -29,8 +29,11 @@ mod ttm;
 mod ttm_chain;
 mod walk;
 
+/// The most modes of a tensor.
+pub const MAX_ORDER: usize = 8;
+
 pub use arch::Arch;
-pub use cell::{Cell, Pair, Visit};
+pub use cell::{Cell, OFFSETS_PER_WORD, Pair, Visit};
 pub use elementwise::{Arithmetic, Second, elementwise};
 pub use exp::exp;
 pub use fusedmm::{EdgeCell, FusedRows, edge_cell, fused_rows, normalise_rows};

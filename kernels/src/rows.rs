@@ -7,7 +7,7 @@
 
 use pulp::Simd;
 
-use crate::cell::{CHUNK, Offsets, Pair};
+use crate::cell::{OFFSETS_PER_WORD, Offsets, Pair};
 use crate::spread::Spread;
 use crate::{Scalar, prefetch_row, tile};
 
@@ -179,18 +179,18 @@ unsafe fn axpy_packed_sets<S: Simd, T: Scalar, const SETS: usize, const NV: usiz
     let mut weights = weights;
     // SAFETY: reads of weights stay below n, as many words are taken as hold n offsets; rows are in the panel.
     unsafe {
-        let end = weights.add(n & !(CHUNK - 1));
+        let end = weights.add(n & !(OFFSETS_PER_WORD - 1));
         while weights < end {
             let mut word = offsets.take();
             let eight = spread.eight(weights);
-            for t in 0..CHUNK {
+            for t in 0..OFFSETS_PER_WORD {
                 let w = spread.lane(&eight, t);
                 step::<S, T, NV>(simd, &mut acc[t % SETS], w, panel.add((word & 255) as usize * row));
                 word >>= 8;
             }
-            weights = weights.add(CHUNK);
+            weights = weights.add(OFFSETS_PER_WORD);
         }
-        let mut rest = n & (CHUNK - 1);
+        let mut rest = n & (OFFSETS_PER_WORD - 1);
         if rest > 0 {
             let mut word = offsets.take();
             if rest >= 4 {
@@ -304,14 +304,14 @@ impl<S: Simd, T: Scalar, const NV: usize> Steps<'_, S, T, NV> {
         first: &mut [[T::Vector<S>; NV]; SETS],
         second: &mut [[T::Vector<S>; NV]; SETS],
     ) {
-        let whole = if BOTH { CHUNK } else { CHUNK / 2 };
+        let whole = if BOTH { OFFSETS_PER_WORD } else { OFFSETS_PER_WORD / 2 };
         // SAFETY: the caller's promise; a word is taken for every `whole` columns begun.
         unsafe {
             while n >= whole {
                 self.word = self.offsets.take();
                 match BOTH {
-                    true => self.columns::<SETS, CHUNK, BOTH>(first, second),
-                    false => self.columns::<SETS, { CHUNK / 2 }, BOTH>(first, second),
+                    true => self.columns::<SETS, OFFSETS_PER_WORD, BOTH>(first, second),
+                    false => self.columns::<SETS, { OFFSETS_PER_WORD / 2 }, BOTH>(first, second),
                 }
                 n -= whole;
             }

@@ -14,13 +14,13 @@ mod target;
 
 use pulp::{Simd, WithSimd};
 
-use self::target::{Output, Plain, Target};
+use self::target::{Output, Plain, Sums, Target};
 use crate::arch::dispatch_compiled;
 use crate::cell::{Cell, Offsets};
 use crate::dot::{dots, dots_packed, dots_pair, emit_in_order};
 use crate::prefetch::prefetch_row_l2;
 use crate::rows::Gathered;
-use crate::tile::{self, Lines, Tile, TileRows, tiles, with_vectors, with_width};
+use crate::tile::{self, Lines, Tile, TileRows, tiles, with_elements, with_vectors, with_width};
 use crate::walk::{Part, Walk};
 use crate::{Arch, RowPtr, Scalar, prefetch_l1, prefetch_row};
 
@@ -69,7 +69,7 @@ struct Rows<T>(SddmmRows<T>);
 
 /// Widest tile of C held in registers beside the sums of a group of dots and what becomes of them.
 #[inline(always)]
-pub(crate) fn max_vectors(registers: usize) -> usize {
+pub(crate) const fn max_vectors(registers: usize) -> usize {
     if registers >= 32 { 8 } else { 4 }
 }
 
@@ -131,7 +131,7 @@ pub struct SddmmPanel<'a, T> {
     /// Where `starts` is not null, for each dot of a pair, by position in `out`, which one of its visit's it is; valid for reads of
     /// [`PAIRED_LANES`] more.
     pub order: *const u8,
-    /// Factors of the dots, by position in `out`; null for none.
+    /// Factors of the dots, by position in `out`; null for none, which they must be where `starts` is null.
     pub values: *const T,
     /// The row block of C.
     pub c: *const T,
@@ -165,9 +165,8 @@ pub unsafe fn sddmm_panel<T: Scalar>(arch: Arch, task: SddmmPanel<'_, T>) {
 }
 
 impl<T: Scalar> SddmmPanel<'_, T> {
-    /// To the code for each tile. The scattered order has a function for each width and kind of output: what is known before the
-    /// loop is no load and no branch in it (4096 x 4096, one thread, 90 % zeros, N = 32: 45 % of peak instead of 42). The
-    /// cell's order gains nothing by that.
+    /// To the code for each tile's width, order of the dots and kind of output: what is known before the loop is no load and no
+    /// branch in it (scattered, 4096 x 4096, one thread, 90 % zeros, N = 32: 45 % of peak instead of 42).
     #[inline(always)]
     fn dispatch(&self, arch: Arch) {
         // Sums of tiles stay in the cell's own order, near; only the last tile's go to their places, far apart.
@@ -177,58 +176,61 @@ impl<T: Scalar> SddmmPanel<'_, T> {
             let last = tile.is_last(lanes, self.n);
             let output = Output::new(self.out, self.values, sums, tile, last);
             match output.plain() {
-                _ if !last || self.starts.is_null() => arch.dispatch(InOrder { task: self, tile, output }),
-                Some(plain) => with_vectors!(tile, scatter::<T, Plain<T>>(arch, self, tile, plain)),
-                None => with_vectors!(tile, scatter::<T, Output<T>>(arch, self, tile, output)),
+                Some(plain) if !last || self.starts.is_null() => {
+                    with_vectors!(tile, run_tile::<T, Plain<T>; false>(arch, self, tile, plain));
+                }
+                None if !last || self.starts.is_null() => {
+                    with_vectors!(tile, run_tile::<T, Sums<T>; false>(arch, self, tile, Sums(sums)));
+                }
+                Some(plain) => with_vectors!(tile, run_tile::<T, Plain<T>; true>(arch, self, tile, plain)),
+                None => with_vectors!(tile, run_tile::<T, Output<T>; true>(arch, self, tile, output)),
             }
         }
     }
 }
 
-/// One tile of a panel, the dots in the cell's order.
-struct InOrder<'a, T> {
-    task: &'a SddmmPanel<'a, T>,
-    tile: Tile,
-    output: Output<T>,
-}
-
-impl<T: Scalar> WithSimd for InOrder<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { task, tile, output } = self;
-        // SAFETY: the promise of `sddmm_panel`. Looking for values and sums at every register of dots costs 5 % where rows
-        // are short.
-        unsafe {
-            match output.plain() {
-                Some(plain) => with_vectors!(tile, panel_tile::<S, T, Plain<T>; false>(simd, task, tile, plain)),
-                None => with_vectors!(tile, panel_tile::<S, T, Output<T>; false>(simd, task, tile, output)),
-            }
-        }
-    }
-}
-
-/// One tile of a panel, the dots of each visit at its start.
-struct Scattered<'a, T, O, const NV: usize> {
+/// One tile of a panel.
+struct PanelTile<'a, T, O, const SCATTERED: bool, const NV: usize> {
     task: &'a SddmmPanel<'a, T>,
     tile: Tile,
     output: O,
 }
 
-/// Runs [`Scattered`].
+/// Runs the tile.
 #[inline(always)]
-fn scatter<T: Scalar, O: Target<T>, const NV: usize>(arch: Arch, task: &SddmmPanel<'_, T>, tile: Tile, output: O) {
-    arch.dispatch(Scattered::<T, O, NV> { task, tile, output });
+fn run_tile<T: Scalar, O: Target<T>, const SCATTERED: bool, const NV: usize>(
+    arch: Arch,
+    task: &SddmmPanel<'_, T>,
+    tile: Tile,
+    output: O,
+) {
+    arch.dispatch_vectors(PanelTile::<T, O, SCATTERED, NV> { task, tile, output }, |simd| {
+        run_elements::<T, O, SCATTERED>(simd, task, tile, output);
+    });
 }
 
-impl<T: Scalar, O: Target<T>, const NV: usize> WithSimd for Scattered<'_, T, O, NV> {
+/// Runs the tile where vectors are single elements.
+#[inline(never)]
+fn run_elements<T: Scalar, O: Target<T>, const SCATTERED: bool>(
+    simd: pulp::Scalar,
+    task: &SddmmPanel<'_, T>,
+    tile: Tile,
+    output: O,
+) {
+    // SAFETY: the promise of `sddmm_panel`.
+    unsafe { with_elements!(tile, panel_tile::<pulp::Scalar, T, O; SCATTERED>(simd, task, tile, output)) }
+}
+
+impl<T: Scalar, O: Target<T>, const SCATTERED: bool, const NV: usize> WithSimd for PanelTile<'_, T, O, SCATTERED, NV> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // SAFETY: the promise of `sddmm_panel`.
-        unsafe { panel_tile::<S, T, O, true, NV>(simd, self.task, self.tile, self.output) }
+        // Wider tiles are not cut.
+        if const { NV <= max_vectors(S::REGISTER_COUNT) } {
+            // SAFETY: the promise of `sddmm_panel`.
+            unsafe { panel_tile::<S, T, O, SCATTERED, NV>(simd, self.task, self.tile, self.output) }
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use crate::arch::dispatch_compiled;
 use crate::cell::{Cell, Offsets};
 use crate::rows::{Gathered, axpy_gathered, axpy_packed, axpy_pair};
 use crate::spread::Spread;
-use crate::tile::{self, Tile, TileRows, tiles, with_vectors, with_width};
+use crate::tile::{self, Tile, TileRows, tiles, with_elements, with_vectors, with_width};
 use crate::walk::{Part, Walk};
 use crate::{Arch, RowPtr, Scalar, prefetch_row, stream_fence};
 
@@ -285,14 +285,11 @@ pub unsafe fn spmm_panel<T: Scalar>(arch: Arch, task: SpmmPanel<'_, T>) {
 }
 
 impl<T: Scalar> SpmmPanel<'_, T> {
-    /// To the code for each tile's width, with and without factors: what is known before the loop is no load and no branch in it.
+    /// To the code for each tile's width.
     #[inline(always)]
     fn dispatch(&self, arch: Arch) {
         for tile in tiles(self.n, arch.lanes::<T>(), self.vectors) {
-            match self.rescale.is_null() {
-                true => with_vectors!(tile, run_tile::<T; false>(arch, self, tile)),
-                false => with_vectors!(tile, run_tile::<T; true>(arch, self, tile)),
-            }
+            with_vectors!(tile, run_tile::<T>(arch, self, tile));
         }
     }
 }
@@ -302,59 +299,70 @@ impl<T: Scalar> SpmmPanel<'_, T> {
 const AHEAD: usize = 2;
 
 /// One tile of a panel. Only copying it and the rows of C know tails: what is packed has whole registers.
-struct PanelTile<'a, T, const RESCALED: bool, const NV: usize> {
+struct PanelTile<'a, T, const NV: usize> {
     task: &'a SpmmPanel<'a, T>,
     tile: Tile,
 }
 
 /// Runs the tile.
 #[inline(always)]
-fn run_tile<T: Scalar, const RESCALED: bool, const NV: usize>(arch: Arch, task: &SpmmPanel<'_, T>, tile: Tile) {
-    arch.dispatch(PanelTile::<T, RESCALED, NV> { task, tile });
+fn run_tile<T: Scalar, const NV: usize>(arch: Arch, task: &SpmmPanel<'_, T>, tile: Tile) {
+    arch.dispatch_vectors(PanelTile::<T, NV> { task, tile }, |simd| run_elements(simd, task, tile));
 }
 
-impl<T: Scalar, const RESCALED: bool, const NV: usize> WithSimd for PanelTile<'_, T, RESCALED, NV> {
+/// Runs the tile where vectors are single elements.
+#[inline(never)]
+fn run_elements<T: Scalar>(simd: pulp::Scalar, task: &SpmmPanel<'_, T>, tile: Tile) {
+    // SAFETY: the promise of `spmm_panel`.
+    unsafe { with_elements!(tile, panel_tile::<pulp::Scalar, T>(simd, task, tile)) }
+}
+
+impl<T: Scalar, const NV: usize> WithSimd for PanelTile<'_, T, NV> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { task, tile } = self;
-        let rows = TileRows::<S, T, NV>::new(simd, tile);
-        let block = BlockRows::<S, T, RESCALED, NV> {
-            simd,
-            rows,
-            c: task.c.wrapping_add(tile.start),
-            ldc: task.ldc,
-            rescale: task.rescale,
-        };
-        let (mut weights, scratch) = (task.weights, task.scratch);
-        // SAFETY: the promise of `spmm_panel`; weights and offsets advance over the cell's own.
-        unsafe {
-            rows.pack(task.b.add(tile.start), task.ldb, task.width, Some(task.alpha), scratch);
-            let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
-            let pairs = task.cell.pairs;
-            for (k, pair) in pairs.iter().enumerate() {
-                // The next pair's rows of C, which are in L2: 2 % faster.
-                for row in pairs.get(k + 1).unwrap_or(pair).rows {
-                    block.prefetch(row);
-                }
-                let [i, j] = pair.rows;
-                let sums = [block.load(i), block.load(j)];
-                let [x, y] = axpy_pair::<S, T, NV>(simd, sums, pair, weights, &mut offsets, scratch);
-                block.store(i, x);
-                block.store(j, y);
-                weights = weights.add(2 * pair.nnz() as usize);
+        // SAFETY: the promise of `spmm_panel`.
+        unsafe { panel_tile::<S, T, NV>(simd, self.task, self.tile) }
+    }
+}
+
+/// One tile of a panel.
+///
+/// # Safety
+/// As [`spmm_panel`].
+#[inline(always)]
+unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize>(simd: S, task: &SpmmPanel<'_, T>, tile: Tile) {
+    let rows = TileRows::<S, T, NV>::new(simd, tile);
+    let block =
+        BlockRows::<S, T, NV> { simd, rows, c: task.c.wrapping_add(tile.start), ldc: task.ldc, rescale: task.rescale };
+    let (mut weights, scratch) = (task.weights, task.scratch);
+    // SAFETY: the promise of `spmm_panel`; weights and offsets advance over the cell's own.
+    unsafe {
+        rows.pack(task.b.add(tile.start), task.ldb, task.width, Some(task.alpha), scratch);
+        let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
+        let pairs = task.cell.pairs;
+        for (k, pair) in pairs.iter().enumerate() {
+            // The next pair's rows of C, which are in L2: 2 % faster.
+            for row in pairs.get(k + 1).unwrap_or(pair).rows {
+                block.prefetch(row);
             }
-            let spread = Spread::<S, T>::new(simd);
-            let visits = task.cell.visits;
-            for (v, visit) in visits.iter().enumerate() {
-                block.prefetch(visits[(v + AHEAD).min(visits.len() - 1)].row);
-                let nnz = visit.nnz as usize;
-                let c = block.load(visit.row);
-                let sum = axpy_packed::<S, T, NV>(simd, &spread, c, nnz, weights, &mut offsets, scratch);
-                block.store(visit.row, sum);
-                weights = weights.add(nnz);
-            }
+            let [i, j] = pair.rows;
+            let sums = [block.load(i), block.load(j)];
+            let [x, y] = axpy_pair::<S, T, NV>(simd, sums, pair, weights, &mut offsets, scratch);
+            block.store(i, x);
+            block.store(j, y);
+            weights = weights.add(2 * pair.nnz() as usize);
+        }
+        let spread = Spread::<S, T>::new(simd);
+        let visits = task.cell.visits;
+        for (v, visit) in visits.iter().enumerate() {
+            block.prefetch(visits[(v + AHEAD).min(visits.len() - 1)].row);
+            let nnz = visit.nnz as usize;
+            let c = block.load(visit.row);
+            let sum = axpy_packed::<S, T, NV>(simd, &spread, c, nnz, weights, &mut offsets, scratch);
+            block.store(visit.row, sum);
+            weights = weights.add(nnz);
         }
     }
 }
@@ -362,7 +370,7 @@ impl<T: Scalar, const RESCALED: bool, const NV: usize> WithSimd for PanelTile<'_
 /// The rows of a block of C in one tile. By value, so that the loops do not look them up in the task at every visit: loads that
 /// those of B would wait for.
 #[derive(Clone, Copy)]
-struct BlockRows<S: Simd, T: Scalar, const RESCALED: bool, const NV: usize> {
+struct BlockRows<S: Simd, T: Scalar, const NV: usize> {
     simd: S,
     rows: TileRows<S, T, NV>,
     c: *mut T,
@@ -370,7 +378,7 @@ struct BlockRows<S: Simd, T: Scalar, const RESCALED: bool, const NV: usize> {
     rescale: *const T,
 }
 
-impl<S: Simd, T: Scalar, const RESCALED: bool, const NV: usize> BlockRows<S, T, RESCALED, NV> {
+impl<S: Simd, T: Scalar, const NV: usize> BlockRows<S, T, NV> {
     #[inline(always)]
     fn at(&self, row: u32) -> *mut T {
         self.c.wrapping_add(row as usize * self.ldc)
@@ -390,7 +398,7 @@ impl<S: Simd, T: Scalar, const RESCALED: bool, const NV: usize> BlockRows<S, T, 
         // SAFETY: the caller's promise.
         unsafe {
             let mut c = self.rows.load(self.at(row));
-            if RESCALED {
+            if !self.rescale.is_null() {
                 let factor = T::splat(self.simd, *self.rescale.add(row as usize));
                 for x in &mut c {
                     *x = T::vmul(self.simd, factor, *x);

@@ -8,13 +8,13 @@
 use pulp::Simd;
 
 use crate::Scalar;
-use crate::cell::CHUNK;
+use crate::cell::OFFSETS_PER_WORD;
 
 /// How it is done: the permutations, in registers.
 #[derive(Clone, Copy)]
 pub(crate) struct Spread<S: Simd, T: Scalar> {
     simd: S,
-    lanes: [T::Vector<S>; CHUNK],
+    lanes: [T::Vector<S>; OFFSETS_PER_WORD],
 }
 
 /// Eight weights: where they are, and as many as are loaded together.
@@ -29,7 +29,7 @@ impl<S: Simd, T: Scalar> Spread<S, T> {
     #[inline(always)]
     pub fn new(simd: S) -> Self {
         let zero = T::splat(simd, T::ZERO);
-        let mut lanes = [zero; CHUNK];
+        let mut lanes = [zero; OFFSETS_PER_WORD];
         #[cfg(target_arch = "x86_64")]
         if let Some(permutations) = x86::permutations::<S, T>(simd) {
             // Hidden: a compiler that knows the lane makes a broadcast from memory of it again.
@@ -78,11 +78,11 @@ mod x86 {
 
     use crate::Scalar;
     use crate::arch::same;
-    use crate::cell::CHUNK;
+    use crate::cell::OFFSETS_PER_WORD;
 
     /// The permutation for each lane.
     #[inline(always)]
-    pub fn permutations<S: Simd, T: Scalar>(simd: S) -> Option<[T::Vector<S>; CHUNK]> {
+    pub fn permutations<S: Simd, T: Scalar>(simd: S) -> Option<[T::Vector<S>; OFFSETS_PER_WORD]> {
         if !same::<S, V4>() {
             return None;
         }

@@ -35,7 +35,8 @@ pub(crate) struct Tiles {
 
 /// The tiles of a row of `n` elements in vectors of `lanes`, of 1, 2, 3, 4 or 8 vectors each and at most `max`.
 ///
-/// Eight vectors hide the latency of the multiply-add behind the other seven; what is left is split evenly.
+/// Eight vectors hide the latency of the multiply-add behind the other seven; what is left is split evenly. Vectors of one
+/// element come in fours or alone: the scalar instruction set exists as a fallback, and is compiled for no more.
 #[inline(always)]
 pub(crate) fn tiles(n: usize, lanes: usize, max: usize) -> Tiles {
     Tiles { n, lanes, max, start: 0 }
@@ -51,6 +52,13 @@ impl Iterator for Tiles {
             return None;
         }
         let vectors = match (self.n - start).div_ceil(self.lanes).min(self.max) {
+            v if self.lanes == 1 => {
+                if v >= 4 {
+                    4
+                } else {
+                    1
+                }
+            }
             8.. => 8,
             v @ (1 | 2) => v,
             3 | 5 | 6 => 3,
@@ -63,18 +71,25 @@ impl Iterator for Tiles {
 
 /// Calls `$f::<.., NV, TAIL>($args)` with the tile's width as const generics.
 macro_rules! with_width {
-    ($tile:expr, $f:ident :: <$($g:ty),*> ($($arg:expr),* $(,)?)) => {
-        match ($tile.vectors, $tile.rest != 0) {
-            (1, false) => $f::<$($g,)* 1, false>($($arg),*),
-            (1, true) => $f::<$($g,)* 1, true>($($arg),*),
-            (2, false) => $f::<$($g,)* 2, false>($($arg),*),
-            (2, true) => $f::<$($g,)* 2, true>($($arg),*),
-            (3, false) => $f::<$($g,)* 3, false>($($arg),*),
-            (3, true) => $f::<$($g,)* 3, true>($($arg),*),
-            (4, false) => $f::<$($g,)* 4, false>($($arg),*),
-            (4, true) => $f::<$($g,)* 4, true>($($arg),*),
-            (_, false) => $f::<$($g,)* 8, false>($($arg),*),
-            (_, true) => $f::<$($g,)* 8, true>($($arg),*),
+    ($tile:expr, $f:ident :: <$s:ty, $t:ty> ($($arg:expr),* $(,)?)) => {
+        if const { size_of::<<$t as $crate::Scalar>::Vector<$s>>() == size_of::<$t>() } {
+            match $tile.vectors {
+                4 => $f::<$s, $t, 4, false>($($arg),*),
+                _ => $f::<$s, $t, 1, false>($($arg),*),
+            }
+        } else {
+            match ($tile.vectors, $tile.rest != 0) {
+                (1, false) => $f::<$s, $t, 1, false>($($arg),*),
+                (1, true) => $f::<$s, $t, 1, true>($($arg),*),
+                (2, false) => $f::<$s, $t, 2, false>($($arg),*),
+                (2, true) => $f::<$s, $t, 2, true>($($arg),*),
+                (3, false) => $f::<$s, $t, 3, false>($($arg),*),
+                (3, true) => $f::<$s, $t, 3, true>($($arg),*),
+                (4, false) => $f::<$s, $t, 4, false>($($arg),*),
+                (4, true) => $f::<$s, $t, 4, true>($($arg),*),
+                (_, false) => $f::<$s, $t, 8, false>($($arg),*),
+                (_, true) => $f::<$s, $t, 8, true>($($arg),*),
+            }
         }
     };
 }
@@ -94,6 +109,17 @@ macro_rules! with_vectors {
     };
 }
 pub(crate) use with_vectors;
+
+/// As [`with_vectors`], for tiles of vectors of one element.
+macro_rules! with_elements {
+    ($tile:expr, $f:ident :: <$($g:ty),* $(; $c:tt)?> ($($arg:expr),* $(,)?)) => {
+        match $tile.vectors {
+            4 => $f::<$($g,)* $($c,)? 4>($($arg),*),
+            _ => $f::<$($g,)* $($c,)? 1>($($arg),*),
+        }
+    };
+}
+pub(crate) use with_elements;
 
 /// The tile at `p`: zero in the lanes outside `mask` of the last vector when `TAIL`.
 ///

@@ -17,7 +17,8 @@
 
 use pulp::{Simd, WithSimd};
 
-use crate::{Arch, Scalar, prefetch_l1, store_streaming, stream_fence};
+use crate::tile::{self, Tile, tiles, with_width};
+use crate::{Arch, Scalar, prefetch_row, store_streaming, stream_fence};
 
 /// Some fibers' part of a TTM.
 #[derive(Clone, Copy, Debug)]
@@ -70,14 +71,27 @@ impl<T: Scalar> WithSimd for Fibers<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let task = &self.0;
-        // SAFETY: the promise of `ttm_fibers`; tiles stay inside the columns.
+        let (task, lanes) = (&self.0, T::lanes::<S>());
+        // SAFETY: the promise of `ttm_fibers`; tiles are inside the columns.
         unsafe {
             if task.block == 1 {
-                by_columns::<S, T, 1>(simd, task, 8);
+                for f in 0..task.ptr.len().saturating_sub(1) {
+                    let range = [*task.ptr.get_unchecked(f), *task.ptr.get_unchecked(f + 1)];
+                    let y = task.y.add(f * task.y_stride);
+                    for tile in tiles(task.cols, lanes, 8) {
+                        with_width!(tile, single::<S, T>(simd, task, range, y, tile));
+                    }
+                }
             } else {
-                // 4 x 2 accumulators and a tail of 4 leave room for a row of U in 16 registers.
-                by_columns::<S, T, 4>(simd, task, 2);
+                // 4 x 2 accumulators leave room for a row of U in 16 registers.
+                for tile in tiles(task.cols, lanes, 2) {
+                    match (tile.vectors, tile.rest != 0) {
+                        (1, false) => blocks::<S, T, 4, 1, false>(simd, task, tile),
+                        (1, true) => blocks::<S, T, 4, 1, true>(simd, task, tile),
+                        (_, false) => blocks::<S, T, 4, 2, false>(simd, task, tile),
+                        (_, true) => blocks::<S, T, 4, 2, true>(simd, task, tile),
+                    }
+                }
             }
         }
         if task.stream {
@@ -86,71 +100,44 @@ impl<T: Scalar> WithSimd for Fibers<'_, T> {
     }
 }
 
-/// All tiles of up to `most` registers of columns.
+/// One tile of columns of one fiber, nonzeros being numbers.
 ///
 /// # Safety
-/// As [`ttm_fibers`].
+/// As [`fiber`]; `y` is the fiber's result.
 #[inline(always)]
-unsafe fn by_columns<S: Simd, T: Scalar, const MD: usize>(simd: S, task: &TtmFibers<'_, T>, most: usize) {
-    let lanes = T::lanes::<S>();
-    let (full, rest) = (task.cols / lanes, task.cols % lanes);
-    let mut done = 0;
+unsafe fn single<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+    simd: S,
+    task: &TtmFibers<'_, T>,
+    range: [usize; 2],
+    y: *mut T,
+    tile: Tile,
+) {
     // SAFETY: the caller's promise.
-    unsafe {
-        loop {
-            let n = (full - done).min(most);
-            let last = done + n == full;
-            let at = done * lanes;
-            match (n, last && rest > 0) {
-                (0, false) => return,
-                (0, true) => tile::<S, T, MD, 0, true>(simd, task, at),
-                (1, false) => tile::<S, T, MD, 1, false>(simd, task, at),
-                (1, true) => tile::<S, T, MD, 1, true>(simd, task, at),
-                (2, false) => tile::<S, T, MD, 2, false>(simd, task, at),
-                (2, true) => tile::<S, T, MD, 2, true>(simd, task, at),
-                (3, false) => tile::<S, T, 1, 3, false>(simd, task, at),
-                (3, true) => tile::<S, T, 1, 3, true>(simd, task, at),
-                (4, false) => tile::<S, T, 1, 4, false>(simd, task, at),
-                (4, true) => tile::<S, T, 1, 4, true>(simd, task, at),
-                (5, false) => tile::<S, T, 1, 5, false>(simd, task, at),
-                (5, true) => tile::<S, T, 1, 5, true>(simd, task, at),
-                (6, false) => tile::<S, T, 1, 6, false>(simd, task, at),
-                (6, true) => tile::<S, T, 1, 6, true>(simd, task, at),
-                (7, false) => tile::<S, T, 1, 7, false>(simd, task, at),
-                (7, true) => tile::<S, T, 1, 7, true>(simd, task, at),
-                (_, false) => tile::<S, T, 1, 8, false>(simd, task, at),
-                (_, true) => tile::<S, T, 1, 8, true>(simd, task, at),
-            }
-            done += n;
-            if last {
-                return;
-            }
-        }
-    }
+    unsafe { fiber::<S, T, 1, NV, TAIL>(simd, task, range, y.add(tile.start), 0, tile) }
 }
 
-/// One tile of columns of all the fibers: `NR` registers from column `at` on, and a masked one if `TAIL`.
+/// One tile of columns of all the fibers, `MD` values of a block at a time.
 ///
 /// # Safety
 /// As [`ttm_fibers`]; the tile is inside the columns.
 #[inline(always)]
-unsafe fn tile<S: Simd, T: Scalar, const MD: usize, const NR: usize, const TAIL: bool>(
+unsafe fn blocks<S: Simd, T: Scalar, const MD: usize, const NV: usize, const TAIL: bool>(
     simd: S,
     task: &TtmFibers<'_, T>,
-    at: usize,
+    tile: Tile,
 ) {
     // SAFETY: the caller's promise: `ptr` ends within `leaf`.
     unsafe {
         for f in 0..task.ptr.len().saturating_sub(1) {
             let range = [*task.ptr.get_unchecked(f), *task.ptr.get_unchecked(f + 1)];
-            let y = task.y.add(f * task.y_stride + at);
+            let y = task.y.add(f * task.y_stride + tile.start);
             let mut d = 0;
             while d + MD <= task.block {
-                fiber::<S, T, MD, NR, TAIL>(simd, task, range, y.add(d * task.y_block), d, at);
+                fiber::<S, T, MD, NV, TAIL>(simd, task, range, y.add(d * task.y_block), d, tile);
                 d += MD;
             }
             while MD > 1 && d < task.block {
-                fiber::<S, T, 1, NR, TAIL>(simd, task, range, y.add(d * task.y_block), d, at);
+                fiber::<S, T, 1, NV, TAIL>(simd, task, range, y.add(d * task.y_block), d, tile);
                 d += 1;
             }
         }
@@ -160,59 +147,47 @@ unsafe fn tile<S: Simd, T: Scalar, const MD: usize, const NR: usize, const TAIL:
 /// `MD` values of the block of one fiber, from `d` on.
 ///
 /// # Safety
-/// As [`tile`]; `d + MD` is at most `block`, `range` one of the fibers, `y` its result's tile.
+/// As [`blocks`]; `d + MD` is at most `block`, `range` one of the fibers, `y` its result's tile.
 #[inline(always)]
-unsafe fn fiber<S: Simd, T: Scalar, const MD: usize, const NR: usize, const TAIL: bool>(
+unsafe fn fiber<S: Simd, T: Scalar, const MD: usize, const NV: usize, const TAIL: bool>(
     simd: S,
     task: &TtmFibers<'_, T>,
     [start, end]: [usize; 2],
     y: *mut T,
     d: usize,
-    at: usize,
+    tile: Tile,
 ) {
     let lanes = T::lanes::<S>();
-    let mask = T::first_lanes(simd, task.cols % lanes);
-    let zero = T::splat(simd, T::ZERO);
-    let mut acc = [[zero; NR]; MD];
-    let mut tail = [zero; MD];
-    let u = task.u.wrapping_add(at);
+    let mask = T::first_lanes(simd, tile.rest);
+    let mut acc = [[T::splat(simd, T::ZERO); NV]; MD];
+    let u = task.u.wrapping_add(tile.start);
     // SAFETY: `p` is below `end`, which is within `leaf`; rows of U and blocks of X exist for all of them.
     unsafe {
         for p in start..end {
             if task.ahead > 0 && d == 0 {
                 let coming = *task.leaf.get_unchecked((p + task.ahead).min(task.leaf.len() - 1));
-                let row = u.wrapping_add(coming as usize * task.u_stride).cast::<u8>();
-                let bytes = (NR * lanes + if TAIL { 1 } else { 0 }) * size_of::<T>();
-                let mut line = 0;
-                while line < bytes {
-                    prefetch_l1(row.wrapping_add(line));
-                    line += 64;
-                }
+                prefetch_row(u.wrapping_add(coming as usize * task.u_stride), NV * lanes * size_of::<T>());
             }
-            let row = u.add(*task.leaf.get_unchecked(p) as usize * task.u_stride);
+            let row =
+                tile::load::<S, T, NV, TAIL>(simd, mask, u.add(*task.leaf.get_unchecked(p) as usize * task.u_stride));
             let x = task.x.as_ptr().add(p * task.x_stride + d);
             for m in 0..MD {
                 let x = T::splat(simd, *x.add(m));
-                for (r, acc) in acc[m].iter_mut().enumerate() {
-                    *acc = T::vmul_add(simd, x, T::load(simd, row.add(r * lanes)), *acc);
-                }
-                if TAIL {
-                    let u = T::load_masked(simd, mask, row.add(NR * lanes));
-                    tail[m] = T::vmul_add(simd, x, u, tail[m]);
+                for j in 0..NV {
+                    acc[m][j] = T::vmul_add(simd, x, row[j], acc[m][j]);
                 }
             }
         }
         for m in 0..MD {
-            let y = y.add(m * task.y_block);
-            for (r, &acc) in acc[m].iter().enumerate() {
-                if task.stream {
-                    store_streaming(simd, y.add(r * lanes), acc);
+            for j in 0..NV {
+                let y = y.add(m * task.y_block + j * lanes);
+                if TAIL && j == NV - 1 {
+                    T::store_masked(simd, mask, y, acc[m][j]);
+                } else if task.stream {
+                    store_streaming(simd, y, acc[m][j]);
                 } else {
-                    T::store(simd, y.add(r * lanes), acc);
+                    T::store(simd, y, acc[m][j]);
                 }
-            }
-            if TAIL {
-                T::store_masked(simd, mask, y.add(NR * lanes), tail[m]);
             }
         }
     }

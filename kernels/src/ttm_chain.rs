@@ -13,7 +13,7 @@
 use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_compiled;
-use crate::{Arch, Scalar, prefetch_row};
+use crate::{Arch, MAX_ORDER, Scalar, prefetch_row};
 
 /// One level of the tree: its nodes and, below the root, the matrix of its mode.
 #[derive(Clone, Copy, Debug)]
@@ -76,9 +76,6 @@ pub unsafe fn ttm_chain<T: Scalar>(arch: Arch, task: TtmChain<'_, T>) {
 #[derive(Clone, Copy)]
 struct Chain<'a, T>(TtmChain<'a, T>);
 
-/// Levels of the deepest tree.
-const MAX_LEVELS: usize = 8;
-
 impl<T: Scalar> WithSimd for Chain<'_, T> {
     type Output = ();
 
@@ -87,16 +84,16 @@ impl<T: Scalar> WithSimd for Chain<'_, T> {
         let task = self.0;
         let levels = task.levels;
         let last = levels.len() - 1;
-        assert!((2..=MAX_LEVELS).contains(&levels.len()), "a tree of 2 to 8 levels");
-        let ranks: [usize; MAX_LEVELS] = core::array::from_fn(|l| levels.get(l).map_or(0, |level| level.rank));
+        assert!((2..=MAX_ORDER).contains(&levels.len()), "a tree of 2 to 8 levels");
+        let ranks: [usize; MAX_ORDER] = core::array::from_fn(|l| levels.get(l).map_or(0, |level| level.rank));
         if task.fibers[0] >= task.fibers[1] {
             return;
         }
         // size[l]: numbers of one sum over the children of a node of level l - 1; acc[l]: where it is.
-        let mut size = [1usize; MAX_LEVELS + 1];
-        let mut acc = [core::ptr::null_mut::<T>(); MAX_LEVELS];
+        let mut size = [1usize; MAX_ORDER + 1];
+        let mut acc = [core::ptr::null_mut::<T>(); MAX_ORDER];
         // The node of each level that the fiber is below, found from the fiber upwards.
-        let mut node = [0usize; MAX_LEVELS];
+        let mut node = [0usize; MAX_ORDER];
         let mut room = task.scratch;
         // SAFETY: the scratch has room for all the sizes; the tree's pointers bracket every node.
         unsafe {

@@ -4,13 +4,12 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
-use sparsimd_kernels::{Arch, Cell, ColumnSet, PAIRED_LANES, Pair, Scalar, Visit, pair_rows, prefetch_row};
+use sparsimd_kernels::{
+    Arch, Cell, ColumnSet, OFFSETS_PER_WORD, PAIRED_LANES, Pair, Scalar, Visit, pair_rows, prefetch_row,
+};
 
 use super::panel::Panel;
 use crate::dense::{addresses, reserved};
-
-/// Offsets of one word in the kernels.
-const CHUNK: usize = 8;
 
 /// Fewest common columns that make a pair. Rows taken together for less gain nothing.
 const LEAST_SHARED: u32 = 2;
@@ -83,7 +82,7 @@ struct Visits {
 
 /// `n` offsets padded to whole words.
 fn padded(n: u32) -> usize {
-    (n as usize).next_multiple_of(CHUNK)
+    (n as usize).next_multiple_of(OFFSETS_PER_WORD)
 }
 
 impl Block {
@@ -92,7 +91,7 @@ impl Block {
         let visits = Visits::find(rows.clone(), row_ptr, columns, width as u32);
         let (first, nnz) = (row_ptr[rows.start], row_ptr[rows.end] - row_ptr[rows.start]);
         let mut block = Self { rows, first, nnz, ..Self::default() };
-        block.offsets = reserved(visits.found.iter().map(|v| padded(v.nnz)).sum::<usize>() + 2 * CHUNK);
+        block.offsets = reserved(visits.found.iter().map(|v| padded(v.nnz)).sum::<usize>() + 2 * OFFSETS_PER_WORD);
         block.starts = reserved(visits.found.len());
         block.visits = reserved(visits.found.len());
         if pairing.is_some() {
@@ -121,7 +120,7 @@ impl Block {
             nonzeros += cell.iter().map(|visit| visit.nnz as usize).sum::<usize>();
         });
         // The kernels read two words ahead.
-        block.offsets.resize(block.offsets.len() + 2 * CHUNK, 0);
+        block.offsets.resize(block.offsets.len() + 2 * OFFSETS_PER_WORD, 0);
         // And a register's positions.
         if pairing.is_some() {
             block.order.resize(block.order.len() + PAIRED_LANES, 0);
@@ -167,7 +166,7 @@ impl Block {
 
     /// Fills the last word of offsets.
     fn pad(&mut self) {
-        self.offsets.resize(self.offsets.len().next_multiple_of(CHUNK), 0);
+        self.offsets.resize(self.offsets.len().next_multiple_of(OFFSETS_PER_WORD), 0);
     }
 
     /// The cells with nonzeros, by ascending panel.

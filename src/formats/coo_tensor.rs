@@ -1,15 +1,13 @@
 //! Coordinate format of a tensor of any order: the hub that files are read into and every other format is made from.
 
 use rayon::prelude::*;
+pub use sparsimd_kernels::MAX_ORDER;
 use sparsimd_kernels::Scalar;
 
 use super::packing::Packing;
 use super::places::{Places, TASK, gather};
 use super::radix::{self, Key};
 use crate::error::{Error, Result};
-
-/// The largest supported number of modes.
-pub const MAX_ORDER: usize = 8;
 
 /// A sparse tensor as one coordinate array per mode and one value array; any order of the entries.
 ///

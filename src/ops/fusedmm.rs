@@ -104,8 +104,8 @@ impl Cpu {
             unsafe {
                 fused_rows(
                     self.arch(),
+                    edge,
                     FusedRows {
-                        edge,
                         row_ptr: pattern.row_ptr().raw(),
                         columns: pattern.col_idx().as_ptr(),
                         values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
@@ -199,7 +199,6 @@ impl Cpu {
             sums: std::ptr::null_mut(),
         };
         let edges = EdgeCell {
-            edge,
             cell: cell.cell,
             weights,
             values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
@@ -225,7 +224,7 @@ impl Cpu {
         // largest cell, the states and factors a block's rows, the scratch the widest tile, and all are this task's own.
         unsafe {
             sddmm_panel(self.arch(), dots);
-            edge_cell(self.arch(), edges);
+            edge_cell(self.arch(), edge, edges);
             spmm_panel(self.arch(), sums);
         }
     }

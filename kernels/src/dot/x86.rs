@@ -1,5 +1,5 @@
-//! The shuffle trees. pulp names the instructions, but not generically; which shuffle follows which is a property of
-//! the register width and is the only place in the kernels that knows it.
+//! The shuffle trees. pulp names the instructions, but not generically: which shuffle follows which is a property of the
+//! register's width and the element type. (`spread` and `stream` name instructions of x86-64, too.)
 
 use core::arch::x86_64::*;
 use core::mem::transmute_copy;

@@ -50,11 +50,18 @@ impl<T: Scalar> Entries<'_, T, 0> {
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
         let Self { view, operands } = self;
+        let general = |simd| self.general(simd);
         match view.coords.len() {
-            3 => arch.dispatch(Entries::<T, 2> { view, operands }),
-            4 => arch.dispatch(Entries::<T, 3> { view, operands }),
-            _ => arch.dispatch(self),
+            3 => arch.dispatch_vectors(Entries::<T, 2> { view, operands }, general),
+            4 => arch.dispatch_vectors(Entries::<T, 3> { view, operands }, general),
+            _ => arch.dispatch_vectors(self, general),
         }
+    }
+
+    /// Without vectors there is nothing to specialise for.
+    #[inline(never)]
+    fn general(self, simd: pulp::Scalar) {
+        self.with_simd(simd);
     }
 }
 

@@ -13,7 +13,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::{Panel, add_to, load, panels, prefetch_panel, zeros};
+use super::{MAX_ORDER, Panel, add_to, load, panels, prefetch_panel, zeros};
 use crate::arch::dispatch_compiled;
 use crate::{Arch, Scalar};
 
@@ -49,7 +49,8 @@ struct Task<'a, T> {
     operands: JointOperands<'a, T>,
 }
 
-/// OTHERS is the number of modes but the root: known when compiled, so that the running products stay in registers.
+/// OTHERS is the number of modes but the root: known when compiled, so that the running products stay in registers. 0 stands for
+/// a number known at run time only.
 struct Joint<'a, T, const OTHERS: usize> {
     view: JointView<'a, T>,
     operands: JointOperands<'a, T>,
@@ -70,15 +71,22 @@ impl<T: Scalar> Task<'_, T> {
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
         let Self { view, operands } = self;
+        let general = |simd| self.general(simd);
         match view.coords.len() {
-            2 => arch.dispatch(Joint::<T, 1> { view, operands }),
-            3 => arch.dispatch(Joint::<T, 2> { view, operands }),
-            4 => arch.dispatch(Joint::<T, 3> { view, operands }),
-            5 => arch.dispatch(Joint::<T, 4> { view, operands }),
-            6 => arch.dispatch(Joint::<T, 5> { view, operands }),
-            7 => arch.dispatch(Joint::<T, 6> { view, operands }),
-            _ => arch.dispatch(Joint::<T, 7> { view, operands }),
+            3 => arch.dispatch_vectors(Joint::<T, 2> { view, operands }, general),
+            4 => arch.dispatch_vectors(Joint::<T, 3> { view, operands }, general),
+            5 => arch.dispatch_vectors(Joint::<T, 4> { view, operands }, general),
+            6 => arch.dispatch_vectors(Joint::<T, 5> { view, operands }, general),
+            7 => arch.dispatch_vectors(Joint::<T, 6> { view, operands }, general),
+            8 => arch.dispatch_vectors(Joint::<T, 7> { view, operands }, general),
+            _ => arch.dispatch_vectors(Joint::<T, 0> { view, operands }, general),
         }
+    }
+
+    /// Any number of modes: for vectors that of a matrix, which no plan takes this way, and all without vectors.
+    #[inline(never)]
+    fn general(self, simd: pulp::Scalar) {
+        Joint::<T, 0> { view: self.view, operands: self.operands }.with_simd(simd);
     }
 }
 
@@ -97,10 +105,11 @@ impl<T: Scalar, const OTHERS: usize> Panel<T> for Joint<'_, T, OTHERS> {
     unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize) {
         let Self { view, operands } = self;
         let JointOperands { stride, ahead, .. } = *operands;
-        let mut coords = [view.coords[0].as_ptr(); OTHERS];
-        let mut factors = [operands.factors[0]; OTHERS];
-        let mut outs = [operands.outs[0]; OTHERS];
-        for m in 0..OTHERS {
+        let others = if OTHERS == 0 { view.coords.len() - 1 } else { OTHERS };
+        let mut coords = [view.coords[0].as_ptr(); MAX_ORDER];
+        let mut factors = [operands.factors[0]; MAX_ORDER];
+        let mut outs = [operands.outs[0]; MAX_ORDER];
+        for m in 0..others {
             let mode = m + usize::from(m >= view.root);
             coords[m] = view.coords[mode].as_ptr();
             factors[m] = operands.factors[mode].wrapping_add(column);
@@ -119,14 +128,14 @@ impl<T: Scalar, const OTHERS: usize> Panel<T> for Joint<'_, T, OTHERS> {
                 while p < nnz && *rows.get_unchecked(p) == row {
                     if ahead != 0 {
                         let q = (p + ahead).min(nnz - 1);
-                        for m in 0..OTHERS {
+                        for m in 0..others {
                             let at = *coords[m].add(q) as usize * stride;
                             prefetch_panel::<S, T, G>(factors[m].wrapping_add(at));
                             prefetch_panel::<S, T, G>(outs[m].wrapping_add(at));
                         }
                     }
-                    let mut at = [0; OTHERS];
-                    for m in 0..OTHERS {
+                    let mut at = [0; MAX_ORDER];
+                    for m in 0..others {
                         at[m] = *coords[m].add(p) as usize * stride;
                     }
                     let x = T::splat(simd, *view.values.get_unchecked(p));
@@ -134,28 +143,28 @@ impl<T: Scalar, const OTHERS: usize> Panel<T> for Joint<'_, T, OTHERS> {
                         // All loads, then all stores: a store delays younger loads from addresses that agree with its own in the low
                         // 12 bits, as those of rows in no order often do (order 4, R = 32, Zen 4: 42 to 35 ms at f64, 21 to 16 at f32).
                         let register = g * T::lanes::<S>();
-                        let mut row = [x; OTHERS];
-                        let mut out = [x; OTHERS];
-                        for m in 0..OTHERS {
+                        let mut row = [x; MAX_ORDER];
+                        let mut out = [x; MAX_ORDER];
+                        for m in 0..others {
                             row[m] = T::load(simd, factors[m].add(at[m] + register));
                             out[m] = T::load(simd, outs[m].add(at[m] + register).cast_const());
                         }
                         // r_0 is the root's row, r_m that of the m-th of the others.
                         let r = |m: usize| if m == 0 { c[g] } else { row[m - 1] };
                         let mut add = |m: usize, a, b| out[m - 1] = T::vmul_add(simd, a, b, out[m - 1]);
-                        // before[m] = x r_0 .. r_(m-1), and after = r_(m+1) .. r_OTHERS
-                        let mut before = [x; OTHERS];
-                        for m in 1..OTHERS {
+                        // before[m] = x r_0 .. r_(m-1), and after = r_(m+1) .. r_others
+                        let mut before = [x; MAX_ORDER];
+                        for m in 1..others {
                             before[m] = T::vmul(simd, before[m - 1], r(m - 1));
                         }
-                        add(OTHERS, before[OTHERS - 1], r(OTHERS - 1));
-                        let mut after = r(OTHERS);
-                        for m in (1..OTHERS).rev() {
+                        add(others, before[others - 1], r(others - 1));
+                        let mut after = r(others);
+                        for m in (1..others).rev() {
                             add(m, before[m], after);
                             after = T::vmul(simd, after, r(m));
                         }
                         sum[g] = T::vmul_add(simd, x, after, sum[g]);
-                        for m in 0..OTHERS {
+                        for m in 0..others {
                             T::store(simd, outs[m].add(at[m] + register), out[m]);
                         }
                     }

@@ -12,16 +12,13 @@ mod tiled;
 
 use pulp::Simd;
 
-use crate::{LINE, Scalar, prefetch_l1};
+use crate::{LINE, MAX_ORDER, Scalar, prefetch_l1};
 
 pub use csf::{CsfView, mttkrp_csf};
 pub use entries::{EntriesView, mttkrp_entries};
 pub use joint::{JointOperands, JointView, mttkrp_joint};
 pub use linear::{extract_coordinates, extract_coordinates_wide};
 pub use tiled::{OffsetsView, RunHead, TILED_MOST_AHEAD, TILED_PADDING, Tile, TiledView, mttkrp_tiled};
-
-/// The most modes of a tensor.
-const MAX_ORDER: usize = 8;
 
 /// The dense operands of one task. Rows of all factors and of the output are `stride` elements apart, which is a whole
 /// number of registers of the instruction set in use; so every kernel works on whole registers, without masks.
@@ -54,30 +51,24 @@ unsafe fn panels<S: Simd, T: Scalar, P: Panel<T>>(simd: S, columns: usize, trave
     let mut column = 0;
     while column < columns {
         let left = (columns - column) / lanes;
-        // Sums of a fiber and of a row live side by side: 2 x 8 registers need 32.
-        let most = if S::REGISTER_COUNT >= 32 { 8 } else { 4 };
         // SAFETY: the caller's promise; `column` stays inside.
-        let registers = unsafe {
-            match left.min(most) {
-                8.. => {
-                    traversal.panel::<S, 8>(simd, column);
-                    8
-                }
-                4..8 => {
-                    traversal.panel::<S, 4>(simd, column);
-                    4
-                }
-                2..4 => {
-                    traversal.panel::<S, 2>(simd, column);
-                    2
-                }
-                _ => {
-                    traversal.panel::<S, 1>(simd, column);
-                    1
-                }
-            }
-        };
-        column += registers * lanes;
+        unsafe {
+            // Sums of a fiber and of a row live side by side: 2 x 8 registers need 32.
+            let registers = if const { S::REGISTER_COUNT >= 32 } && left >= 8 {
+                traversal.panel::<S, 8>(simd, column);
+                8
+            } else if left >= 4 {
+                traversal.panel::<S, 4>(simd, column);
+                4
+            } else if const { size_of::<T::Vector<S>>() > size_of::<T>() } && left >= 2 {
+                traversal.panel::<S, 2>(simd, column);
+                2
+            } else {
+                traversal.panel::<S, 1>(simd, column);
+                1
+            };
+            column += registers * lanes;
+        }
     }
 }
 

@@ -136,7 +136,6 @@ impl<T: Scalar> Task<'_, T> {
             OffsetsView::Short { shared, free } => {
                 let offsets = (shared.as_ptr(), free.as_ptr());
                 match (view.shared, view.inputs.len() - view.shared) {
-                    (0, 1) => Tiled::<T, u16, 0, 1>::run(arch, view, offsets, operands),
                     (0, 2) => Tiled::<T, u16, 0, 2>::run(arch, view, offsets, operands),
                     (1, 1) => Tiled::<T, u16, 1, 1>::run(arch, view, offsets, operands),
                     (0, 3) => Tiled::<T, u16, 0, 3>::run(arch, view, offsets, operands),
@@ -157,7 +156,18 @@ impl<T: Scalar> Task<'_, T> {
 impl<'a, T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'a, T, I, SHARED, FREE> {
     #[inline(always)]
     fn run(arch: Arch, view: TiledView<'a, T>, offsets: (*const I, *const I), operands: Operands<'a, T>) {
-        arch.dispatch(Self { view, shared_offsets: offsets.0, free_offsets: offsets.1, operands });
+        let task = Self { view, shared_offsets: offsets.0, free_offsets: offsets.1, operands };
+        // Without vectors there is nothing to specialise for.
+        arch.dispatch_vectors(task, |simd| {
+            Tiled::<T, I, 0, 0> { view, shared_offsets: offsets.0, free_offsets: offsets.1, operands }.general(simd);
+        });
+    }
+}
+
+impl<T: Scalar, I: Offset> Tiled<'_, T, I, 0, 0> {
+    #[inline(never)]
+    fn general(self, simd: pulp::Scalar) {
+        self.with_simd(simd);
     }
 }
 
@@ -166,16 +176,8 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> WithSimd for 
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { view, shared_offsets, free_offsets, operands } = self;
-        // Without vectors there is nothing to specialise for.
-        if const { size_of::<T::Vector<S>>() == size_of::<T>() } {
-            let general = Tiled::<T, I, 0, 0> { view, shared_offsets, free_offsets, operands };
-            // SAFETY: the promise to the public function.
-            unsafe { panels(simd, operands.stride, &general) }
-        } else {
-            // SAFETY: as above.
-            unsafe { panels(simd, operands.stride, &self) }
-        }
+        // SAFETY: the promise to the public function.
+        unsafe { panels(simd, self.operands.stride, &self) }
     }
 }
 

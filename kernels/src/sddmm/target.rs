@@ -24,7 +24,7 @@ pub(super) trait Target<T: Scalar>: Sink<T> + Copy {
 
 /// Dots are the result: one tile, no values.
 #[derive(Clone, Copy)]
-pub(super) struct Plain<T>(*mut T);
+pub(super) struct Plain<T>(pub *mut T);
 
 impl<T: Scalar> Target<T> for Plain<T> {
     #[inline(always)]
@@ -55,6 +55,48 @@ impl<T: Scalar> Sink<T> for Plain<T> {
     unsafe fn emit_half<S: Simd>(&self, _: S, at: usize, first: usize, dots: T::Vector<S>) {
         // SAFETY: the caller's promise.
         unsafe { store_half::<S, T>(self.0.add(at), first, dots) }
+    }
+}
+
+/// Dots are added to the sums of earlier tiles, where they are.
+#[derive(Clone, Copy)]
+pub(super) struct Sums<T>(pub *mut T);
+
+impl<T: Scalar> Target<T> for Sums<T> {
+    #[inline(always)]
+    unsafe fn at(self, place: usize, _: usize) -> Self {
+        // SAFETY: the caller's promise.
+        Self(unsafe { self.0.add(place) })
+    }
+
+    #[inline(always)]
+    fn meanwhile(self, room: *mut T) -> Meanwhile<T> {
+        Meanwhile { room, sums: Each(self.0.cast_const()) }
+    }
+
+    #[inline(always)]
+    fn finally(self) -> Self {
+        self
+    }
+}
+
+impl<T: Scalar> Sink<T> for Sums<T> {
+    #[inline(always)]
+    unsafe fn emit<S: Simd>(&self, simd: S, at: usize, lanes: [usize; 2], dots: T::Vector<S>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let sums = Each(self.0.cast_const()).load(simd, at, lanes).unwrap_unchecked();
+            store(simd, self.0.wrapping_add(at), lanes, T::vadd(simd, dots, sums));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn emit_half<S: Simd>(&self, simd: S, at: usize, first: usize, dots: T::Vector<S>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let sums = Each(self.0.cast_const()).load_half(simd, at, first).unwrap_unchecked();
+            store_half::<S, T>(self.0.add(at), first, T::vadd(simd, dots, sums));
+        }
     }
 }
 

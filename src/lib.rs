@@ -17,6 +17,7 @@ pub mod hetero;
 pub mod io;
 pub mod machine;
 pub mod ops;
+mod parallel;
 pub mod plan;
 pub mod reference;
 

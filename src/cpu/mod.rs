@@ -86,7 +86,14 @@ impl Cpu {
 
     /// Runs `f` inside the pool, where rayon's parallel iterators use its threads.
     pub fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        self.pool.install(f)
+        let (mut f, mut result) = (Some(f), None);
+        self.run(&mut || result = f.take().map(|f| f()));
+        result.expect("the pool has run f")
+    }
+
+    /// As [`Cpu::install`], compiled once.
+    fn run(&self, f: &mut (dyn FnMut() + Send)) {
+        self.pool.install(f);
     }
 }
 

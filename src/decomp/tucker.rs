@@ -12,7 +12,6 @@ use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
 use faer::{MatRef as FaerRef, Side};
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::converged;
@@ -21,6 +20,7 @@ use crate::dense::{Mat, MatRef};
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, Csf, FiberCoo, rooted_mode_order};
 use crate::generate::uniform_dense;
+use crate::parallel;
 
 /// Up to this many multiply-adds the singular vectors come from an SVD of Y itself, exact to rounding; beyond, from the
 /// eigenvectors of its Gram matrix in double precision, which takes a tenth of the time.
@@ -243,9 +243,9 @@ fn begin<T: Scalar>(x: &CooTensor<T>, options: &TuckerOptions, mode: usize) -> R
 fn gram_times<T: Scalar>(x: &FiberCoo<T>, q: &Mat<f64>) -> Result<Mat<f64>> {
     let fibers = x.num_fibers();
     let step = fibers.div_ceil(rayon::current_num_threads()).max(1);
-    let starts: Vec<usize> = (0..fibers).step_by(step).collect();
-    let parts = starts.par_iter().map(|&start| gram_times_part(x, start..(start + step).min(fibers), q));
-    let mut parts = parts.collect::<Result<Vec<_>>>()?.into_iter();
+    let part = |t: usize| gram_times_part(x, t * step..((t + 1) * step).min(fibers), q);
+    let parts = parallel::map_tasks(fibers.div_ceil(step), part);
+    let mut parts = parts.into_iter().collect::<Result<Vec<_>>>()?.into_iter();
     let Some(mut sum) = parts.next() else { return Mat::zeros(q.rows(), q.cols()) };
     // In order, so that the sum is the same on every run.
     for part in parts {

@@ -6,12 +6,15 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::coo_tensor::CooTensor;
 use super::csf::Csf;
 use crate::error::{Error, Result};
+use crate::parallel;
+
+/// Slices of one task.
+const SLICES: usize = 1 << 10;
 
 /// A CSF tensor of bounded fibers and its sub-slices.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,7 +61,10 @@ impl<T: Scalar> Bcsf<T> {
                 opens
             })
         };
-        let mut sub_slices: Vec<usize> = (0..pattern.nodes(0)).into_par_iter().flat_map_iter(of_slice).collect();
+        let mut sub_slices = parallel::map_tasks(pattern.nodes(0).div_ceil(SLICES), |t| {
+            (t * SLICES..pattern.nodes(0).min((t + 1) * SLICES)).flat_map(of_slice).collect::<Vec<_>>()
+        })
+        .concat();
         sub_slices.push(pattern.nodes(level));
         let csf = Csf::new(Arc::new(split), csf.values().to_vec())?;
         Ok(Self { csf, longest_fiber, heaviest, sub_slices })

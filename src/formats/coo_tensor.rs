@@ -1,6 +1,5 @@
 //! Coordinate format of a tensor of any order: the hub that files are read into and every other format is made from.
 
-use rayon::prelude::*;
 pub use sparsimd_kernels::MAX_ORDER;
 use sparsimd_kernels::Scalar;
 
@@ -8,6 +7,7 @@ use super::packing::Packing;
 use super::places::{Places, TASK, gather};
 use super::radix::{self, Key};
 use crate::error::{Error, Result};
+use crate::parallel;
 
 /// A sparse tensor as one coordinate array per mode and one value array; any order of the entries.
 ///
@@ -199,19 +199,27 @@ impl<T: Scalar> CooTensor<T> {
 
     /// Sorts by one key; the coordinates travel inside it.
     fn sort_packed<K: Key>(&mut self, packing: &Packing) {
-        let mut entries: Vec<(K, T)> = (0..self.nnz())
-            .into_par_iter()
-            .with_min_len(TASK)
-            .map(|p| (packing.pack(&self.coords, p), self.values[p]))
-            .collect();
+        let mut entries: Vec<(K, T)> = parallel::map(self.nnz(), |p| (packing.pack(&self.coords, p), self.values[p]));
         radix::sort(&mut entries, packing.bits());
         let mut fields: Vec<(usize, usize)> = Vec::with_capacity(self.order());
         packing.unpack(K::ZERO, |mode, _| fields.push((mode, fields.len())));
         for (mode, level) in fields {
-            let write = |(i, &(key, _)): (&mut u32, &(K, T))| *i = packing.coordinate(key, level);
-            self.coords[mode].par_iter_mut().with_min_len(TASK).zip(&entries).for_each(write);
+            self.coords[mode] = parallel::map(entries.len(), |p| packing.coordinate(entries[p].0, level));
         }
-        self.values.par_iter_mut().with_min_len(TASK).zip(&entries).for_each(|(x, &(_, value))| *x = value);
+        self.values = parallel::map(entries.len(), |p| entries[p].1);
+    }
+
+    /// Whether `other` has the same coordinates in the same order.
+    pub(crate) fn same_coords(&self, other: &Self) -> bool {
+        let same = |mode: usize| {
+            let (own, other) = (self.coords(mode), other.coords(mode));
+            own.len() == other.len()
+                && parallel::all(own.len().div_ceil(TASK), |t| {
+                    let part = t * TASK..own.len().min((t + 1) * TASK);
+                    own[part.clone()] == other[part]
+                })
+        };
+        self.order() == other.order() && (0..self.order()).all(same)
     }
 
     /// Whether no two entries have the same place.

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::coo_tensor::CooTensor;
 use crate::error::{Error, Result};
+use crate::parallel;
 
 /// Nonzeros of one parallel task of the construction: large enough that counting per level costs nothing.
 const TASK: usize = 1 << 16;
@@ -52,25 +52,23 @@ impl CsfPattern {
         };
         let tasks = nnz.div_ceil(TASK);
         let range = |task: usize| task * TASK..nnz.min((task + 1) * TASK);
-        let counts = (0..tasks)
-            .into_par_iter()
-            .map(|task| {
-                let mut count = vec![0usize; order];
-                for p in range(task) {
-                    let first = opens(p);
-                    if first == order {
-                        let place: Vec<u32> = coords.iter().map(|c| c[p]).collect();
-                        return Err(Error::structure("CSF", format!("two entries at the place {place:?}")));
-                    }
-                    count[first] += 1;
+        let counts = parallel::map_tasks(tasks, |task| {
+            let mut count = vec![0usize; order];
+            for p in range(task) {
+                let first = opens(p);
+                if first == order {
+                    let place: Vec<u32> = coords.iter().map(|c| c[p]).collect();
+                    return Err(Error::structure("CSF", format!("two entries at the place {place:?}")));
                 }
-                // Opening level l opens everything below it.
-                for l in 1..order {
-                    count[l] += count[l - 1];
-                }
-                Ok(count)
-            })
-            .collect::<Result<Vec<_>>>()?;
+                count[first] += 1;
+            }
+            // Opening level l opens everything below it.
+            for l in 1..order {
+                count[l] += count[l - 1];
+            }
+            Ok(count)
+        });
+        let counts = counts.into_iter().collect::<Result<Vec<_>>>()?;
         let total = |l: usize| counts.iter().map(|count| count[l]).sum::<usize>();
         let mut idx: Vec<Vec<u32>> = (0..order).map(|l| vec![0; total(l)]).collect();
         let mut ptr: Vec<Vec<usize>> = (0..order - 1).map(|l| vec![0; total(l) + 1]).collect();
@@ -89,7 +87,7 @@ impl CsfPattern {
             jobs.push((task, start.clone(), own_idx, own_ptr));
             start.iter_mut().zip(count).for_each(|(s, c)| *s += c);
         }
-        jobs.into_par_iter().for_each(|(task, start, mut own_idx, mut own_ptr)| {
+        parallel::consume(jobs, |(task, start, mut own_idx, mut own_ptr)| {
             let mut next = vec![0usize; order];
             for p in range(task) {
                 for l in opens(p)..order {
@@ -110,14 +108,14 @@ impl CsfPattern {
         let order = self.order();
         let (mut ptr, mut idx) = (self.ptr.clone(), self.idx.clone());
         if let Some(level) = order.checked_sub(2)
-            && self.ptr[level].par_windows(2).with_min_len(TASK).any(|ends| ends[1] - ends[0] > longest)
+            && !parallel::all(self.nodes(level), |fiber| self.children(level, fiber).len() <= longest)
         {
             // Pieces before each fiber, by tasks: each one counts its own, then starts where the ones before it end.
             let fibers = self.nodes(level);
             let pieces = |fiber: usize| self.children(level, fiber).len().div_ceil(longest);
             let task = |t: usize| t * TASK..fibers.min((t + 1) * TASK);
             let tasks = fibers.div_ceil(TASK);
-            let counts: Vec<usize> = (0..tasks).into_par_iter().map(|t| task(t).map(pieces).sum()).collect();
+            let counts: Vec<usize> = parallel::map_tasks(tasks, |t| task(t).map(pieces).sum());
             let total = counts.iter().sum();
             (ptr[level], idx[level]) = (vec![0; total + 1], vec![0; total]);
             ptr[level][total] = self.nnz();
@@ -132,18 +130,23 @@ impl CsfPattern {
                 jobs.push((t, start, own, take_front(&mut rest_before, task(t).len())));
                 start += count;
             }
-            jobs.into_par_iter().for_each(|(t, start, (own_ptr, own_idx), before)| {
-                let mut next = 0;
-                for (fiber, before) in task(t).zip(before) {
-                    *before = start + next;
-                    for first in self.children(level, fiber).step_by(longest) {
-                        (own_ptr[next], own_idx[next]) = (first, self.idx[level][fiber]);
-                        next += 1;
+            parallel::consume(
+                jobs,
+                |(t, start, (own_ptr, own_idx), before): (_, _, (&mut [usize], &mut [u32]), &mut [usize])| {
+                    let mut next = 0;
+                    for (fiber, before) in task(t).zip(before) {
+                        *before = start + next;
+                        for first in self.children(level, fiber).step_by(longest) {
+                            (own_ptr[next], own_idx[next]) = (first, self.idx[level][fiber]);
+                            next += 1;
+                        }
                     }
-                }
-            });
+                },
+            );
             if level > 0 {
-                ptr[level - 1].par_iter_mut().with_min_len(TASK).for_each(|child| *child = before[*child]);
+                parallel::chunks_mut(&mut ptr[level - 1], TASK, |_, part| {
+                    part.iter_mut().for_each(|child| *child = before[*child])
+                });
             }
         }
         Self { dims: self.dims.clone(), mode_order: self.mode_order.clone(), ptr, idx }

@@ -6,13 +6,13 @@
 //! leaf[nonzero], values[nonzero] coordinate in the mode, ascending inside a fiber, and value
 //! ```
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::coo_tensor::check_mode;
-use super::places::TASK;
+use super::places::gather;
 use super::{CooTensor, Csf};
 use crate::error::{Error, Result};
+use crate::parallel;
 
 /// The nonzeros of a tensor by the fibers of one mode, borrowed from any format that has them so.
 #[derive(Clone, Copy, Debug)]
@@ -85,9 +85,9 @@ impl<T: Scalar> FiberCoo<T> {
         let others: Vec<usize> = (0..coo.order()).filter(|&m| m != mode).collect();
         coo.sort(&[&others[..], &[mode]].concat())?;
         coo.check_sorted_unique()?;
-        let head = |&p: &usize| p == 0 || others.iter().any(|&m| coo.coords(m)[p - 1] != coo.coords(m)[p]);
-        let mut ptr: Vec<usize> = (0..coo.nnz()).into_par_iter().with_min_len(TASK).filter(head).collect();
-        let at_heads = |&m: &usize| ptr.par_iter().with_min_len(TASK).map(|&p| coo.coords(m)[p]).collect();
+        let head = |p: usize| p == 0 || others.iter().any(|&m| coo.coords(m)[p - 1] != coo.coords(m)[p]);
+        let mut ptr = parallel::filter(coo.nnz(), head);
+        let at_heads = |&m: &usize| gather(coo.coords(m), &ptr);
         let coords = others.iter().map(at_heads).collect();
         ptr.push(coo.nnz());
         let (dims, mut all, values) = coo.into_parts();

@@ -8,7 +8,6 @@
 //! Plain HiCOO blocks every mode. gHiCOO leaves chosen modes free, with full coordinates; entries that share a place in
 //! the blocked modes are then neighbours, ordered by their free coordinates.
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::coo_tensor::check_modes;
@@ -18,6 +17,7 @@ use super::places::{Places, TASK};
 use super::radix::{self, Key};
 use super::{CooTensor, Fibers};
 use crate::error::{Error, Result};
+use crate::parallel;
 
 /// The block size of the PASTA suite, 128: a block's rows of a factor of 32 single-precision columns fill 16 KiB of L1.
 pub const DEFAULT_BLOCK_BITS: u32 = 7;
@@ -75,13 +75,12 @@ impl BlockPattern {
     /// When there is no such mode, as slice indexing does.
     pub fn expand(&self, level: usize) -> Vec<u32> {
         let (blocks, elements) = (&self.blocks[level], &self.elements[level]);
-        (0..self.num_blocks())
-            .into_par_iter()
-            .flat_map_iter(|b| {
-                let base = blocks[b] << self.block_bits;
-                elements[self.ptr[b]..self.ptr[b + 1]].iter().map(move |&e| base + u32::from(e))
-            })
-            .collect()
+        let of_block = |b: usize| {
+            let base = blocks[b] << self.block_bits;
+            elements[self.ptr[b]..self.ptr[b + 1]].iter().map(move |&e| base + u32::from(e))
+        };
+        let part = |t: usize| (t * TASK..self.num_blocks().min((t + 1) * TASK)).flat_map(of_block).collect::<Vec<_>>();
+        parallel::map_tasks(self.num_blocks().div_ceil(TASK), part).concat()
     }
 
     /// Renames the blocked modes.
@@ -153,30 +152,27 @@ fn block_by<K: Key, P: Copy + Send + Sync>(
     let deposit = Deposit::<K>::new(joined.chain(free_positions).collect());
 
     let modes: Vec<usize> = blocked.iter().chain(free).copied().collect();
-    let mut entries: Vec<(K, P)> = (0..places.n)
-        .into_par_iter()
-        .with_min_len(TASK)
-        .map(|p| (deposit.key(|c| places.coords[modes[c]][p]), payload(p)))
-        .collect();
+    let mut entries: Vec<(K, P)> =
+        parallel::map(places.n, |p| (deposit.key(|c| places.coords[modes[c]][p]), payload(p)));
     radix::sort(&mut entries, bits);
-    let repeated = (1..places.n).into_par_iter().with_min_len(TASK).find_first(|&p| entries[p - 1].0 == entries[p].0);
+    let repeated = parallel::find_first(places.n.saturating_sub(1), |p| entries[p].0 == entries[p + 1].0);
     if let Some(p) = repeated {
         let mut place = vec![0; places.dims.len()];
         modes.iter().enumerate().for_each(|(c, &mode)| place[mode] = deposit.coordinate(entries[p].0, c));
         return Err(Error::structure(format, format!("two entries are at {place:?}")));
     }
 
-    let first = |&p: &usize| p == 0 || entries[p - 1].0.above(shift) != entries[p].0.above(shift);
-    let mut ptr: Vec<usize> = (0..places.n).into_par_iter().with_min_len(TASK).filter(first).collect();
-    let corner = |c: usize| ptr.par_iter().map(|&p| deposit.coordinate(entries[p].0, c) >> block_bits).collect();
+    let first = |p: usize| p == 0 || entries[p - 1].0.above(shift) != entries[p].0.above(shift);
+    let mut ptr = parallel::filter(places.n, first);
+    let corner = |c: usize| parallel::map(ptr.len(), |b| deposit.coordinate(entries[ptr[b]].0, c) >> block_bits);
     let blocks = (0..blocked.len()).map(corner).collect();
     ptr.push(places.n);
     let free_bits: u32 = free.iter().map(width).sum();
     let runs = match free.len() {
         0 => Vec::new(),
         _ => {
-            let new = |&p: &usize| p == 0 || entries[p - 1].0.above(free_bits) != entries[p].0.above(free_bits);
-            let mut runs: Vec<usize> = (0..places.n).into_par_iter().with_min_len(TASK).filter(new).collect();
+            let new = |p: usize| p == 0 || entries[p - 1].0.above(free_bits) != entries[p].0.above(free_bits);
+            let mut runs = parallel::filter(places.n, new);
             runs.push(places.n);
             runs
         }
@@ -188,7 +184,7 @@ fn block_by<K: Key, P: Copy + Send + Sync>(
         .map(|mode| {
             let bits = width(mode).min(block_bits);
             at -= bits;
-            entries.par_iter().with_min_len(TASK).map(|&(key, _)| key.field(at, bits) as u8).collect()
+            parallel::map(places.n, |p| entries[p].0.field(at, bits) as u8)
         })
         .collect();
     let free = free
@@ -196,11 +192,11 @@ fn block_by<K: Key, P: Copy + Send + Sync>(
         .map(|mode| {
             let bits = width(mode);
             at -= bits;
-            entries.par_iter().with_min_len(TASK).map(|&(key, _)| key.field(at, bits) as u32).collect()
+            parallel::map(places.n, |p| entries[p].0.field(at, bits) as u32)
         })
         .collect();
     let pattern = BlockPattern { block_bits, modes: blocked.to_vec(), ptr, blocks, elements };
-    Ok(Blocked { pattern, free, runs, payload: entries.into_par_iter().with_min_len(TASK).map(|(_, x)| x).collect() })
+    Ok(Blocked { pattern, free, runs, payload: parallel::map(places.n, |p| entries[p].1) })
 }
 
 /// A sparse tensor in HiCOO (all modes blocked) or gHiCOO (some modes free).

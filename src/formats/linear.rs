@@ -3,7 +3,6 @@
 //! The nonzeros are sorted by that integer, so that neighbours are close in every mode: one copy serves all modes, and
 //! any run of it names few different rows of each factor.
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::coo_tensor::CooTensor;
@@ -11,6 +10,7 @@ use super::deposit::{Deposit, interleave};
 use super::packing::mode_bits;
 use super::radix::{self, Key};
 use crate::error::{Error, Result};
+use crate::parallel;
 
 /// The sorted integers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,8 +100,8 @@ impl<T: Scalar> Linear<T> {
     pub fn expand(&self, mode: usize) -> Vec<u32> {
         let mask = self.masks[mode];
         match &self.keys {
-            LinearKeys::Narrow(keys) => keys.par_iter().map(|&key| extract(u128::from(key), mask)).collect(),
-            LinearKeys::Wide(keys) => keys.par_iter().map(|&key| extract(key, mask)).collect(),
+            LinearKeys::Narrow(keys) => parallel::map(keys.len(), |p| extract(u128::from(keys[p]), mask)),
+            LinearKeys::Wide(keys) => parallel::map(keys.len(), |p| extract(keys[p], mask)),
         }
     }
 
@@ -127,13 +127,13 @@ fn extract(key: u128, mask: u128) -> u32 {
 /// Keys and values of all entries, sorted.
 fn sorted<K: Key, T: Scalar>(coo: &CooTensor<T>, positions: Vec<Vec<u32>>, bits: u32) -> Result<(Vec<K>, Vec<T>)> {
     let deposit = Deposit::<K>::new(positions);
-    let mut entries: Vec<(K, T)> =
-        (0..coo.nnz()).into_par_iter().map(|p| (deposit.key(|mode| coo.coords(mode)[p]), coo.values()[p])).collect();
+    let entry = |p: usize| (deposit.key(|mode| coo.coords(mode)[p]), coo.values()[p]);
+    let mut entries: Vec<(K, T)> = parallel::map(coo.nnz(), entry);
     radix::sort(&mut entries, bits);
-    if entries.par_windows(2).any(|w| w[0].0 == w[1].0) {
+    if !radix::all_different(&entries) {
         return coo.check_unique().and(Err(Error::structure("linearised tensor", "two entries at the same place")));
     }
-    Ok(entries.into_par_iter().unzip())
+    Ok((parallel::map(entries.len(), |p| entries[p].0), parallel::map(entries.len(), |p| entries[p].1)))
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::coo_tensor::{CooTensor, MAX_ORDER};
 use super::csf::Csf;
 use super::places::{TASK, gather};
 use crate::error::{Error, Result};
+use crate::parallel;
 
 /// How MM-CSF parts the nonzeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,8 +55,8 @@ fn choose(mut fibers: Vec<Fibers>, nnz: usize, strategy: MmCsfStrategy) -> (Vec<
     let mut preference: Vec<usize> = (0..fibers.len()).collect();
     preference.sort_by_key(|&c| fibers[c].length.len());
     if strategy == MmCsfStrategy::Static {
-        let chosen = (0..nnz).into_par_iter().with_min_len(TASK).map(|p| longest(&fibers, &preference, p) as u8);
-        return (chosen.collect(), fibers);
+        let chosen = parallel::map(nnz, |p| longest(&fibers, &preference, p) as u8);
+        return (chosen, fibers);
     }
     // Each choice depends on those before it: no two entries can be looked at together.
     let mut chosen = Vec::with_capacity(nnz);
@@ -103,17 +103,18 @@ impl Fibers {
         let mut mode_order = fixed.to_vec();
         mode_order.extend((0..coo.order()).filter(|mode| !fixed.contains(mode)));
         let order = coo.sorted_permutation(&mode_order)?;
-        let opens = |&q: &usize| {
-            q == 0 || fixed.iter().any(|&mode| coo.coords(mode)[order[q - 1]] != coo.coords(mode)[order[q]])
-        };
-        let mut heads: Vec<usize> = (0..coo.nnz()).into_par_iter().with_min_len(TASK).filter(opens).collect();
+        let opens =
+            |q: usize| q == 0 || fixed.iter().any(|&mode| coo.coords(mode)[order[q - 1]] != coo.coords(mode)[order[q]]);
+        let mut heads = parallel::filter(coo.nnz(), opens);
         heads.push(coo.nnz());
-        let id: Vec<AtomicU32> = (0..coo.nnz()).into_par_iter().with_min_len(TASK).map(|_| AtomicU32::new(0)).collect();
-        heads.par_windows(2).enumerate().with_min_len(TASK).for_each(|(fiber, ends)| {
-            order[ends[0]..ends[1]].iter().for_each(|&p| id[p].store(fiber as u32, Relaxed));
+        let id: Vec<AtomicU32> = parallel::map(coo.nnz(), |_| AtomicU32::new(0));
+        parallel::ranges(heads.len() - 1, TASK, |fibers| {
+            for fiber in fibers {
+                order[heads[fiber]..heads[fiber + 1]].iter().for_each(|&p| id[p].store(fiber as u32, Relaxed));
+            }
         });
-        let length = heads.par_windows(2).with_min_len(TASK).map(|ends| (ends[1] - ends[0]) as u32).collect();
-        Ok(Self { order: order.into_par_iter().with_min_len(TASK).map(|p| p as u32).collect(), id, length })
+        let length = parallel::map(heads.len() - 1, |fiber| (heads[fiber + 1] - heads[fiber]) as u32);
+        Ok(Self { order: parallel::map(order.len(), |q| order[q] as u32), id, length })
     }
 
     fn id_of(&self, p: usize) -> usize {
@@ -146,13 +147,8 @@ impl<T: Scalar> MmCsf<T> {
         let mut trees = Vec::new();
         for (leaf, (mut mode_order, fibers)) in mode_orders.into_iter().zip(fibers).enumerate() {
             // The entries of a part in the order of its tree, which is the order that told its fibers.
-            let own: Vec<usize> = fibers
-                .order
-                .into_par_iter()
-                .with_min_len(TASK)
-                .map(|p| p as usize)
-                .filter(|&p| usize::from(chosen[p]) == leaf)
-                .collect();
+            let own = parallel::filter(coo.nnz(), |q| usize::from(chosen[fibers.order[q] as usize]) == leaf);
+            let own = parallel::map(own.len(), |at| fibers.order[own[at]] as usize);
             // An empty tensor is one empty tree.
             if own.is_empty() && (coo.nnz() > 0 || leaf > 0) {
                 continue;

@@ -9,11 +9,15 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use rayon::prelude::*;
 use sparsimd_kernels::{Arch, Scalar, prefetch_row};
 
 use super::block::Block;
 use super::csr::Pattern;
+use super::places::gather;
+use crate::parallel;
+
+/// Rows that one task looks at or sorts.
+const ROWS_PER_TASK: usize = 256;
 
 /// Widest panel that 8-bit offsets can address.
 pub const MAX_WIDTH: usize = 256;
@@ -36,14 +40,10 @@ impl Panel {
     pub(crate) fn new(pattern: &Pattern, width: usize, bounds: &[usize], pairing: Option<Arch>) -> Self {
         debug_assert!((1..=MAX_WIDTH).contains(&width));
         let unsorted = sort_rows(pattern);
-        let sorted: Option<Vec<u32>> =
-            unsorted.as_ref().map(|order| order.par_iter().map(|&p| pattern.col_idx()[p]).collect());
+        let sorted: Option<Vec<u32>> = unsorted.as_ref().map(|order| gather(pattern.col_idx(), order));
         let columns = sorted.as_deref().unwrap_or(pattern.col_idx());
-        let blocks = bounds
-            .par_windows(2)
-            .with_max_len(1)
-            .map(|w| Block::new(w[0]..w[1], pattern.row_ptr(), columns, width, pairing))
-            .collect();
+        let block = |b: usize| Block::new(bounds[b]..bounds[b + 1], pattern.row_ptr(), columns, width, pairing);
+        let blocks = parallel::map_tasks(bounds.len().saturating_sub(1), block);
         Self { rows: pattern.rows(), cols: pattern.cols(), width, blocks, unsorted }
     }
 
@@ -110,7 +110,7 @@ impl Panel {
             rest = after;
         }
         assert!(rest.is_empty(), "the blocks have all nonzeros");
-        parts.into_par_iter().with_max_len(1).for_each(|(block, part)| match &self.unsorted {
+        parallel::consume(parts, |(block, part): (&Block, _)| match &self.unsorted {
             None => {
                 let ask = |p, n| prefetch_row(&raw const values[p], n * size_of::<T>());
                 block.arrange(self, part, |p| values[p], ask);
@@ -127,7 +127,8 @@ impl Panel {
 fn sort_rows(pattern: &Pattern) -> Option<Vec<usize>> {
     // Without a branch for each nonzero, so that it is done by vectors.
     let sorted = |i: usize| pattern.row(i).windows(2).fold(true, |sorted, w| sorted & (w[0] < w[1]));
-    if (0..pattern.rows()).into_par_iter().with_min_len(1024).all(sorted) {
+    let all_sorted = |t: usize| (t * ROWS_PER_TASK..pattern.rows().min((t + 1) * ROWS_PER_TASK)).all(sorted);
+    if parallel::map_tasks(pattern.rows().div_ceil(ROWS_PER_TASK), all_sorted).into_iter().all(|sorted| sorted) {
         return None;
     }
     let mut order: Vec<usize> = (0..pattern.nnz()).collect();
@@ -138,6 +139,8 @@ fn sort_rows(pattern: &Pattern) -> Option<Vec<usize>> {
         rows.push(row);
         rest = after;
     }
-    rows.into_par_iter().with_min_len(64).for_each(|row| row.sort_unstable_by_key(|&p| pattern.col_idx()[p]));
+    parallel::chunks_mut(&mut rows, ROWS_PER_TASK, |_, rows| {
+        rows.iter_mut().for_each(|row| row.sort_unstable_by_key(|&p| pattern.col_idx()[p]));
+    });
     Some(order)
 }

@@ -2,13 +2,11 @@
 
 use std::cmp::Ordering;
 
-use rayon::prelude::*;
+pub(crate) use crate::parallel::GRAIN as TASK;
 
 use super::packing::Packing;
 use super::radix::{self, Key};
-
-/// Entries of one parallel task of the linear passes over a tensor.
-pub(crate) const TASK: usize = 1 << 14;
+use crate::parallel;
 
 /// A view of `n` places: `coords[mode][p]` is the coordinate of entry `p` in `mode`, below `dims[mode]`.
 ///
@@ -29,7 +27,7 @@ impl Places<'_> {
 
     /// Whether the entries ascend lexicographically in `mode_order`.
     pub fn is_sorted(&self, mode_order: &[usize]) -> bool {
-        (1..self.n).into_par_iter().with_min_len(TASK).all(|p| self.compare(mode_order, p - 1, p).is_le())
+        parallel::all(self.n.saturating_sub(1), |p| self.compare(mode_order, p, p + 1).is_le())
     }
 
     /// The permutation that sorts the entries lexicographically in `mode_order`, stably.
@@ -47,16 +45,16 @@ impl Places<'_> {
 
     /// `permutation` stably sorted by the keys of `packing`.
     fn refine<K: Key>(&self, packing: &Packing, permutation: Vec<usize>) -> Vec<usize> {
-        let mut entries: Vec<(K, usize)> =
-            permutation.into_par_iter().with_min_len(TASK).map(|p| (packing.pack(self.coords, p), p)).collect();
+        let entry = |at: usize| (packing.pack(self.coords, permutation[at]), permutation[at]);
+        let mut entries: Vec<(K, usize)> = parallel::map(self.n, entry);
         radix::sort(&mut entries, packing.bits());
-        entries.into_par_iter().with_min_len(TASK).map(|(_, p)| p).collect()
+        parallel::map(self.n, |at| entries[at].1)
     }
 
     /// The first position at which the sequence `order(0), order(1), ...` of entries repeats a place.
     pub fn first_repetition(&self, order: impl Fn(usize) -> usize + Sync) -> Option<usize> {
-        let equal = |&p: &usize| self.coords.iter().all(|indices| indices[order(p - 1)] == indices[order(p)]);
-        (1..self.n).into_par_iter().with_min_len(TASK).find_first(equal)
+        let equal = |p: usize| self.coords.iter().all(|indices| indices[order(p)] == indices[order(p + 1)]);
+        parallel::find_first(self.n.saturating_sub(1), equal).map(|p| p + 1)
     }
 
     /// Two entries at the same place, if there are any. Cheap when the entries are sorted by all the modes.
@@ -79,7 +77,8 @@ impl Places<'_> {
         self.coords.iter().zip(self.dims).enumerate().find_map(|(mode, (indices, &dim))| {
             // The largest coordinate of a part first, a loop that becomes vectors: 35 times as fast as looking at each.
             let wrong = |part: &[u32]| part.iter().fold(0, |most, &i| most.max(i)) as usize >= dim;
-            let start = indices.par_chunks(TASK).position_first(wrong)? * TASK;
+            let parts: Vec<&[u32]> = indices.chunks(TASK).collect();
+            let start = parallel::map_tasks(parts.len(), |t| wrong(parts[t])).iter().position(|&wrong| wrong)? * TASK;
             let inside = indices[start..].iter().position(|&i| i as usize >= dim)?;
             Some((start + inside, mode))
         })
@@ -88,7 +87,7 @@ impl Places<'_> {
 
 /// The elements of `from` at `permutation`, in its order.
 pub(crate) fn gather<E: Copy + Send + Sync>(from: &[E], permutation: &[usize]) -> Vec<E> {
-    permutation.par_iter().with_min_len(TASK).map(|&p| from[p]).collect()
+    parallel::map(permutation.len(), |at| from[permutation[at]])
 }
 
 #[cfg(test)]

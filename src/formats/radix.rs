@@ -10,9 +10,8 @@
 //! Least-significant-digit passes over the whole array would stream it through memory once for every 8 bits of key. A
 //! stable sort has one result, whatever the number of threads.
 
+use crate::parallel::{self, Slots};
 use std::mem::MaybeUninit;
-
-use rayon::prelude::*;
 
 /// Bits of one digit: 256 write streams are what the first-level TLB of common cores still covers.
 const DIGIT: u32 = 8;
@@ -72,7 +71,7 @@ key!(u128);
 /// be zero. Uses the rayon pool of the caller and a second array of the same length.
 pub fn sort<K: Key, P: Copy + Send + Sync>(entries: &mut [(K, P)], bits: u32) {
     let n = entries.len();
-    if (1..n).into_par_iter().with_min_len(TASK).all(|p| entries[p - 1].0 <= entries[p].0) {
+    if parallel::all(n.saturating_sub(1), |p| entries[p].0 <= entries[p + 1].0) {
         return;
     }
     if n <= IN_CACHE {
@@ -107,24 +106,9 @@ impl Digit {
     }
 }
 
-/// Where parallel tasks write: each one to places that no other has.
-pub(super) struct Places<E>(*mut MaybeUninit<E>);
-// SAFETY: the pointer is only written through, and whoever calls `write` keeps every place to one task.
-unsafe impl<E: Send> Sync for Places<E> {}
-
-impl<E> Places<E> {
-    /// The room of `array`, which has no elements yet.
-    pub fn of(array: &mut Vec<E>) -> Self {
-        Self(array.spare_capacity_mut().as_mut_ptr())
-    }
-
-    /// # Safety
-    /// `place` is inside the array, which is still there, and no other task writes it.
-    #[inline(always)]
-    pub unsafe fn write(&self, place: usize, entry: E) {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.add(place).write(MaybeUninit::new(entry)) };
-    }
+/// Whether sorted `entries` have no two with the same key.
+pub(super) fn all_different<K: Key, P: Sync>(entries: &[(K, P)]) -> bool {
+    parallel::all(entries.len().saturating_sub(1), |p| entries[p].0 != entries[p + 1].0)
 }
 
 /// Copies `from` into `to`, stably by `digit`; all of `to` is written. Returns the end of each digit's run.
@@ -134,14 +118,12 @@ fn partition<K: Key, P: Copy + Send + Sync>(
     digit: Digit,
 ) -> [usize; BUCKETS] {
     assert_eq!(from.len(), to.len(), "both arrays of a partition have one length");
-    let mut next: Vec<[usize; BUCKETS]> = from
-        .par_chunks(TASK)
-        .map(|task| {
-            let mut counts = [0; BUCKETS];
-            task.iter().for_each(|&(key, _)| counts[digit.of(key)] += 1);
-            counts
-        })
-        .collect();
+    let task = |t: usize| &from[t * TASK..from.len().min((t + 1) * TASK)];
+    let mut next: Vec<[usize; BUCKETS]> = parallel::map_tasks(from.len().div_ceil(TASK), |t| {
+        let mut counts = [0; BUCKETS];
+        task(t).iter().for_each(|&(key, _)| counts[digit.of(key)] += 1);
+        counts
+    });
     // Counts become the first place of each (digit, task): tasks in order inside a digit, which makes the sort stable.
     let mut ends = [0; BUCKETS];
     let mut place = 0;
@@ -151,10 +133,10 @@ fn partition<K: Key, P: Copy + Send + Sync>(
         }
         *end = place;
     }
-    let places = Places(to.as_mut_ptr());
-    from.par_chunks(TASK).zip(&mut next).for_each(|(task, next)| {
-        for &(key, payload) in task {
-            let slot = &mut next[digit.of(key)];
+    let places = Slots::new(to);
+    parallel::chunks_mut(&mut next, 1, |t, next| {
+        for &(key, payload) in task(t) {
+            let slot = &mut next[0][digit.of(key)];
             // SAFETY: the places of all (digit, task) pairs are disjoint runs, together 0..len, as long as the number
             // of entries that the same loop over the same entries counted.
             unsafe { places.write(*slot, (key, payload)) };
@@ -182,7 +164,7 @@ fn sort_buckets<K: Key, P: Copy + Send + Sync>(
             buckets.push((head, other_head));
         }
     }
-    buckets.into_par_iter().for_each(|(at, other)| sort_bucket(at, other, bits, into_other));
+    parallel::consume(buckets, |(at, other)| sort_bucket(at, other, bits, into_other));
 }
 
 /// Sorts `at` by the lowest `bits` bits, into `other` when `into_other`; both arrays are overwritten.

@@ -1,6 +1,5 @@
 //! sCOO: a semi-sparse tensor, whose chosen modes are dense: every stored place of the sparse modes holds a dense block.
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::CooTensor;
@@ -9,6 +8,7 @@ use super::hicoo::{BlockPattern, Blocked, block};
 use super::places::Places;
 use crate::dense::{Mat, MatRef};
 use crate::error::{Error, Result};
+use crate::parallel;
 
 /// A semi-sparse tensor in coordinate format.
 ///
@@ -209,8 +209,8 @@ impl<T: Scalar> SemiHiCoo<T> {
         pattern.set_modes(scoo.sparse_modes.clone());
         let mut values = Mat::zeros(scoo.num_blocks(), scoo.block_len())?;
         let stride = values.as_ref().stride().max(1);
-        values.as_mut().into_data().par_chunks_mut(stride).zip(payload).for_each(|(row, p)| {
-            row[..scoo.block_len()].copy_from_slice(scoo.values.row(p));
+        parallel::chunks_mut(values.as_mut().into_data(), stride, |row, to| {
+            to[..scoo.block_len()].copy_from_slice(scoo.values.row(payload[row]));
         });
         Ok(Self { dims: scoo.dims.clone(), dense_modes: scoo.dense_modes.clone(), pattern, values })
     }

@@ -10,10 +10,8 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
-
-use super::radix::Places;
 use super::{Pattern, PatternRef};
+use crate::parallel::{self, Slots};
 
 impl Pattern {
     /// The pattern of the transpose (rows ascending in each column), and for each of its nonzeros the place of that
@@ -45,7 +43,7 @@ impl PatternRef<'_> {
         };
         let mut next: Vec<Vec<usize>> = match parts {
             1 => vec![count(&bounds)],
-            _ => bounds.par_windows(2).with_max_len(1).map(count).collect(),
+            _ => parallel::map_tasks(parts, |t| count(&bounds[t..t + 2])),
         };
         // Counts become places.
         let mut row_ptr = Vec::with_capacity(self.cols() + 1);
@@ -59,7 +57,7 @@ impl PatternRef<'_> {
         row_ptr.push(place);
 
         let (mut col_idx, mut order) = (Vec::<u32>::with_capacity(nnz), Vec::<usize>::with_capacity(nnz));
-        let (rows_at, order_at) = (Places::of(&mut col_idx), Places::of(&mut order));
+        let (rows_at, order_at) = (Slots::of(&mut col_idx), Slots::of(&mut order));
         let scatter = |rows: &[usize], next: &mut Vec<usize>| {
             for i in rows[0]..rows[1] {
                 for p in self.row_ptr().row(i) {
@@ -76,7 +74,7 @@ impl PatternRef<'_> {
         };
         match &mut next[..] {
             [next] => scatter(&bounds, next),
-            _ => bounds.par_windows(2).with_max_len(1).zip(&mut next).for_each(|(rows, next)| scatter(rows, next)),
+            _ => parallel::chunks_mut(&mut next, 1, |t, next| scatter(&bounds[t..t + 2], &mut next[0])),
         }
         // SAFETY: every place below nnz, the capacity asked for, has been written.
         unsafe {

@@ -8,7 +8,6 @@
 //!
 //! No step depends on how the samples are shared among threads.
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::random::Stream;
@@ -16,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::formats::packing::Packing;
 use crate::formats::radix::{self, Key};
 use crate::formats::{CooTensor, MAX_ORDER};
+use crate::parallel::{self, GRAIN as TASK};
 
 /// One place under construction; the first `order` coordinates count.
 pub type Place = [u32; MAX_ORDER];
@@ -77,7 +77,11 @@ fn distinct_packed<K: Key, T: Scalar>(
         // An eighth more than is missing at first, then by the yield so far.
         let missing = (nnz - found.len()) as u64;
         let more = if drawn == 0 { missing + missing / 8 } else { missing * 2 + drawn / 4 } + 16;
-        found.par_extend((drawn..drawn + more).into_par_iter().filter_map(sample));
+        let part = |t: usize| {
+            let samples = drawn + (t * TASK) as u64..(drawn + more).min(drawn + ((t + 1) * TASK) as u64);
+            samples.filter_map(sample).collect::<Vec<_>>()
+        };
+        found.extend(parallel::map_tasks((more as usize).div_ceil(TASK), part).concat());
         drawn += more;
         // Stable, and entries are in sample order at equal places: the first of a run is its lowest sample.
         radix::sort(&mut found, packing.bits());
@@ -88,7 +92,7 @@ fn distinct_packed<K: Key, T: Scalar>(
         let bound = *samples.select_nth_unstable(nnz).1;
         found.retain(|&(_, index)| index < bound);
     }
-    let mode = |level: usize| found.par_iter().map(|&(key, _)| packing.coordinate(key, level)).collect();
+    let mode = |level: usize| parallel::map(nnz, |p| packing.coordinate(found[p].0, level));
     let coords = (0..dims.len()).map(mode).collect();
-    CooTensor::new(dims.to_vec(), coords, found.par_iter().map(|&(_, index)| value(seed, index)).collect())
+    CooTensor::new(dims.to_vec(), coords, parallel::map(nnz, |p| value(seed, found[p].1)))
 }

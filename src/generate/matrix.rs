@@ -1,12 +1,12 @@
 //! Random sparse matrices and dense operands.
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::random::Stream;
 use crate::dense::Mat;
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
+use crate::parallel;
 
 /// Numbers in [-0.5, 0.5): of `bits` as many as f32 holds exactly, so that both element types get the same ones.
 fn centred<T: Scalar>(bits: u64) -> T {
@@ -15,7 +15,7 @@ fn centred<T: Scalar>(bits: u64) -> T {
 
 /// `count` numbers uniform in [-0.5, 0.5).
 pub fn uniform_values<T: Scalar>(count: usize, seed: u64) -> Vec<T> {
-    (0..count as u64).into_par_iter().map(|p| centred(Stream::new(seed, p).bits())).collect()
+    parallel::map(count, |p| centred(Stream::new(seed, p as u64).bits()))
 }
 
 /// A dense matrix of numbers uniform in [-0.5, 0.5); element (i, j) is number `i cols + j` of the seed, whatever the
@@ -44,8 +44,10 @@ pub fn random_matrix<T: Scalar>(rows: usize, cols: usize, sparsity: f64, seed: u
     // Twice the same numbers: to count, and to write where the count says.
     let mut row_ptr: Vec<usize> = Vec::new();
     row_ptr.try_reserve_exact(rows + 1).map_err(out_of_memory)?;
-    row_ptr.push(0);
-    row_ptr.par_extend((0..rows).into_par_iter().map(|i| row(i).count()));
+    row_ptr.resize(rows + 1, 0);
+    parallel::chunks_mut(&mut row_ptr[1..], ROWS_PER_TASK, |task, counts| {
+        counts.iter_mut().enumerate().for_each(|(i, count)| *count = row(task * ROWS_PER_TASK + i).count());
+    });
     for i in 0..rows {
         row_ptr[i + 1] += row_ptr[i];
     }
@@ -61,7 +63,7 @@ pub fn random_matrix<T: Scalar>(rows: usize, cols: usize, sparsity: f64, seed: u
         parts.push((first..end, part));
         left = rest;
     }
-    parts.into_par_iter().for_each(|(rows, part)| {
+    parallel::consume(parts, |(rows, part): (std::ops::Range<usize>, &mut [u32])| {
         for (slot, j) in part.iter_mut().zip(rows.flat_map(row)) {
             *slot = j;
         }

@@ -2,12 +2,12 @@
 
 use std::cmp::Ordering;
 
-use rayon::prelude::*;
 use sparsimd_kernels::{Arithmetic, Scalar, Second, elementwise};
 
 use crate::cpu::Cpu;
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, HiCoo};
+use crate::parallel;
 
 /// Results larger than this bypass the caches: nobody finds them there anyway.
 const STREAM_BYTES: usize = 16 << 20;
@@ -46,9 +46,11 @@ impl Cpu {
     fn elementwise<T: Scalar>(&self, op: Arithmetic, x: &[T], z: Second<'_, T>, y: &mut [T]) {
         let stream = size_of_val(y) > STREAM_BYTES;
         self.install(|| {
-            y.par_chunks_mut(TASK).zip(x.par_chunks(TASK)).enumerate().for_each(|(task, (y, x))| {
+            parallel::chunks_mut(y, TASK, |task, y| {
+                let part = task * TASK..task * TASK + y.len();
+                let x = &x[part.clone()];
                 let z = match z {
-                    Second::Values(z) => Second::Values(&z[task * TASK..][..x.len()]),
+                    Second::Values(z) => Second::Values(&z[part]),
                     number => number,
                 };
                 elementwise(self.arch(), op, x, z, y, stream);
@@ -89,7 +91,7 @@ impl Cpu {
         if x.dims() != z.dims() {
             return Err(Error::shape("tew", format!("X is {:?}, Z is {:?}", x.dims(), z.dims())));
         }
-        if self.install(|| x.all_coords().par_iter().zip(z.all_coords()).all(|(x, z)| x == z)) {
+        if self.install(|| x.same_coords(z)) {
             let mut y = vec![T::ZERO; x.nnz()];
             self.tew_values(op, x.values(), z.values(), &mut y)?;
             return x.with_values(y);
@@ -145,8 +147,8 @@ fn merge<T: Scalar>(op: Arithmetic, x: &CooTensor<T>, z: &CooTensor<T>) -> Resul
     let mut cuts = vec![(0, 0)];
     cuts.extend((TASK..x.nnz()).step_by(TASK).map(|p| (p, before(p))));
     cuts.push((x.nnz(), z.nnz()));
-    let parts = cuts.par_windows(2).map(|w| merge_part(op, x, w[0].0..w[1].0, z, w[0].1..w[1].1));
-    let parts = parts.collect::<Result<Vec<Part<T>>>>()?;
+    let part = |t: usize| merge_part(op, x, cuts[t].0..cuts[t + 1].0, z, cuts[t].1..cuts[t + 1].1);
+    let parts = parallel::map_tasks(cuts.len() - 1, part).into_iter().collect::<Result<Vec<Part<T>>>>()?;
     let coords = (0..x.order()).map(|m| parts.iter().flat_map(|part| part.coords[m].iter().copied()).collect());
     let values = parts.iter().flat_map(|part| part.values.iter().copied()).collect();
     Ok(CooTensor::from_checked(x.dims().to_vec(), coords.collect(), values))

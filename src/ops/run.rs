@@ -1,10 +1,10 @@
 //! Running tasks on a [`Cpu`]: disjoint parts of an output, partial rows added in task order.
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use crate::cpu::Cpu;
 use crate::dense::{ALIGN, Aligned, MatMut};
+use crate::parallel;
 use crate::plan::Task;
 
 /// Multiply-adds below which waking the pool costs more than it gains (some 10 us).
@@ -34,7 +34,7 @@ impl Cpu {
         if here {
             return (0..n).for_each(f);
         }
-        self.install(|| (0..n).into_par_iter().with_max_len(1).for_each(f));
+        self.install(|| parallel::tasks(n, &f));
     }
 }
 

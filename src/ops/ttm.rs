@@ -3,7 +3,6 @@
 //! U is I_n x R, as in the PASTA suite (the transpose of Kolda and Bader's). Mode n becomes dense, the other modes keep
 //! their places: one row of R values for each fiber of X in mode n, so the result's pattern is known beforehand.
 
-use rayon::prelude::*;
 use sparsimd_kernels::{Scalar, TtmFibers, ttm_fibers};
 
 use super::operand::check_columns;
@@ -12,6 +11,7 @@ use crate::cpu::Cpu;
 use crate::dense::{ALIGN, Mat, MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, FiberCoo, Fibers, HiCoo, SemiCoo, SemiHiCoo, check_mode};
+use crate::parallel;
 
 /// Bytes of coming rows of U that are prefetched: 64 rows of 32 single-precision columns, which were 10 to 20 % faster than 16
 /// of them with U in L2 and in L3; much more would push out of L1 what is about to be used.
@@ -62,6 +62,9 @@ struct Blocks<'a, T> {
     x_stride: usize,
     block: usize,
 }
+
+/// Blocks of a semi-sparse tensor that one task turns.
+const BLOCKS_PER_TASK: usize = 64;
 
 impl Cpu {
     /// Y = X x_n U for the mode n whose fibers X is given by: [`FiberCoo`], [`Fibers::of_csf`] or [`HiCoo::fibers`]. Row f of
@@ -155,10 +158,9 @@ impl Cpu {
         let mut sorted = Mat::zeros(x.num_blocks(), x.block_len())?;
         let sorted_stride = sorted.as_ref().stride().max(1);
         self.install(|| {
-            let rows = sorted.as_mut().into_data().par_chunks_mut(sorted_stride);
-            rows.zip(fibers.values()).for_each(|(row, &p)| {
-                let from = &x.values().data()[p as usize * stride..][..x.block_len()];
-                row[..x.block_len()].copy_from_slice(from);
+            parallel::chunks_mut(sorted.as_mut().into_data(), sorted_stride, |row, to| {
+                let from = &x.values().data()[fibers.values()[row] as usize * stride..][..x.block_len()];
+                to[..x.block_len()].copy_from_slice(from);
             });
         });
         let cols = x.block_len().checked_mul(u.cols());
@@ -192,21 +194,21 @@ impl Cpu {
         let ptr: Vec<usize> = (0..=rows).map(|row| row * n).collect();
         let leaf: Vec<u32> = (0..rows).flat_map(|_| 0..n as u32).collect();
         self.install(|| {
-            y.as_mut().into_data().par_chunks_mut(stride).enumerate().for_each_init(
-                || vec![T::ZERO; rows * n],
-                |turned, (p, y)| {
+            parallel::chunks_mut(y.as_mut().into_data(), BLOCKS_PER_TASK * stride, |k, rows_of_y| {
+                let mut turned = vec![T::ZERO; rows * n];
+                for (p, y) in (k * BLOCKS_PER_TASK..).zip(rows_of_y.chunks_mut(stride)) {
                     let block = x.values().row(p);
                     for (row, fiber) in turned.chunks_exact_mut(n.max(1)).enumerate() {
                         let (outer, inside) = (row / inner, row % inner);
                         fiber.iter_mut().enumerate().for_each(|(k, t)| *t = block[(outer * n + k) * inner + inside]);
                     }
-                    let blocks = Blocks { ptr: &ptr, leaf: &leaf, x: turned, x_stride: 1, block: 1 };
+                    let blocks = Blocks { ptr: &ptr, leaf: &leaf, x: &turned, x_stride: 1, block: 1 };
                     let task = task(&blocks, u, u.cols(), y.as_mut_ptr(), u.cols(), false);
                     // SAFETY: `ptr` and `leaf` were made for the block above and U has n rows; `y` is this block's row, of
                     // rows * R values.
                     unsafe { ttm_fibers(self.arch(), task) };
-                },
-            );
+                }
+            });
         });
         let mut dims = x.dims().to_vec();
         dims[mode] = u.cols();
@@ -238,7 +240,7 @@ impl Cpu {
             runs.iter().flat_map(|&run| (0..cols).step_by(width).map(move |at| (run, at))).collect();
         let shared = Shared(y.as_mut_ptr());
         self.install(|| {
-            tasks.into_par_iter().with_max_len(1).for_each(|([first, end], at)| {
+            parallel::consume(tasks, |([first, end], at)| {
                 let fibers = Blocks { ptr: &x.ptr[first..=end], ..*x };
                 let y = shared.get().wrapping_add(first * stride + at);
                 let width = width.min(cols - at);

@@ -6,7 +6,6 @@
 //! ```
 //! computed on the tree whose root is mode n, in that tree's order of the other modes.
 
-use rayon::prelude::*;
 use sparsimd_kernels::{ChainLevel, Scalar, TtmChain, chain_scratch, ttm_chain};
 
 use super::run::Shared;
@@ -15,6 +14,7 @@ use crate::cpu::Cpu;
 use crate::dense::{Mat, MatRef};
 use crate::error::{Error, Result};
 use crate::formats::Csf;
+use crate::parallel;
 
 /// Nonzeros between the one at hand and the one whose row is prefetched, as in TTM.
 const AHEAD: usize = 16;
@@ -84,16 +84,17 @@ impl Cpu {
         let shared = Shared(y.as_mut().into_data().as_mut_ptr());
         let levels = SharedLevels(&levels);
         self.install(|| {
-            tasks.par_iter().zip(&mut heads).with_max_len(1).for_each_init(
-                || vec![T::ZERO; chain_scratch(&ranks)],
-                |scratch, (&(fibers, row, first), head)| {
+            parallel::chunks_mut(&mut heads, 1, |k, head| {
+                let (fibers, row, first) = tasks[k];
+                let mut scratch = vec![T::ZERO; chain_scratch(&ranks)];
+                {
                     let task = TtmChain {
                         levels: levels.get(),
                         x: x.values(),
                         fibers,
                         y: shared.get().wrapping_add(row * stride),
                         y_stride: stride,
-                        head: if first { std::ptr::null_mut() } else { head.as_mut_ptr() },
+                        head: if first { std::ptr::null_mut() } else { head[0].as_mut_ptr() },
                         scratch: scratch.as_mut_ptr(),
                         ahead: AHEAD,
                     };
@@ -101,8 +102,8 @@ impl Cpu {
                     // above; a row of Y belongs to the task that has its first fiber, every other task with fibers of
                     // that root writes its own head.
                     unsafe { ttm_chain(self.arch(), task) };
-                },
-            );
+                }
+            });
         });
         // In the order of the tasks, so that the sum is the same on every run.
         let data = y.as_mut().into_data();

@@ -1,12 +1,12 @@
 //! TTV, the tensor times a vector in one mode: y(others) = sum over i_n of x(.., i_n, ..) v(i_n).
 
-use rayon::prelude::*;
 use sparsimd_kernels::{Scalar, ttv_fibers};
 
 use super::ttm::cut_fibers;
 use crate::cpu::Cpu;
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, FiberCoo, Fibers, HiCoo};
+use crate::parallel;
 
 /// Tasks for each thread, as in TTM.
 const TASKS_PER_THREAD: usize = 16;
@@ -34,7 +34,7 @@ impl Cpu {
             rest = tail;
         }
         self.install(|| {
-            tasks.into_par_iter().with_max_len(1).for_each(|(ptr, y)| ttv_fibers(ptr, x.leaf, x.values, v, y));
+            parallel::consume(tasks, |(ptr, y)| ttv_fibers(ptr, x.leaf, x.values, v, y));
         });
         Ok(())
     }

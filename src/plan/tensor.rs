@@ -1,9 +1,9 @@
 //! Statistics of a sparse tensor's pattern: what plans are made from.
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use crate::formats::CooTensor;
+use crate::parallel;
 
 /// Nonzeros that fiber lengths and numbers of places are estimated from.
 const SAMPLE: usize = 100_000;
@@ -39,7 +39,7 @@ impl TensorStats {
             coo.coords(mode).iter().for_each(|&i| seen[i as usize] = true);
             (seen.iter().filter(|&&seen| seen).count(), fiber_lengths(coo, mode))
         };
-        let (nonempty, fibers): (Vec<_>, Vec<_>) = (0..order).into_par_iter().map(of_mode).unzip();
+        let (nonempty, fibers): (Vec<_>, Vec<_>) = parallel::map_tasks(order, of_mode).into_iter().unzip();
         let sets = sets(order, &nonempty);
         let places = sets.into_iter().map(|set| (set, places(coo, set))).collect();
         Self { dims: coo.dims().to_vec(), nnz: coo.nnz(), nonempty, fibers, places }
@@ -95,8 +95,11 @@ fn different(mut hashes: Vec<u64>) -> usize {
 fn places<T: Scalar>(coo: &CooTensor<T>, set: u32) -> usize {
     let keep = (coo.nnz() / SAMPLE).max(1) as u64;
     let modes = || (0..coo.order()).filter(move |&mode| set >> mode & 1 == 1);
-    let hashes = (0..coo.nnz()).into_par_iter().with_min_len(TASK).map(|p| hash(coo, modes(), p));
-    different(hashes.filter(|hash| hash.is_multiple_of(keep)).collect()) * keep as usize
+    let part = |t: usize| {
+        let hashes = (t * TASK..coo.nnz().min((t + 1) * TASK)).map(|p| hash(coo, modes(), p));
+        hashes.filter(|hash| hash.is_multiple_of(keep)).collect::<Vec<_>>()
+    };
+    different(parallel::map_tasks(coo.nnz().div_ceil(TASK), part).concat()) * keep as usize
 }
 
 /// The other modes, those first that the nonzeros of a slice of `mode` share most, with the mean length of the fibers.

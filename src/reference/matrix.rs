@@ -1,12 +1,12 @@
 //! SpMM, SDDMM and FusedMM.
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::{Expected, Limits};
 use crate::dense::{MatRef, check_shape};
 use crate::error::Result;
 use crate::formats::Csr;
+use crate::parallel;
 
 /// Error of an edge function's own evaluation, in eps of its value: 2 for an exponential, 2 for what is around it.
 const EDGE_ERROR: f64 = 4.0;
@@ -115,8 +115,8 @@ pub fn sddmm<T: Scalar>(a: &Csr<T>, scaled: bool, c: MatRef<'_, T>, b: MatRef<'_
         let x = if scaled { x } else { 1.0 };
         (x * s, limits.sum(n, x.abs() * magnitude))
     };
-    let (values, bounds) =
-        (0..a.rows()).into_par_iter().flat_map_iter(|i| row(a, i).map(move |nonzero| element(i, nonzero))).unzip();
+    let of_row = |i: usize| row(a, i).map(|nonzero| element(i, nonzero)).collect::<Vec<_>>();
+    let (values, bounds) = parallel::map_tasks(a.rows(), of_row).into_iter().flatten().unzip();
     Ok(Expected { rows: 1, cols: a.nnz(), values, bounds })
 }
 

@@ -25,11 +25,11 @@ mod matrix;
 mod mttkrp;
 mod tensor;
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use crate::dense::MatRef;
 use crate::error::{Error, Result};
+use crate::parallel;
 
 pub use matrix::{Edge, fusedmm, sddmm, spmm, spmm_t};
 pub use mttkrp::mttkrp;
@@ -87,8 +87,8 @@ impl Expected {
         let mut values = vec![0.0; rows * cols];
         let mut bounds = vec![0.0; rows * cols];
         if cols > 0 {
-            let rows = values.par_chunks_mut(cols).zip(bounds.par_chunks_mut(cols));
-            rows.enumerate().for_each(|(i, (values, bounds))| fill(i, values, bounds));
+            let rows = values.chunks_mut(cols).zip(bounds.chunks_mut(cols)).enumerate();
+            parallel::consume(rows, |(i, (values, bounds))| fill(i, values, bounds));
         }
         Self { rows, cols, values, bounds }
     }
@@ -120,7 +120,7 @@ impl Expected {
             let (rows, cols) = (got.rows(), got.cols());
             return Err(Error::shape("deviation", format!("{rows} x {cols}, expected {} x {}", self.rows, self.cols)));
         }
-        let worst = (0..self.rows).into_par_iter().map(|i| {
+        let worst = parallel::map_tasks(self.rows, |i| {
             let row = i * self.cols..(i + 1) * self.cols;
             let elements = self.values[row.clone()].iter().zip(&self.bounds[row]).zip(got.row(i));
             let errors = elements.map(|((&value, &bound), got)| error(got.to_f64(), value, bound));
@@ -128,9 +128,9 @@ impl Expected {
                 if error > worst.error { Deviation { error, row: i, col } } else { worst }
             })
         });
-        // The first of equals, whatever the order of the threads.
-        let none = || Deviation { error: 0.0, row: 0, col: 0 };
-        Ok(worst.reduce(none, |a, b| if b.error > a.error { b } else { a }))
+        // The first of equals.
+        let none = Deviation { error: 0.0, row: 0, col: 0 };
+        Ok(worst.into_iter().fold(none, |a, b| if b.error > a.error { b } else { a }))
     }
 
     /// As [`Expected::deviation`], of results that are not a matrix: one row.

@@ -1,6 +1,5 @@
 //! TTM and TTV.
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::{Expected, Limits};
@@ -32,9 +31,9 @@ pub fn ttm<T: Scalar>(x: &CooTensor<T>, mode: usize, u: MatRef<'_, T>, places: &
     let of_nonzero = |&p: &usize| others.iter().map(move |&m| x.coords(m)[p]);
     let of_row = |&row: &usize| places.iter().map(move |indices| indices[row]);
     let mut nonzeros: Vec<usize> = (0..x.nnz()).collect();
-    nonzeros.par_sort_by(|p, q| of_nonzero(p).cmp(of_nonzero(q)));
+    nonzeros.sort_by(|p, q| of_nonzero(p).cmp(of_nonzero(q)));
     let mut ascending: Vec<usize> = (0..rows).collect();
-    ascending.par_sort_unstable_by(|p, q| of_row(p).cmp(of_row(q)));
+    ascending.sort_unstable_by(|p, q| of_row(p).cmp(of_row(q)));
     if ascending.windows(2).any(|pair| of_row(&pair[0]).eq(of_row(&pair[1]))) {
         return Err(Error::shape(OP, "a place occurs twice"));
     }

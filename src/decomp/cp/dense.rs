@@ -1,12 +1,12 @@
 //! The dense half of an iteration: Gram matrices, their pseudo-inverse, products of factors with small matrices.
 
 use faer::Side;
-use rayon::prelude::*;
 use sparsimd_kernels::{Scalar, add_gram, times_small};
 
 use crate::cpu::Cpu;
 use crate::dense::{ALIGN, Mat};
 use crate::error::{Error, Result};
+use crate::parallel;
 
 /// Rows of one partial sum. Fixed, so that sums do not depend on the threads; short, so that partial sums in single
 /// precision lose little.
@@ -102,8 +102,9 @@ pub(super) fn gram<T: Scalar>(cpu: &Cpu, a: &Mat<T>) -> Small {
     let rows = &view.data()[..a.rows() * layout.stride];
     let mut sum = Small::zeros(layout.n);
     for block in rows.chunks(BLOCK * CHUNK * layout.stride) {
-        let parts = block.par_chunks(CHUNK * layout.stride).map(|rows| layout.gram(cpu, rows));
-        parts.collect::<Vec<_>>().iter().for_each(|part| layout.add(&mut sum, part));
+        let chunks: Vec<&[T]> = block.chunks(CHUNK * layout.stride).collect();
+        let parts = parallel::map_tasks(chunks.len(), |t| layout.gram(cpu, chunks[t]));
+        parts.iter().for_each(|part| layout.add(&mut sum, part));
     }
     sum
 }
@@ -163,7 +164,7 @@ pub(super) fn settle<T: Scalar>(
     let Layout { n, stride, .. } = layout;
     let len = a.rows() * stride;
     let data = &mut a.as_mut().into_data()[..len];
-    let filled = data.par_chunks_mut(CHUNK * stride).enumerate().map(|(chunk, rows)| {
+    let filled = parallel::map_chunks_mut(data, CHUNK * stride, |chunk, rows| {
         let term = fill(chunk * CHUNK, rows);
         let mut squares = vec![0.0; n];
         for row in rows.chunks(stride) {
@@ -172,7 +173,7 @@ pub(super) fn settle<T: Scalar>(
         (term, squares)
     });
     let (mut lengths, mut sum) = (vec![0.0f64; n], 0.0);
-    for (term, squares) in filled.collect::<Vec<_>>() {
+    for (term, squares) in filled {
         sum += term;
         lengths.iter_mut().zip(squares).for_each(|(length, square)| *length += square);
     }
@@ -180,13 +181,13 @@ pub(super) fn settle<T: Scalar>(
     let inverse: Vec<T> = lengths.iter().map(|&l| T::from_f64(if l > 0.0 { 1.0 / l } else { 0.0 })).collect();
     let mut gram = Small::zeros(n);
     for block in data.chunks_mut(BLOCK * CHUNK * stride) {
-        let parts = block.par_chunks_mut(CHUNK * stride).map(|rows| {
+        let parts = parallel::map_chunks_mut(block, CHUNK * stride, |_, rows| {
             for row in rows.chunks_mut(stride) {
                 row.iter_mut().zip(&inverse).for_each(|(x, &inverse)| *x = *x * inverse);
             }
             layout.gram(cpu, rows)
         });
-        parts.collect::<Vec<_>>().iter().for_each(|part| layout.add(&mut gram, part));
+        parts.iter().for_each(|part| layout.add(&mut gram, part));
     }
     Settled { lengths, gram, sum }
 }

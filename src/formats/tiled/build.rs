@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 use sparsimd_kernels::mttkrp::{RunHead, TILED_PADDING, Tile};
 
@@ -12,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::formats::packing::mode_bits;
 use crate::formats::radix::{self, Key};
 use crate::formats::{CooTensor, MAX_ORDER};
+use crate::parallel;
 
 /// Mean nonzeros of a run below which a tile's runs are sorted by length: with short runs the mispredicted ends cost
 /// more (10 % at 10 nonzeros) than the lost order of the output rows; with long ones neither matters.
@@ -109,36 +109,30 @@ impl<T: Scalar> Tiled<T> {
             };
             rank_in_row = rows.iter().map(&mut rank).collect();
         }
-        let mut entries: Vec<(K, T)> = (0..coo.nnz())
-            .into_par_iter()
-            .map(|p| {
-                let place = (rows[p] as usize, rank_in_row.get(p).copied().unwrap_or(0));
-                let task = starts.partition_point(|&start| start <= place) - 1;
-                let m = spec.inputs.len();
-                let mut key = K::ZERO.with_field(task as u32, fields.fields[0].0);
-                key = key.with_field(rows[p], fields.fields[m + 1].0);
-                for (n, (&mode, &extent)) in spec.inputs.iter().zip(&spec.extent).enumerate() {
-                    let i = coo.coords(mode)[p] as usize;
-                    key = key.with_field((i / extent) as u32, fields.fields[n + 1].0);
-                    key = key.with_field((i % extent) as u32, fields.fields[n + m + 2].0);
-                }
-                (key, coo.values()[p])
-            })
-            .collect();
+        let mut entries: Vec<(K, T)> = parallel::map(coo.nnz(), |p| {
+            let place = (rows[p] as usize, rank_in_row.get(p).copied().unwrap_or(0));
+            let task = starts.partition_point(|&start| start <= place) - 1;
+            let m = spec.inputs.len();
+            let mut key = K::ZERO.with_field(task as u32, fields.fields[0].0);
+            key = key.with_field(rows[p], fields.fields[m + 1].0);
+            for (n, (&mode, &extent)) in spec.inputs.iter().zip(&spec.extent).enumerate() {
+                let i = coo.coords(mode)[p] as usize;
+                key = key.with_field((i / extent) as u32, fields.fields[n + 1].0);
+                key = key.with_field((i % extent) as u32, fields.fields[n + m + 2].0);
+            }
+            (key, coo.values()[p])
+        });
         radix::sort(&mut entries, fields.bits);
-        if entries.par_windows(2).any(|w| w[0].0 == w[1].0) {
+        if !radix::all_different(&entries) {
             return coo.check_unique().and(Err(Error::structure("tiled layout", "two entries at the same place")));
         }
         let end_of = |task: usize| entries.partition_point(|&(key, _)| fields.get(key, 0) <= task);
         let ends: Vec<usize> = (0..spec.tasks).map(end_of).collect();
-        let tasks = (0..spec.tasks)
-            .into_par_iter()
-            .map(|t| {
-                let first = if t == 0 { 0 } else { ends[t - 1] };
-                let end_row = starts.get(t + 1).map_or(row_nnz.len(), |&(row, inside)| row + usize::from(inside > 0));
-                TiledTask::build(&entries[first..ends[t]], starts[t].0..end_row.max(starts[t].0), spec, fields)
-            })
-            .collect();
+        let tasks = parallel::map_tasks(spec.tasks, |t| {
+            let first = if t == 0 { 0 } else { ends[t - 1] };
+            let end_row = starts.get(t + 1).map_or(row_nnz.len(), |&(row, inside)| row + usize::from(inside > 0));
+            TiledTask::build(&entries[first..ends[t]], starts[t].0..end_row.max(starts[t].0), spec, fields)
+        });
         Ok(Self { dims: coo.dims().to_vec(), spec: spec.clone(), tasks })
     }
 }

@@ -5,11 +5,11 @@
 
 use std::sync::Mutex;
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use crate::dense::{ALIGN, Aligned, MatMut, MatRef};
 use crate::error::{Error, Result};
+use crate::parallel;
 
 /// Buffers that are kept from one call to the next: fresh pages would cost more than what is computed in them.
 #[derive(Debug, Default)]
@@ -46,6 +46,9 @@ fn aligned<T>(p: *const T) -> bool {
     (p as usize).is_multiple_of(ALIGN)
 }
 
+/// Rows copied by one task.
+const ROWS_PER_TASK: usize = 256;
+
 /// A factor that the kernels can read.
 pub(super) enum Factor<'a, T> {
     Borrowed(MatRef<'a, T>),
@@ -61,10 +64,12 @@ impl<'a, T: Scalar> Factor<'a, T> {
             return Self::Borrowed(factor);
         }
         let mut copy = buffers.take(factor.rows() * stride);
-        copy[..factor.rows() * stride].par_chunks_mut(stride).with_min_len(256).enumerate().for_each(|(i, row)| {
-            let (data, padding) = row.split_at_mut(factor.cols());
-            data.copy_from_slice(factor.row(i));
-            padding.fill(T::ZERO);
+        parallel::chunks_mut(&mut copy[..factor.rows() * stride], ROWS_PER_TASK * stride, |k, rows| {
+            for (i, row) in (k * ROWS_PER_TASK..).zip(rows.chunks_mut(stride)) {
+                let (data, padding) = row.split_at_mut(factor.cols());
+                data.copy_from_slice(factor.row(i));
+                padding.fill(T::ZERO);
+            }
         });
         Self::Copied(copy)
     }
@@ -117,11 +122,10 @@ impl<'a, T: Scalar> Output<'a, T> {
         let (rows, cols, given) = (self.out.rows(), self.out.cols(), self.out.stride());
         let stride = kernel_stride::<T>(cols);
         let data = self.out.into_data();
-        data.par_chunks_mut(given).with_min_len(256).zip(copy[..rows * stride].par_chunks(stride)).for_each(
-            |(to, from)| {
-                to[..cols].copy_from_slice(&from[..cols]);
-            },
-        );
+        parallel::chunks_mut(data, ROWS_PER_TASK * given, |k, to| {
+            let from = copy[..rows * stride].chunks(stride).skip(k * ROWS_PER_TASK);
+            to.chunks_mut(given).zip(from).for_each(|(to, from)| to[..cols].copy_from_slice(&from[..cols]));
+        });
         buffers.give(copy);
     }
 }

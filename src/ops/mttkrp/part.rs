@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
 use sparsimd_kernels::mttkrp::{JointOperands, Operands};
 use sparsimd_kernels::{Arch, Scalar};
 
 use super::operands::{Buffers, kernel_stride};
 use super::stored::Stored;
 use super::windows::{Rows, Tasks, Window, add_up};
+use crate::parallel;
 use crate::plan::{MttkrpFormat, MttkrpPlan};
 
 /// Row 0 of the factor of each mode, read by many threads.
@@ -104,7 +104,7 @@ impl<T: Scalar> Part<T> {
         self.tasks.iter().zip(&mut *outs).for_each(|(tasks, out)| tasks.clear_gaps(out, stride));
         let outputs: Vec<Rows<T>> = outs.iter_mut().map(|out| Rows::new(out)).collect();
         let nonzeros: Vec<_> = self.tasks.first().into_iter().flat_map(Tasks::iter).collect();
-        let run = |(t, task)| {
+        let run = |t: usize| {
             let open = |(tasks, rows): (&Tasks, &Rows<T>)| {
                 // SAFETY: each task has its window of each output once, and nobody else uses the outputs meanwhile.
                 unsafe { tasks.open(t, rows, stride, buffers) }
@@ -112,10 +112,10 @@ impl<T: Scalar> Part<T> {
             let (rows, windows): (Vec<_>, Vec<_>) = self.tasks.iter().zip(&outputs).map(open).unzip();
             let operands = JointOperands { factors: factors.get(), outs: &rows, stride, ahead: self.ahead[0] };
             // SAFETY: as in `run`, for every mode.
-            unsafe { self.stored.compute_all(arch, task, operands) };
+            unsafe { self.stored.compute_all(arch, nonzeros[t], operands) };
             windows
         };
-        let windows: Vec<Vec<Window<T>>> = nonzeros.into_par_iter().enumerate().with_max_len(1).map(run).collect();
+        let windows: Vec<Vec<Window<T>>> = parallel::map_tasks(nonzeros.len(), run);
         let mut of_mode: Vec<Vec<Window<T>>> = outs.iter().map(|_| Vec::new()).collect();
         windows.into_iter().for_each(|task| of_mode.iter_mut().zip(task).for_each(|(all, one)| all.push(one)));
         outs.iter_mut().zip(of_mode).for_each(|(out, windows)| add_up(windows, out, stride, buffers));

@@ -4,7 +4,6 @@
 //! other modes; the second of the tensor of the places, of value 1, whose modes are the output's, the group's others, and
 //! the place's own number, with Y as the factor of that last mode.
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::operands::Factor;
@@ -13,6 +12,7 @@ use super::stored::Stored;
 use crate::dense::{Aligned, MatRef};
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, Tiled, gather};
+use crate::parallel;
 use crate::plan::{GroupPlan, MttkrpPlan, TreePlan};
 
 /// Prefetch distance in the rows of Y, which come in any order and from beyond L2.
@@ -159,10 +159,9 @@ fn places<T: Scalar>(coo: &CooTensor<T>, modes: &[usize]) -> Result<(Vec<u32>, O
         return Ok((coo.coords(mode).to_vec(), None, Vec::new()));
     }
     let permutation = coo.places().sorted_permutation(modes);
-    let opens = |&q: &usize| {
-        q == 0 || modes.iter().any(|&m| coo.coords(m)[permutation[q - 1]] != coo.coords(m)[permutation[q]])
-    };
-    let heads: Vec<usize> = (0..coo.nnz()).into_par_iter().with_min_len(1 << 14).filter(opens).collect();
+    let opens =
+        |q: usize| q == 0 || modes.iter().any(|&m| coo.coords(m)[permutation[q - 1]] != coo.coords(m)[permutation[q]]);
+    let heads = parallel::filter(coo.nnz(), opens);
     if heads.len() > u32::MAX as usize {
         let detail = format!("the nonzeros have {} places in modes {modes:?}, more than 2^32 - 1", heads.len());
         return Err(Error::Unavailable { what: "a tree of partial products", detail });
@@ -171,8 +170,8 @@ fn places<T: Scalar>(coo: &CooTensor<T>, modes: &[usize]) -> Result<(Vec<u32>, O
     for (place, &head) in heads.iter().enumerate() {
         own[head..heads.get(place + 1).copied().unwrap_or(coo.nnz())].fill(place as u32);
     }
-    let coords =
-        modes.iter().map(|&m| heads.par_iter().map(|&head| coo.coords(m)[permutation[head]]).collect()).collect();
+    let of_mode = |&m: &usize| parallel::map(heads.len(), |place| coo.coords(m)[permutation[heads[place]]]);
+    let coords = modes.iter().map(of_mode).collect();
     Ok((own, Some(permutation), coords))
 }
 

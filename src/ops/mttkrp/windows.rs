@@ -6,11 +6,11 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::operands::Buffers;
 use crate::dense::Aligned;
+use crate::parallel;
 
 /// A part of the nonzeros and the rows of the output that it touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,21 +97,19 @@ impl Tasks {
     ) {
         self.clear_gaps(out, stride);
         let rows = Rows::new(out);
-        let tasks = self.tasks.par_iter().enumerate().with_max_len(1);
-        let windows = tasks.map(|(t, (task, _))| {
+        let windows = parallel::map_tasks(self.tasks.len(), |t| {
             // SAFETY: each task has its window once, and nobody else uses the output meanwhile.
             let (row0, window) = unsafe { self.open(t, &rows, stride, buffers) };
-            work(task, row0);
+            work(&self.tasks[t].0, row0);
             window
         });
-        let windows = windows.collect();
         add_up(windows, out, stride, buffers);
     }
 
     /// Zeros the rows that no task writes to the output itself.
     pub(super) fn clear_gaps<T: Scalar>(&self, out: &mut [T], stride: usize) {
         for gap in &self.gaps {
-            out[gap.start * stride..gap.end * stride].par_chunks_mut(1 << 16).for_each(|rows| rows.fill(T::ZERO));
+            parallel::chunks_mut(&mut out[gap.start * stride..gap.end * stride], 1 << 16, |_, rows| rows.fill(T::ZERO));
         }
     }
 
@@ -149,7 +147,7 @@ pub(super) fn add_up<T: Scalar>(windows: Vec<Window<T>>, out: &mut [T], stride: 
     // Blocks of rows are independent; inside each one the windows are added in the order of the tasks.
     let block = (1 << 14) / stride.max(1) + 1;
     if !private.is_empty() {
-        out.par_chunks_mut(block * stride).enumerate().for_each(|(b, rows)| {
+        parallel::chunks_mut(out, block * stride, |b, rows| {
             let (first, end) = (b * block, b * block + rows.len() / stride);
             for (window_rows, window) in &private {
                 let (from, to) = (first.max(window_rows.start), end.min(window_rows.end));
@@ -192,12 +190,11 @@ pub(super) fn equal_parts(n: usize, tasks: usize, weight_before: impl Fn(usize) 
 
 /// The smallest range that contains `rows`.
 pub(super) fn window(rows: &[u32]) -> Range<usize> {
-    let ends = rows
-        .par_iter()
-        .with_min_len(1 << 14)
-        .fold(|| (u32::MAX, 0), |(low, high), &i| (low.min(i), high.max(i)))
-        .reduce(|| (u32::MAX, 0), |a, b| (a.0.min(b.0), a.1.max(b.1)));
-    if rows.is_empty() { 0..0 } else { ends.0 as usize..ends.1 as usize + 1 }
+    let ends = |part: &[u32]| part.iter().fold((u32::MAX, 0), |(low, high), &i| (low.min(i), high.max(i)));
+    let parts: Vec<&[u32]> = rows.chunks(parallel::GRAIN).collect();
+    let parts = parallel::map_tasks(parts.len(), |t| ends(parts[t]));
+    let ends = parts.into_iter().reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+    ends.map_or(0..0, |(low, high)| low as usize..high as usize + 1)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "capi")]
 pub mod capi;
+mod compiled;
 mod convert;
 pub mod cpu;
 #[cfg(feature = "decomp")]
@@ -21,6 +22,8 @@ mod parallel;
 pub mod plan;
 pub mod reference;
 
+#[doc(hidden)]
+pub use compiled::compiled;
 pub use cpu::{Cpu, CpuBuilder};
 pub use dense::{Aligned, Mat, MatMut, MatRef};
 pub use error::{Error, Result};

@@ -1,7 +1,7 @@
 //! Decompositions of sparse tensors: drivers over the operations of [`crate::Cpu`]; small dense algebra is faer's.
 
-mod cp;
-mod tucker;
+pub(crate) mod cp;
+pub(crate) mod tucker;
 mod tucker_state;
 mod words;
 

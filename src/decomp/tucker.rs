@@ -116,11 +116,24 @@ impl Cpu {
         &self,
         x: &CooTensor<T>,
         options: &TuckerOptions,
-        observe: impl FnMut(&TuckerState, &TuckerIteration) -> ControlFlow<()> + Send,
+        mut observe: impl FnMut(&TuckerState, &TuckerIteration) -> ControlFlow<()> + Send,
     ) -> Result<Tucker> {
-        check(x, options)?;
-        self.install(|| run(self, x, options, observe))
+        decompose(self, x, options, &mut observe)
     }
+}
+
+/// Called after every iteration.
+pub(crate) type Observer<'a> = dyn FnMut(&TuckerState, &TuckerIteration) -> ControlFlow<()> + Send + 'a;
+
+#[inline(never)]
+pub(crate) fn decompose<T: Scalar>(
+    cpu: &Cpu,
+    x: &CooTensor<T>,
+    options: &TuckerOptions,
+    observe: &mut Observer<'_>,
+) -> Result<Tucker> {
+    check(x, options)?;
+    cpu.install(|| run(cpu, x, options, observe))
 }
 
 fn check<T: Scalar>(x: &CooTensor<T>, options: &TuckerOptions) -> Result<()> {
@@ -167,12 +180,7 @@ fn check<T: Scalar>(x: &CooTensor<T>, options: &TuckerOptions) -> Result<()> {
     Ok(())
 }
 
-fn run<T: Scalar>(
-    cpu: &Cpu,
-    x: &CooTensor<T>,
-    options: &TuckerOptions,
-    mut observe: impl FnMut(&TuckerState, &TuckerIteration) -> ControlFlow<()>,
-) -> Result<Tucker> {
+fn run<T: Scalar>(cpu: &Cpu, x: &CooTensor<T>, options: &TuckerOptions, observe: &mut Observer<'_>) -> Result<Tucker> {
     let (order, ranks) = (x.order(), &options.ranks);
     let trees: Vec<Csf<T>> =
         (0..order).map(|mode| Csf::from_coo(x, &rooted_mode_order(x.dims(), mode))).collect::<Result<_>>()?;

@@ -32,6 +32,7 @@ impl<T: Scalar> Bcsf<T> {
     ///
     /// # Errors
     /// As [`Csf::from_coo`]; [`Error::Argument`] for an order below 2 (no fibers) and for limits of 0.
+    #[inline(never)]
     pub fn from_coo(coo: &CooTensor<T>, mode_order: &[usize], longest_fiber: usize, heaviest: usize) -> Result<Self> {
         if coo.order() < 2 {
             return Err(Error::argument("B-CSF", "a tensor of order 1 has no fibers; the order is at least 2"));
@@ -96,6 +97,7 @@ impl<T: Scalar> Bcsf<T> {
     }
 
     /// The same tensor as coordinates.
+    #[inline(never)]
     pub fn to_coo(&self) -> CooTensor<T> {
         self.csf.to_coo()
     }

@@ -66,6 +66,7 @@ impl<T: Scalar> Coo<T> {
     ///
     /// # Errors
     /// As [`CooRef::to_csr`].
+    #[inline(never)]
     pub fn to_csr(&self) -> Result<Csr<T>> {
         self.as_ref().to_csr()
     }
@@ -129,6 +130,7 @@ impl<'a, T: Scalar> CooRef<'a, T> {
     ///
     /// # Errors
     /// [`Error::Structure`] when two entries have the same place.
+    #[inline(never)]
     pub fn to_csr(&self) -> Result<Csr<T>> {
         let (_, by_col) = counting_sort(self.col_idx, self.cols, None);
         let (row_ptr, order) = counting_sort(self.row_idx, self.rows, Some(&by_col));

@@ -162,6 +162,7 @@ impl<T: Scalar> CooTensor<T> {
     ///
     /// # Errors
     /// [`Error::Argument`] when `mode_order` does not name every mode once.
+    #[inline(never)]
     pub fn is_sorted(&self, mode_order: &[usize]) -> Result<bool> {
         check_mode_order(mode_order, self.order())?;
         Ok(self.places().is_sorted(mode_order))
@@ -172,6 +173,7 @@ impl<T: Scalar> CooTensor<T> {
     ///
     /// # Errors
     /// [`Error::Argument`] when `mode_order` does not name every mode once.
+    #[inline(never)]
     pub fn sort(&mut self, mode_order: &[usize]) -> Result<()> {
         if self.is_sorted(mode_order)? {
             return Ok(());
@@ -192,6 +194,7 @@ impl<T: Scalar> CooTensor<T> {
     ///
     /// # Errors
     /// As [`CooTensor::sort`].
+    #[inline(never)]
     pub fn sorted_permutation(&self, mode_order: &[usize]) -> Result<Vec<usize>> {
         check_mode_order(mode_order, self.order())?;
         Ok(self.places().sorted_permutation(mode_order))
@@ -228,6 +231,7 @@ impl<T: Scalar> CooTensor<T> {
     ///
     /// # Errors
     /// [`Error::Structure`] naming the place and the two entries.
+    #[inline(never)]
     pub fn check_unique(&self) -> Result<()> {
         self.refuse(self.places().duplicate())
     }
@@ -249,6 +253,7 @@ impl<T: Scalar> CooTensor<T> {
 
     /// Sorts the entries by modes 0, 1, 2, ... and replaces those at the same place by their sum, in their order.
     /// Returns the number of entries that went away.
+    #[inline(never)]
     pub fn sum_duplicates(&mut self) -> usize {
         let natural: Vec<usize> = (0..self.order()).collect();
         // The natural order names every mode once, so neither call can fail.

@@ -248,6 +248,7 @@ impl<T: Scalar> Csf<T> {
     /// # Errors
     /// [`Error::Argument`] when `mode_order` does not name every mode once; [`Error::Structure`] when two entries are at
     /// the same place.
+    #[inline(never)]
     pub fn from_coo(coo: &CooTensor<T>, mode_order: &[usize]) -> Result<Self> {
         // A copy is sorted only when need be.
         let sorted;
@@ -296,6 +297,7 @@ impl<T: Scalar> Csf<T> {
     }
 
     /// The same tensor as coordinates, sorted in this tensor's order of the modes.
+    #[inline(never)]
     pub fn to_coo(&self) -> CooTensor<T> {
         CooTensor::new(self.pattern.dims.clone(), self.pattern.expand(), self.values.clone())
             .expect("a pattern holds a tensor's coordinates")

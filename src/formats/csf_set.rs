@@ -30,6 +30,7 @@ impl<T: Scalar> CsfSet<T> {
     ///
     /// # Errors
     /// [`crate::Error::Structure`] when two entries are at the same place.
+    #[inline(never)]
     pub fn from_coo(coo: &CooTensor<T>, kind: CsfKind) -> Result<Self> {
         let dims = coo.dims();
         let order = dims.len();
@@ -73,6 +74,7 @@ impl<T: Scalar> CsfSet<T> {
     }
 
     /// The same tensor as coordinates.
+    #[inline(never)]
     pub fn to_coo(&self) -> CooTensor<T> {
         self.trees[0].to_coo()
     }

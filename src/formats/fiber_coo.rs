@@ -80,6 +80,7 @@ impl<T: Scalar> FiberCoo<T> {
     ///
     /// # Errors
     /// [`Error::Argument`] when `mode` is not below the order; [`Error::Structure`] when two entries have the same place.
+    #[inline(never)]
     pub fn new(mut coo: CooTensor<T>, mode: usize) -> Result<Self> {
         check_mode(mode, coo.order())?;
         let others: Vec<usize> = (0..coo.order()).filter(|&m| m != mode).collect();
@@ -98,6 +99,7 @@ impl<T: Scalar> FiberCoo<T> {
     ///
     /// # Errors
     /// [`Error::Structure`] when the tensor was split (B-CSF), so that a fiber occurs twice.
+    #[inline(never)]
     pub fn from_csf(csf: &Csf<T>) -> Result<Self> {
         let pattern = csf.pattern();
         let last = pattern.order() - 1;
@@ -186,6 +188,7 @@ impl<T: Scalar> FiberCoo<T> {
     }
 
     /// The same tensor in coordinate format, sorted by fibers.
+    #[inline(never)]
     pub fn to_coo(&self) -> CooTensor<T> {
         let mut coords: Vec<Vec<u32>> = self
             .coords

@@ -224,6 +224,7 @@ impl<T: Scalar> HiCoo<T> {
     ///
     /// # Errors
     /// As [`HiCoo::new`], and [`Error::Argument`] when a free mode is out of range or named twice.
+    #[inline(never)]
     pub fn with_free_modes(coo: &CooTensor<T>, block_bits: u32, free_modes: &[usize]) -> Result<Self> {
         check_modes("free_modes", free_modes, coo.order())?;
         let blocked: Vec<usize> = (0..coo.order()).filter(|mode| !free_modes.contains(mode)).collect();
@@ -303,6 +304,7 @@ impl<T: Scalar> HiCoo<T> {
     ///
     /// # Errors
     /// [`Error::Structure`] when not exactly one mode is free.
+    #[inline(never)]
     pub fn fibers(&self) -> Result<Fibers<'_, T>> {
         match (&self.free_modes[..], &self.free[..]) {
             ([mode], [leaf]) => Ok(Fibers { dim: self.dims[*mode], ptr: &self.runs, leaf, values: &self.values }),
@@ -340,6 +342,7 @@ impl<T: Scalar> HiCoo<T> {
     }
 
     /// The same tensor in coordinate format, entries in block order.
+    #[inline(never)]
     pub fn to_coo(&self) -> CooTensor<T> {
         let mut coords = vec![Vec::new(); self.order()];
         for (level, &mode) in self.pattern.modes.iter().enumerate() {

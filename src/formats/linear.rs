@@ -37,6 +37,7 @@ impl<T: Scalar> Linear<T> {
     /// # Errors
     /// [`Error::Unavailable`] when the coordinates need more than 128 bits; [`Error::Structure`] when two entries are at
     /// the same place.
+    #[inline(never)]
     pub fn from_coo(coo: &CooTensor<T>) -> Result<Self> {
         let widths: Vec<u32> = coo.dims().iter().map(|&dim| mode_bits(dim)).collect();
         let (positions, bits) = interleave(&widths, 0);
@@ -106,6 +107,7 @@ impl<T: Scalar> Linear<T> {
     }
 
     /// The same tensor as coordinates, in the order of the integers.
+    #[inline(never)]
     pub fn to_coo(&self) -> CooTensor<T> {
         let coords = (0..self.dims.len()).map(|mode| self.expand(mode)).collect();
         CooTensor::new(self.dims.clone(), coords, self.values.clone())

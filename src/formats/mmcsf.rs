@@ -133,6 +133,7 @@ impl<T: Scalar> MmCsf<T> {
     ///
     /// # Errors
     /// [`Error::Structure`] when two entries are at the same place; [`Error::Argument`] for 2^32 nonzeros or more.
+    #[inline(never)]
     pub fn from_coo(coo: &CooTensor<T>, strategy: MmCsfStrategy) -> Result<Self> {
         let order = coo.order();
         let mode_orders: Vec<Vec<usize>> = (0..order)
@@ -188,6 +189,7 @@ impl<T: Scalar> MmCsf<T> {
     }
 
     /// The same tensor as coordinates, tree by tree.
+    #[inline(never)]
     pub fn to_coo(&self) -> CooTensor<T> {
         let dims = self.trees[0].pattern().dims().to_vec();
         let mut coords = vec![Vec::with_capacity(self.nnz()); dims.len()];

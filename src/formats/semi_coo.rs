@@ -84,6 +84,7 @@ impl<T: Scalar> SemiCoo<T> {
     /// # Errors
     /// [`Error::Argument`] when the dense modes are none, out of range or repeated, or the blocks do not fit the address
     /// space; [`Error::Structure`] when two entries have the same place.
+    #[inline(never)]
     pub fn from_coo(coo: &CooTensor<T>, dense_modes: &[usize]) -> Result<Self> {
         let (sparse_modes, block) = split_modes(coo.dims(), dense_modes)?;
         let mode_order: Vec<usize> = sparse_modes.iter().chain(dense_modes).copied().collect();
@@ -107,6 +108,7 @@ impl<T: Scalar> SemiCoo<T> {
     }
 
     /// The same tensor in coordinate format, without the zeros of the blocks.
+    #[inline(never)]
     pub fn to_coo(&self) -> CooTensor<T> {
         let dense_dims: Vec<usize> = self.dense_modes.iter().map(|&mode| self.dims[mode]).collect();
         let mut coords = vec![Vec::new(); self.dims.len()];

@@ -14,6 +14,7 @@ fn centred<T: Scalar>(bits: u64) -> T {
 }
 
 /// `count` numbers uniform in [-0.5, 0.5).
+#[inline(never)]
 pub fn uniform_values<T: Scalar>(count: usize, seed: u64) -> Vec<T> {
     parallel::map(count, |p| centred(Stream::new(seed, p as u64).bits()))
 }
@@ -23,6 +24,7 @@ pub fn uniform_values<T: Scalar>(count: usize, seed: u64) -> Vec<T> {
 ///
 /// # Errors
 /// As [`Mat::zeros`].
+#[inline(never)]
 pub fn uniform_dense<T: Scalar>(rows: usize, cols: usize, seed: u64) -> Result<Mat<T>> {
     Mat::from_fn(rows, cols, |i, j| centred(Stream::new(seed, (i * cols + j) as u64).bits()))
 }
@@ -32,6 +34,7 @@ pub fn uniform_dense<T: Scalar>(rows: usize, cols: usize, seed: u64) -> Result<M
 ///
 /// # Errors
 /// [`Error::Argument`] when `sparsity` is not in [0, 1]; [`Error::Structure`] when a dimension exceeds u32.
+#[inline(never)]
 pub fn random_matrix<T: Scalar>(rows: usize, cols: usize, sparsity: f64, seed: u64) -> Result<Csr<T>> {
     if !(0.0..=1.0).contains(&sparsity) {
         return Err(Error::argument("sparsity", format!("{sparsity} is not in [0, 1]")));

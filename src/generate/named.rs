@@ -127,6 +127,7 @@ impl TensorSpec {
     ///
     /// # Errors
     /// As the model's function.
+    #[inline(never)]
     pub fn generate<T: Scalar>(&self, seed: u64) -> Result<CooTensor<T>> {
         crate::formats::check_tensor_dims(&self.dims)?;
         let (dims, nnz) = (&self.dims[..], self.nnz);

@@ -24,6 +24,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Device`] when memory runs out.
+    #[inline(never)]
     pub fn values<T: DeviceScalar>(&self, values: &[T]) -> Result<GpuValues<T>> {
         let mut made = self.new_values(values.len())?;
         made.upload(values)?;
@@ -64,7 +65,8 @@ impl Gpu {
         self.elementwise("ts", x, op, None, s, z)
     }
 
-    fn elementwise<T: DeviceScalar>(
+    #[inline(never)]
+    pub(crate) fn elementwise<T: DeviceScalar>(
         &self,
         name: &'static str,
         x: &GpuValues<T>,

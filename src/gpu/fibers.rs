@@ -53,6 +53,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails.
+    #[inline(never)]
     pub fn ttm_into<T: DeviceScalar>(&self, x: &GpuFibers<T>, u: &GpuMat<T>, y: &mut GpuMat<T>) -> Result<()> {
         self.check_own("ttm", "X", &x.rows.gpu)?;
         u.expect(self, "ttm", "U", x.dim(), u.cols())?;
@@ -65,6 +66,7 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Gpu::ttm_into`]; [`Error::Device`] also for a vector or a result larger than what a kernel can see.
+    #[inline(never)]
     pub fn ttv_into<T: DeviceScalar>(&self, x: &GpuFibers<T>, v: &GpuValues<T>, y: &mut GpuValues<T>) -> Result<()> {
         const OP: &str = "ttv";
         self.check_own(OP, "X", &x.rows.gpu)?;

@@ -32,6 +32,20 @@ impl Gpu {
         d: &GpuMat<T>,
         e: &mut GpuMat<T>,
     ) -> Result<()> {
+        self.fusedmm_of(a, edge.kind(), c, b, d, e)
+    }
+
+    /// [`Gpu::fusedmm`] with the edge function chosen at run time.
+    #[inline(never)]
+    pub(crate) fn fusedmm_of<T: DeviceScalar>(
+        &self,
+        a: &GpuCsr<T>,
+        edge: EdgeKind<T>,
+        c: &GpuMat<T>,
+        b: &GpuMat<T>,
+        d: &GpuMat<T>,
+        e: &mut GpuMat<T>,
+    ) -> Result<()> {
         self.check_own("fusedmm", "A", &a.gpu)?;
         c.expect(self, "fusedmm", "C", a.rows(), c.cols())?;
         b.expect(self, "fusedmm", "B", a.cols(), c.cols())?;
@@ -42,10 +56,10 @@ impl Gpu {
         let mut slot = a.panels.lock().unwrap_or_else(PoisonError::into_inner);
         let usable = one_panel && self.fuses_by_panels::<T>(widest);
         if let Some(panels) = slot.serving(Op::FusedMm).filter(|_| usable) {
-            if matches!(edge.kind(), EdgeKind::Scale) {
+            if matches!(edge, EdgeKind::Scale) {
                 a.refresh_panels(panels)?;
             }
-            return self.fused_by_panels(panels, edge.kind(), c, b, d, e);
+            return self.fused_by_panels(panels, edge, c, b, d, e);
         }
         drop(slot);
         let team = self.team::<T>(widest);
@@ -53,8 +67,8 @@ impl Gpu {
         let partial = slots * d.blocks() * BLOCK;
         let fits = widest <= team.blocks() && partial <= self.shape::<T>().max_len;
         match one_panel && fits {
-            true => self.fused(a, edge.kind(), c, b, d, e, team, slots),
-            false => self.unfused(a, edge.kind(), c, b, d, e),
+            true => self.fused(a, edge, c, b, d, e, team, slots),
+            false => self.unfused(a, edge, c, b, d, e),
         }
     }
 
@@ -133,6 +147,7 @@ impl Gpu {
         self.product(T::ONE, &a.pattern, edges, d, T::ZERO, e)
     }
 
+    #[inline(never)]
     pub(super) fn apply_edge<T: DeviceScalar>(
         &self,
         a: &GpuCsr<T>,

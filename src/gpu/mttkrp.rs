@@ -18,6 +18,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Argument`] when there is no such mode, [`Error::Shape`] when the shapes or the devices of the operands differ,
     /// [`Error::Device`] when the device fails.
+    #[inline(never)]
     pub fn mttkrp<T: DeviceScalar>(
         &self,
         tensor: &GpuTensor<T>,

@@ -58,6 +58,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Argument`] for a matrix without columns or one too tall for any panel, [`Error::Device`] when memory runs out.
+    #[inline(never)]
     pub fn mat<T: DeviceScalar>(&self, m: MatRef<'_, T>) -> Result<GpuMat<T>> {
         let mut made = self.uninitialised(m.rows(), m.cols())?;
         made.upload(m)?;
@@ -68,6 +69,7 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Gpu::mat`].
+    #[inline(never)]
     pub fn zeros<T: DeviceScalar>(&self, rows: usize, cols: usize) -> Result<GpuMat<T>> {
         let mut made = self.uninitialised::<T>(rows, cols)?;
         self.state().stream.record(|r| {

@@ -14,6 +14,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Argument`] for another format, [`Error::Structure`] for order 1 or two entries at one place,
     /// [`Error::Device`] when memory runs out or a tree is larger than what a kernel can see.
+    #[inline(never)]
     pub fn prepare_mttkrp<T: DeviceScalar>(
         &self,
         coo: &CooTensor<T>,

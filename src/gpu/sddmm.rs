@@ -44,7 +44,8 @@ impl Gpu {
         self.sampled("sddmm_scaled", a, true, c, b, out)
     }
 
-    pub(super) fn sampled<T: DeviceScalar>(
+    #[inline(never)]
+    pub(crate) fn sampled<T: DeviceScalar>(
         &self,
         op: &'static str,
         a: &GpuCsr<T>,

@@ -130,6 +130,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Device`] when memory runs out or a row alone is larger than what a kernel can see.
+    #[inline(never)]
     pub fn csr<T: DeviceScalar>(&self, a: &Csr<T>) -> Result<GpuCsr<T>> {
         let pattern = GpuPattern::new(self, a.pattern(), self.shape::<T>().max_len)?;
         let mut values = pattern.values(self)?;

@@ -20,6 +20,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails.
+    #[inline(never)]
     pub fn spmm<T: DeviceScalar>(
         &self,
         alpha: T,
@@ -45,6 +46,7 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Gpu::spmm`].
+    #[inline(never)]
     pub fn spmm_t<T: DeviceScalar>(
         &self,
         alpha: T,

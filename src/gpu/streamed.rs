@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use sparsimd_gpu_abi::BLOCK;
 
-use super::edge::DeviceEdge;
+use super::edge::{DeviceEdge, EdgeKind};
 use super::{DeviceScalar, Gpu};
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
@@ -30,6 +30,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Shape`], and [`Error::Device`] when not even one row of A and four columns of B fit the device.
+    #[inline(never)]
     pub fn spmm_streamed<T: DeviceScalar>(
         &self,
         alpha: T,
@@ -84,7 +85,8 @@ impl Gpu {
         self.sampled_streamed("sddmm_scaled", a, true, c, b, out)
     }
 
-    fn sampled_streamed<T: DeviceScalar>(
+    #[inline(never)]
+    pub(crate) fn sampled_streamed<T: DeviceScalar>(
         &self,
         op: &'static str,
         a: &Csr<T>,
@@ -122,7 +124,21 @@ impl Gpu {
     pub fn fusedmm_streamed<T: DeviceScalar>(
         &self,
         a: &Csr<T>,
-        edge: impl DeviceEdge<T> + Copy,
+        edge: impl DeviceEdge<T>,
+        c: MatRef<'_, T>,
+        b: MatRef<'_, T>,
+        d: MatRef<'_, T>,
+        e: MatMut<'_, T>,
+    ) -> Result<()> {
+        self.fusedmm_streamed_of(a, edge.kind(), c, b, d, e)
+    }
+
+    /// [`Gpu::fusedmm_streamed`] with the edge function chosen at run time.
+    #[inline(never)]
+    pub(crate) fn fusedmm_streamed_of<T: DeviceScalar>(
+        &self,
+        a: &Csr<T>,
+        edge: EdgeKind<T>,
         c: MatRef<'_, T>,
         b: MatRef<'_, T>,
         d: MatRef<'_, T>,
@@ -141,7 +157,7 @@ impl Gpu {
         for rows in self.row_parts(a, c.cols() + d.cols())? {
             let part = self.csr(&a.as_ref().row_range(rows.clone())?.to_csr())?;
             let mut out = self.zeros(rows.len(), d.cols())?;
-            self.fusedmm(&part, edge, &self.mat(c.row_range(rows.clone())?)?, &device_b, &device_d, &mut out)?;
+            self.fusedmm_of(&part, edge, &self.mat(c.row_range(rows.clone())?)?, &device_b, &device_d, &mut out)?;
             out.download(block(&mut e, &rows, &(0..d.cols()))?)?;
         }
         Ok(())
@@ -151,7 +167,7 @@ impl Gpu {
     fn edges_streamed<T: DeviceScalar>(
         &self,
         a: &Csr<T>,
-        edge: impl DeviceEdge<T>,
+        edge: EdgeKind<T>,
         c: MatRef<'_, T>,
         b: MatRef<'_, T>,
     ) -> Result<Vec<T>> {

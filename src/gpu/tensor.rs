@@ -80,6 +80,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Shape`] when the ranks differ, [`Error::Argument`] for no factors or rank 0, [`Error::Device`] when memory
     /// runs out.
+    #[inline(never)]
     pub fn factors<T: DeviceScalar>(&self, factors: &[MatRef<'_, T>]) -> Result<GpuFactors<T>> {
         let rank = factors.first().map_or(0, |f| f.cols());
         let dims: Vec<usize> = factors.iter().map(|f| f.rows()).collect();
@@ -107,6 +108,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Structure`] for no trees, order 1 or trees of different dims, [`Error::Device`] when a tree is larger than what
     /// a kernel can see or memory runs out.
+    #[inline(never)]
     pub fn tensor_of_parts<T: DeviceScalar>(&self, trees: &[Csf<T>]) -> Result<GpuTensor<T>> {
         let format = if trees.len() == 1 { MttkrpFormat::CsfOne } else { MttkrpFormat::MmCsf };
         let mut made = self.tensor_of(trees, format, |_, _| true)?;
@@ -118,6 +120,7 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Gpu::tensor_of_parts`].
+    #[inline(never)]
     pub fn tensor_of_all<T: DeviceScalar>(&self, trees: &[Csf<T>]) -> Result<GpuTensor<T>> {
         let mut made =
             self.tensor_of(trees, MttkrpFormat::CsfAll, |csf, mode| csf.pattern().mode_order()[0] == mode)?;
@@ -153,6 +156,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Structure`] for order 1, [`Error::Device`] when memory runs out.
+    #[inline(never)]
     pub fn tensor<T: DeviceScalar>(&self, coo: &CooTensor<T>) -> Result<GpuTensor<T>> {
         self.coordinates(coo, false)
     }
@@ -162,6 +166,7 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Gpu::tensor`], and [`Error::Unavailable`] for f64 and on a device without atomic addition of 32-bit floats.
+    #[inline(never)]
     pub fn tensor_atomic<T: DeviceScalar>(&self, coo: &CooTensor<T>) -> Result<GpuTensor<T>> {
         if T::DOUBLE || !self.info().atomic_add_f32 {
             let feature = if T::DOUBLE { "shaderBufferFloat64AtomicAdd" } else { "shaderBufferFloat32AtomicAdd" };

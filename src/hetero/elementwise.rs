@@ -60,7 +60,8 @@ impl Hetero {
     }
 
     /// Moving the values costs more than the operation, so the rates are measured anew in every call.
-    fn elementwise<T: DeviceScalar>(
+    #[inline(never)]
+    pub(crate) fn elementwise<T: DeviceScalar>(
         &self,
         op: &'static str,
         x: &[T],

@@ -121,6 +121,7 @@ impl Hetero {
     ///
     /// # Errors
     /// [`Error::Shape`]. A device that fails is replaced: see [`Hetero::failures`].
+    #[inline(never)]
     pub fn spmm<T: DeviceScalar>(
         &self,
         alpha: T,
@@ -183,7 +184,8 @@ impl Hetero {
         self.sampled("sddmm_scaled", a, true, c, b, out)
     }
 
-    fn sampled<T: DeviceScalar>(
+    #[inline(never)]
+    pub(crate) fn sampled<T: DeviceScalar>(
         &self,
         op: &'static str,
         a: &mut HeteroCsr<T>,
@@ -220,6 +222,7 @@ impl Hetero {
     ///
     /// # Errors
     /// As [`Hetero::spmm`].
+    #[inline(never)]
     pub fn fusedmm<T: DeviceScalar, F: Edge<T> + DeviceEdge<T>>(
         &self,
         a: &mut HeteroCsr<T>,

@@ -92,6 +92,7 @@ impl Hetero {
     ///
     /// # Errors
     /// [`Error::Shape`]. A device that fails is replaced: see [`Hetero::failures`].
+    #[inline(never)]
     pub fn ttm_into<T: DeviceScalar>(&self, x: &mut HeteroFibers<T>, u: MatRef<'_, T>, y: MatMut<'_, T>) -> Result<()> {
         check_shape("ttm", "U", u.shape(), (x.parts.whole.dim, u.cols()))?;
         check_shape("ttm", "Y", y.shape(), (x.len(), u.cols()))?;
@@ -114,6 +115,7 @@ impl Hetero {
     ///
     /// # Errors
     /// As [`Hetero::ttm_into`].
+    #[inline(never)]
     pub fn ttv_into<T: DeviceScalar>(&self, x: &mut HeteroFibers<T>, v: &[T], y: &mut [T]) -> Result<()> {
         check_shape("ttv", "v", (1, v.len()), (1, x.parts.whole.dim))?;
         check_shape("ttv", "y", (1, y.len()), (1, x.len()))?;
@@ -135,6 +137,7 @@ impl Hetero {
     ///
     /// # Errors
     /// [`Error::Argument`] when there is no such mode, and as [`Hetero::ttm_into`].
+    #[inline(never)]
     pub fn mttkrp<T: DeviceScalar>(
         &self,
         x: &mut HeteroTensor<T>,

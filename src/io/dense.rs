@@ -15,6 +15,7 @@ use crate::error::Result;
 ///
 /// # Errors
 /// [`crate::Error::Io`]; nothing is left behind.
+#[inline(never)]
 pub fn write_dense<T: Scalar>(path: &Path, a: MatRef<'_, T>) -> Result<()> {
     write_atomically(path, |out| {
         write_chunks(out, a.rows(), |text, range| {
@@ -37,6 +38,7 @@ pub fn write_dense<T: Scalar>(path: &Path, a: MatRef<'_, T>) -> Result<()> {
 /// # Errors
 /// [`crate::Error::Io`]; [`crate::Error::Parse`] with the line of the first mistake: a word that is no number, or a row of another
 /// length than the first one.
+#[inline(never)]
 pub fn read_dense<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<Mat<T>> {
     let mut text = Text::open(path, options)?;
     let mut cols: Option<usize> = None;

@@ -42,6 +42,7 @@ impl<T: Scalar> Matrix<T> {
     ///
     /// # Errors
     /// None for a matrix that a reader made.
+    #[inline(never)]
     pub fn into_csr(self, fill: Fill) -> Result<Csr<T>> {
         match self {
             Self::Values(csr) => Ok(csr),
@@ -62,6 +63,7 @@ impl<T: Scalar> Matrix<T> {
 /// # Errors
 /// [`Error::Argument`] for a name of no known format, [`Error::Io`], and [`Error::Parse`] with the file and line of the
 /// first mistake; of two entries at the same place that is the second one.
+#[inline(never)]
 pub fn read_matrix<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<Matrix<T>> {
     match Format::of(path)? {
         Format::Mtx => {
@@ -77,6 +79,7 @@ pub fn read_matrix<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<M
 ///
 /// # Errors
 /// [`Error::Argument`] for a name of no known format, [`Error::Io`].
+#[inline(never)]
 pub fn write_matrix<T: Scalar>(path: &Path, matrix: &Matrix<T>) -> Result<()> {
     match Format::of(path)? {
         Format::Mtx => write_mtx(path, matrix),

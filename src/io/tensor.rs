@@ -52,6 +52,7 @@ pub enum Duplicates {
 /// # Errors
 /// [`Error::Argument`] for a name of no known format, [`Error::Io`], and [`Error::Parse`] with the file and line of the
 /// first mistake (line 0 where no single line is to blame, such as two entries at the same place).
+#[inline(never)]
 pub fn read_tensor<T: Scalar>(
     path: &Path,
     zero_based: bool,
@@ -76,6 +77,7 @@ pub fn read_tensor<T: Scalar>(
 ///
 /// # Errors
 /// [`Error::Argument`] for a name of no known format, [`Error::Io`].
+#[inline(never)]
 pub fn write_tensor<T: Scalar>(path: &Path, tensor: &CooTensor<T>) -> Result<()> {
     match TensorFormat::of(path)? {
         TensorFormat::Tns => {

@@ -19,6 +19,7 @@ impl Cpu {
     ///
     /// # Errors
     /// [`Error::Shape`] when the slices differ in length.
+    #[inline(never)]
     pub fn tew_values<T: Scalar>(&self, op: Arithmetic, x: &[T], z: &[T], y: &mut [T]) -> Result<()> {
         if z.len() != x.len() || y.len() != x.len() {
             let detail = format!("{} and {} values for a result of {}", x.len(), z.len(), y.len());
@@ -43,7 +44,8 @@ impl Cpu {
         Ok(())
     }
 
-    fn elementwise<T: Scalar>(&self, op: Arithmetic, x: &[T], z: Second<'_, T>, y: &mut [T]) {
+    #[inline(never)]
+    pub(crate) fn elementwise<T: Scalar>(&self, op: Arithmetic, x: &[T], z: Second<'_, T>, y: &mut [T]) {
         let stream = size_of_val(y) > STREAM_BYTES;
         self.install(|| {
             parallel::chunks_mut(y, TASK, |task, y| {
@@ -87,6 +89,7 @@ impl Cpu {
     /// # Errors
     /// [`Error::Shape`] when the dims differ; [`Error::Structure`] when an entry occurs twice in a tensor;
     /// [`Error::Argument`] when an entry of X would be divided by one that Z does not store, naming its place.
+    #[inline(never)]
     pub fn tew<T: Scalar>(&self, op: Arithmetic, x: &CooTensor<T>, z: &CooTensor<T>) -> Result<CooTensor<T>> {
         if x.dims() != z.dims() {
             return Err(Error::shape("tew", format!("X is {:?}, Z is {:?}", x.dims(), z.dims())));

@@ -59,8 +59,21 @@ impl Cpu {
         d: MatRef<'_, T>,
         e: MatMut<'_, T>,
     ) -> Result<()> {
+        self.fusedmm_operand(a.into(), edge, c, b, d, e)
+    }
+
+    /// [`Cpu::fusedmm`] of an operand.
+    #[inline(never)]
+    pub(crate) fn fusedmm_operand<T: Scalar, F: Edge<T>>(
+        &self,
+        a: SparseOperand<'_, T>,
+        edge: F,
+        c: MatRef<'_, T>,
+        b: MatRef<'_, T>,
+        d: MatRef<'_, T>,
+        e: MatMut<'_, T>,
+    ) -> Result<()> {
         const OP: &str = "fusedmm";
-        let a = a.into();
         let pattern = a.pattern();
         check_columns(OP, c.cols())?;
         check_columns(OP, e.cols())?;

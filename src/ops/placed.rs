@@ -36,6 +36,7 @@ impl Cpu {
     ///
     /// # Errors
     /// As [`NodeCpus::shares_of`].
+    #[inline(never)]
     pub fn placement<T: Scalar>(
         &self,
         a: &Pattern,
@@ -56,6 +57,7 @@ impl Cpu {
     /// # Errors
     /// [`Error::Argument`] for an operation that has no rows of A in its output, or when `n` is 0; as [`NodeCpus::new`] and
     /// [`NumaCsr::new`].
+    #[inline(never)]
     pub fn place<T: Scalar>(
         &self,
         a: &Csr<T>,
@@ -92,6 +94,7 @@ impl Cpu {
 
 impl<T: Scalar> NumaPrepared<T> {
     /// Which rows are where and why.
+    #[inline(never)]
     pub fn placement(&self) -> &RowPlacement {
         self.csr.placement()
     }

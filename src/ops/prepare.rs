@@ -51,7 +51,15 @@ impl Cpu {
         a: impl Into<SparseOperand<'a, T>>,
         options: &PlanOptions,
     ) -> Result<Prepared<T>> {
-        let a = a.into();
+        self.prepare_operand(a.into(), options)
+    }
+
+    #[inline(never)]
+    pub(crate) fn prepare_operand<T: Scalar>(
+        &self,
+        a: SparseOperand<'_, T>,
+        options: &PlanOptions,
+    ) -> Result<Prepared<T>> {
         let pattern = a.pattern().to_pattern();
         let values = match a {
             SparseOperand::Csr(a) => Some(a.values()),
@@ -80,6 +88,7 @@ impl Cpu {
     }
 
     /// How the operation of `options` on what is worked on, `worked`, is run by this executor.
+    #[inline(never)]
     pub(crate) fn plan<'a, T: Scalar>(&self, worked: impl Into<PatternRef<'a>>, options: &PlanOptions) -> Result<Plan> {
         Plan::choose(&Stats::of(worked), self.machine(), options, &self.target::<T>())
     }
@@ -133,6 +142,7 @@ impl<'a> Direct<'a> {
 
 impl<T: Scalar> Prepared<T> {
     /// How it will be run.
+    #[inline(never)]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -166,6 +176,7 @@ impl<T: Scalar> Prepared<T> {
     ///
     /// # Errors
     /// [`Error::Shape`] when their number is not the number of nonzeros.
+    #[inline(never)]
     pub fn set_values(&mut self, cpu: &Cpu, values: &[T]) -> Result<()> {
         if values.len() != self.pattern.nnz() {
             return Err(Error::shape(
@@ -178,6 +189,7 @@ impl<T: Scalar> Prepared<T> {
     }
 
     /// Takes `values`, in CSR order of the pattern that was prepared, in the order in which they are used.
+    #[inline(never)]
     fn arrange(&mut self, values: &[T]) {
         let of_transpose: Vec<T>;
         let values = match &self.transposed {

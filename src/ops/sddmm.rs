@@ -55,7 +55,8 @@ impl Cpu {
     }
 
     /// Both, by path.
-    fn sampled<T: Scalar>(
+    #[inline(never)]
+    pub(crate) fn sampled<T: Scalar>(
         &self,
         op: &'static str,
         a: SparseOperand<'_, T>,

@@ -39,7 +39,19 @@ impl Cpu {
         beta: T,
         c: MatMut<'_, T>,
     ) -> Result<()> {
-        let a = a.into();
+        self.spmm_operand(alpha, a.into(), b, beta, c)
+    }
+
+    /// [`Cpu::spmm`] of an operand.
+    #[inline(never)]
+    pub(crate) fn spmm_operand<T: Scalar>(
+        &self,
+        alpha: T,
+        a: SparseOperand<'_, T>,
+        b: MatRef<'_, T>,
+        beta: T,
+        c: MatMut<'_, T>,
+    ) -> Result<()> {
         let values = a.need_values("spmm")?;
         check_operands("spmm", a.pattern().rows(), a.pattern().cols(), b, c.as_ref())?;
         if let SparseOperand::Prepared(prepared) = a
@@ -68,7 +80,19 @@ impl Cpu {
         beta: T,
         c: MatMut<'_, T>,
     ) -> Result<()> {
-        let a = a.into();
+        self.spmm_t_operand(alpha, a.into(), b, beta, c)
+    }
+
+    /// [`Cpu::spmm_t`] of an operand.
+    #[inline(never)]
+    pub(crate) fn spmm_t_operand<T: Scalar>(
+        &self,
+        alpha: T,
+        a: SparseOperand<'_, T>,
+        b: MatRef<'_, T>,
+        beta: T,
+        c: MatMut<'_, T>,
+    ) -> Result<()> {
         let values = a.need_values("spmm_t")?;
         check_operands("spmm_t", a.pattern().cols(), a.pattern().rows(), b, c.as_ref())?;
         let SparseOperand::Prepared(prepared) = a else {

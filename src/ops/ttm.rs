@@ -81,7 +81,18 @@ impl Cpu {
         algorithm: TtmAlgorithm,
         y: MatMut<'_, T>,
     ) -> Result<()> {
-        let x = x.into();
+        self.ttm_fibers_into(x.into(), u, algorithm, y)
+    }
+
+    /// [`Cpu::ttm_into`] of fibers.
+    #[inline(never)]
+    pub(crate) fn ttm_fibers_into<T: Scalar>(
+        &self,
+        x: Fibers<'_, T>,
+        u: MatRef<'_, T>,
+        algorithm: TtmAlgorithm,
+        y: MatMut<'_, T>,
+    ) -> Result<()> {
         check_u(u, x.dim)?;
         check_shape("ttm", "Y", y.shape(), (x.len(), u.cols()))?;
         let blocks = Blocks { ptr: x.ptr, leaf: x.leaf, x: x.values, x_stride: 1, block: 1 };
@@ -103,6 +114,7 @@ impl Cpu {
     /// assert_eq!((y.coords(0), y.values().row(0)), (&[0][..], &[17.0, 22.0][..]));
     /// # Ok::<(), sparsimd::Error>(())
     /// ```
+    #[inline(never)]
     pub fn ttm<T: Scalar>(&self, x: &FiberCoo<T>, u: MatRef<'_, T>, algorithm: TtmAlgorithm) -> Result<SemiCoo<T>> {
         check_u(u, x.dims()[x.mode()])?;
         let mut y = Mat::zeros(x.num_fibers(), u.cols())?;
@@ -116,6 +128,7 @@ impl Cpu {
     ///
     /// # Errors
     /// As [`Cpu::ttm`], and [`Error::Structure`] when not exactly one mode is free.
+    #[inline(never)]
     pub fn ttm_hicoo<T: Scalar>(
         &self,
         x: &HiCoo<T>,
@@ -137,6 +150,7 @@ impl Cpu {
     /// # Errors
     /// [`Error::Argument`] when `mode` is not below the order, or Y does not fit the address space; [`Error::Shape`] when
     /// `u` is not I_n x R.
+    #[inline(never)]
     pub fn ttm_semi<T: Scalar>(&self, x: &SemiCoo<T>, mode: usize, u: MatRef<'_, T>) -> Result<SemiCoo<T>> {
         check_mode(mode, x.order())?;
         check_u(u, x.dims()[mode])?;

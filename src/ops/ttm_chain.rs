@@ -30,6 +30,7 @@ impl Cpu {
     /// # Errors
     /// [`Error::Shape`] when X is of order 1, there is not one matrix for each mode, or one has not I_m rows or no column;
     /// [`Error::Argument`] when Y does not fit the address space.
+    #[inline(never)]
     pub fn ttm_chain<T: Scalar>(&self, x: &Csf<T>, u: &[MatRef<'_, T>]) -> Result<Mat<T>> {
         const OP: &str = "ttm_chain";
         let pattern = x.pattern();

@@ -43,6 +43,7 @@ impl Cpu {
     ///
     /// # Errors
     /// [`Error::Shape`] when `v` has not I_n elements, or X is of order 1: the result would be a number.
+    #[inline(never)]
     pub fn ttv<T: Scalar>(&self, x: &FiberCoo<T>, v: &[T]) -> Result<CooTensor<T>> {
         if x.coords().is_empty() {
             return Err(Error::shape("ttv", "a tensor of order 1 times a vector is a number, not a tensor"));
@@ -58,6 +59,7 @@ impl Cpu {
     ///
     /// # Errors
     /// As [`Cpu::ttv`], and [`Error::Structure`] when not exactly one mode is free.
+    #[inline(never)]
     pub fn ttv_hicoo<T: Scalar>(&self, x: &HiCoo<T>, v: &[T]) -> Result<HiCoo<T>> {
         let fibers = x.fibers()?;
         if x.order() == 1 {

@@ -32,6 +32,7 @@ pub struct TensorStats {
 impl TensorStats {
     /// The statistics of `coo`; fiber lengths and numbers of places are estimated from a part of the nonzeros. Runs in the
     /// rayon pool of the caller.
+    #[inline(never)]
     pub fn of<T: Scalar>(coo: &CooTensor<T>) -> Self {
         let order = coo.order();
         let of_mode = |mode: usize| {

@@ -49,6 +49,7 @@ pub fn spmm_t<T: Scalar>(alpha: T, a: &Csr<T>, b: MatRef<'_, T>, beta: T, c: Mat
     product("reference::spmm_t", alpha, &a.transpose(), b, beta, c)
 }
 
+#[inline(never)]
 fn product<T: Scalar>(
     op: &'static str,
     alpha: T,
@@ -105,6 +106,7 @@ fn dot<T: Scalar>(c: &[T], b: &[T]) -> (f64, f64) {
 ///
 /// # Errors
 /// [`crate::Error::Shape`].
+#[inline(never)]
 pub fn sddmm<T: Scalar>(a: &Csr<T>, scaled: bool, c: MatRef<'_, T>, b: MatRef<'_, T>) -> Result<Expected> {
     let n = c.cols();
     check_shape("reference::sddmm", "C", c.shape(), (a.rows(), n))?;
@@ -151,6 +153,7 @@ pub fn sddmm<T: Scalar>(a: &Csr<T>, scaled: bool, c: MatRef<'_, T>, b: MatRef<'_
 ///
 /// # Errors
 /// [`crate::Error::Shape`].
+#[inline(never)]
 pub fn fusedmm<T: Scalar>(
     a: &Csr<T>,
     edge: Edge<'_>,

@@ -115,6 +115,7 @@ impl Expected {
     ///
     /// # Errors
     /// [`Error::Shape`] when `got` has other dimensions.
+    #[inline(never)]
     pub fn deviation<T: Scalar>(&self, got: MatRef<'_, T>) -> Result<Deviation> {
         if (got.rows(), got.cols()) != (self.rows, self.cols) {
             let (rows, cols) = (got.rows(), got.cols());

@@ -11,6 +11,7 @@ use crate::formats::CooTensor;
 ///
 /// # Errors
 /// [`Error::Argument`] for a mode out of range, [`Error::Shape`] for factors that do not fit.
+#[inline(never)]
 pub fn mttkrp<T: Scalar>(tensor: &CooTensor<T>, factors: &[MatRef<'_, T>], mode: usize) -> Result<Expected> {
     let (op, order) = ("reference::mttkrp", tensor.order());
     if mode >= order {

@@ -14,6 +14,7 @@ use crate::formats::CooTensor;
 /// # Errors
 /// [`Error::Argument`] when there is no such mode; [`Error::Shape`] when `u` has not I_n rows, or `places` are not those of all the
 /// fibers that have a nonzero, each once.
+#[inline(never)]
 pub fn ttm<T: Scalar>(x: &CooTensor<T>, mode: usize, u: MatRef<'_, T>, places: &[Vec<u32>]) -> Result<Expected> {
     const OP: &str = "reference::ttm";
     if mode >= x.order() {
@@ -64,6 +65,7 @@ pub fn ttm<T: Scalar>(x: &CooTensor<T>, mode: usize, u: MatRef<'_, T>, places: &
 ///
 /// # Errors
 /// As [`ttm`].
+#[inline(never)]
 pub fn ttv<T: Scalar>(x: &CooTensor<T>, mode: usize, v: &[T], places: &[Vec<u32>]) -> Result<Expected> {
     ttm(x, mode, MatRef::new(v, v.len(), 1, 1)?, places)
 }

@@ -16,6 +16,7 @@ impl<T: Scalar> CpState<T> {
     ///
     /// # Errors
     /// [`crate::Error::Io`].
+    #[inline(never)]
     pub fn save(&self, path: &Path) -> Result<()> {
         let mut words = Writer::new(MAGIC);
         words.numbers([self.factors.len(), self.lambda.len(), self.fits.len()]);
@@ -30,6 +31,7 @@ impl<T: Scalar> CpState<T> {
     ///
     /// # Errors
     /// [`crate::Error::Io`]; [`crate::Error::Parse`] when the file is not such a state, or damaged.
+    #[inline(never)]
     pub fn load(path: &Path) -> Result<Self> {
         let mut words = Reader::open(path, MAGIC, "a CP decomposition")?;
         let (order, rank, fits) = (words.order()?, words.number()?, words.number()?);

@@ -115,6 +115,17 @@ impl Cpu {
         options: &CpOptions<T>,
         mut observe: impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send,
     ) -> Result<CpState<T>> {
+        self.cp_als_observed(tensor, options, &mut observe)
+    }
+
+    /// [`Cpu::cp_als`] with the observer by reference.
+    #[inline(never)]
+    pub(crate) fn cp_als_observed<T: Scalar>(
+        &self,
+        tensor: &MttkrpTensor<T>,
+        options: &CpOptions<T>,
+        observe: &mut Observer<'_, T>,
+    ) -> Result<CpState<T>> {
         let order = tensor.sweep_order();
         let target = Target { dims: tensor.dims(), order: &order, norm_squared: tensor.norm_squared() };
         let mut turns = Turns::new(self, tensor);
@@ -122,7 +133,7 @@ impl Cpu {
             let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
             turns.product(&views, mode, out.as_mut())
         };
-        decompose(self, target, options, &mut mttkrp, &mut observe)
+        decompose(self, target, options, &mut mttkrp, observe)
     }
 }
 
@@ -140,9 +151,10 @@ struct Target<'a> {
 type ModeProduct<'a, T> = dyn FnMut(&[Mat<T>], usize, &mut Mat<T>) -> Result<()> + Send + 'a;
 
 /// What is called after every iteration, and may end the run.
-type Observer<'a, T> = dyn FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send + 'a;
+pub(crate) type Observer<'a, T> = dyn FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send + 'a;
 
 /// Checks the options and runs the algorithm with the dense half on `cpu`.
+#[inline(never)]
 fn decompose<T: Scalar>(
     cpu: &Cpu,
     target: Target<'_>,

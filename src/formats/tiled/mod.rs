@@ -89,6 +89,7 @@ impl<T: Scalar> Tiled<T> {
     /// # Errors
     /// [`Error::Argument`] when `spec` does not fit the tensor; [`Error::Unavailable`] when a nonzero's place in the
     /// layout does not fit 128 bits; [`Error::Structure`] when two entries are at the same place.
+    #[inline(never)]
     pub fn from_coo(coo: &CooTensor<T>, spec: &TiledSpec) -> Result<Self> {
         let order = coo.order();
         let mut modes = spec.inputs.clone();
@@ -140,6 +141,7 @@ impl<T: Scalar> Tiled<T> {
     }
 
     /// The same tensor as coordinates, in the order of the layout.
+    #[inline(never)]
     pub fn to_coo(&self) -> CooTensor<T> {
         let mut coords = vec![Vec::with_capacity(self.nnz()); self.dims.len()];
         let mut values = Vec::with_capacity(self.nnz());

@@ -68,6 +68,7 @@ impl<T: DeviceScalar> GpuCsr<T> {
     /// # Errors
     /// [`Error::Argument`] when the dense operands have no columns, [`Error::Unavailable`] when panels are asked for and the operation has none, the rows
     /// are too wide or the matrix is too large for them, [`Error::Device`] when the device fails or its memory runs out.
+    #[inline(never)]
     pub fn prepare(&self, options: &PlanOptions) -> Result<bool> {
         let &PlanOptions { op, n, strategy, .. } = options;
         if n == 0 {
@@ -143,6 +144,7 @@ impl<T: DeviceScalar> GpuCsr<T> {
     }
 
     /// Brings the panels' values up to date.
+    #[inline(never)]
     pub(super) fn refresh_panels(&self, panels: &mut GpuPanels<T>) -> Result<()> {
         if panels.version == Some(self.version) {
             return Ok(());

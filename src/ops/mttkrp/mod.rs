@@ -150,6 +150,7 @@ impl Cpu {
     /// # Ok(())
     /// # }
     /// ```
+    #[inline(never)]
     pub fn prepare_tensor<T: Scalar>(&self, coo: &CooTensor<T>, options: &TensorOptions) -> Result<MttkrpTensor<T>> {
         self.prepare_planned(coo, &self.plan_tensor(coo, options)?)
     }
@@ -158,6 +159,7 @@ impl Cpu {
     ///
     /// # Errors
     /// As [`MttkrpPlan::choose`].
+    #[inline(never)]
     pub fn plan_tensor<T: Scalar>(&self, coo: &CooTensor<T>, options: &TensorOptions) -> Result<MttkrpPlan> {
         let stats = self.install(|| TensorStats::of(coo));
         MttkrpPlan::choose(&stats, self.machine(), options, &self.target::<T>())
@@ -168,6 +170,7 @@ impl Cpu {
     /// # Errors
     /// [`Error::Argument`] when the plan is for other dimensions; [`Error::Structure`] when two entries have the same
     /// coordinates; [`Error::Unavailable`] when the coordinates do not fit the format.
+    #[inline(never)]
     pub fn prepare_planned<T: Scalar>(&self, coo: &CooTensor<T>, plan: &MttkrpPlan) -> Result<MttkrpTensor<T>> {
         if plan.dims != coo.dims() {
             let detail = format!("is for a tensor of {:?}, not of {:?}", plan.dims, coo.dims());
@@ -200,6 +203,7 @@ impl Cpu {
     /// # Errors
     /// [`Error::Shape`] when an operand does not fit the tensor or R differs; [`Error::Argument`] for a mode out of range
     /// and rank 0.
+    #[inline(never)]
     pub fn mttkrp<'a, T: Scalar>(
         &self,
         tensor: &MttkrpTensor<T>,

@@ -24,6 +24,7 @@ impl<'a, T: Scalar> Turns<'a, T> {
     }
 
     /// The MTTKRP of `mode`, whose turn it is. Since the last turn, only the factor of its mode may have changed.
+    #[inline(never)]
     pub(crate) fn product(&mut self, factors: &[MatRef<'_, T>], mode: usize, out: MatMut<'_, T>) -> Result<()> {
         let Body::Tree(tree) = &self.tensor.body else {
             return self.cpu.mttkrp(self.tensor, factors, mode, out);
@@ -92,6 +93,7 @@ impl Cpu {
     ///
     /// # Errors
     /// As [`Cpu::mttkrp`].
+    #[inline(never)]
     pub fn mttkrp_all<T: Scalar>(
         &self,
         tensor: &MttkrpTensor<T>,

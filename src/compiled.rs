@@ -1,0 +1,161 @@
+//! The generic functions that are compiled with this crate, for f32 and f64: programs that call them need not compile them again.
+//!
+//! The compiler shares an instance of a generic function between crates when the function is `#[inline(never)]` and the crate that
+//! defines it has made the instance. The functions here are what operations, formats and files enter by; no kernel is among them.
+
+use std::hint::black_box;
+
+use sparsimd_kernels::Scalar;
+
+use crate::formats::{Bcsf, Coo, CooRef, CooTensor, Csf, CsfSet, FiberCoo, HiCoo, Linear, MmCsf, SemiCoo, Tiled};
+use crate::ops::{MttkrpTensor, Prepared};
+use crate::plan::TensorStats;
+use crate::{Cpu, edge, generate, io, reference};
+
+/// Mentions the functions, which makes the compiler generate them.
+macro_rules! instances {
+    ($name:ident<$t:ident: $bound:ident>: $($function:expr),+ $(,)?) => {
+        fn $name<$t: $bound>() {
+            $(black_box($function as *const ());)+
+        }
+    };
+}
+
+instances! { core<T: Scalar>:
+    Cpu::spmm_operand::<T>,
+    Cpu::spmm_t_operand::<T>,
+    Cpu::sampled::<T>,
+    Cpu::fusedmm_operand::<T, edge::Identity>,
+    Cpu::fusedmm_operand::<T, edge::Scale>,
+    Cpu::fusedmm_operand::<T, edge::Sigmoid>,
+    Cpu::fusedmm_operand::<T, edge::Softmax<T>>,
+    Cpu::prepare_operand::<T>,
+    Prepared::<T>::set_values,
+    Cpu::placement::<T>,
+    Cpu::place::<T>,
+    Cpu::ttm_fibers_into::<T>,
+    Cpu::ttm::<T>,
+    Cpu::ttm_hicoo::<T>,
+    Cpu::ttm_semi::<T>,
+    Cpu::ttv::<T>,
+    Cpu::ttv_hicoo::<T>,
+    Cpu::elementwise::<T>,
+    Cpu::tew::<T>,
+    Cpu::ttm_chain::<T>,
+    Cpu::prepare_tensor::<T>,
+    Cpu::plan_tensor::<T>,
+    Cpu::prepare_planned::<T>,
+    Cpu::mttkrp::<T>,
+    Cpu::mttkrp_all::<T>,
+    MttkrpTensor::<T>::index_bytes,
+    TensorStats::of::<T>,
+    CooTensor::<T>::sort,
+    CooTensor::<T>::sorted_permutation,
+    CooTensor::<T>::sum_duplicates,
+    CooTensor::<T>::check_unique,
+    Coo::<T>::to_csr,
+    CooRef::<T>::to_csr,
+    Csf::<T>::from_coo,
+    Csf::<T>::to_coo,
+    CsfSet::<T>::from_coo,
+    CsfSet::<T>::to_coo,
+    Bcsf::<T>::from_coo,
+    Bcsf::<T>::to_coo,
+    FiberCoo::<T>::new,
+    FiberCoo::<T>::from_csf,
+    FiberCoo::<T>::to_coo,
+    HiCoo::<T>::with_free_modes,
+    HiCoo::<T>::to_coo,
+    Linear::<T>::from_coo,
+    Linear::<T>::to_coo,
+    MmCsf::<T>::from_coo,
+    MmCsf::<T>::to_coo,
+    SemiCoo::<T>::from_coo,
+    SemiCoo::<T>::to_coo,
+    Tiled::<T>::from_coo,
+    Tiled::<T>::to_coo,
+    io::read_matrix::<T>,
+    io::write_matrix::<T>,
+    io::read_tensor::<T>,
+    io::write_tensor::<T>,
+    io::read_dense::<T>,
+    io::write_dense::<T>,
+    generate::TensorSpec::generate::<T>,
+    generate::random_matrix::<T>,
+    generate::uniform_values::<T>,
+    generate::uniform_dense::<T>,
+    reference::spmm::<T>,
+    reference::spmm_t::<T>,
+    reference::sddmm::<T>,
+    reference::fusedmm::<T>,
+    reference::mttkrp::<T>,
+    reference::ttm::<T>,
+    reference::ttv::<T>,
+    reference::Expected::deviation::<T>,
+}
+
+#[cfg(feature = "decomp")]
+instances! { decompositions<T: Scalar>:
+    Cpu::cp_als_observed::<T>,
+    crate::decomp::CpState::<T>::load,
+    crate::decomp::CpState::<T>::save,
+    crate::decomp::tucker::decompose::<T>,
+}
+
+#[cfg(feature = "vulkan")]
+use crate::gpu::{DeviceScalar, Gpu};
+#[cfg(feature = "vulkan")]
+use crate::hetero::Hetero;
+
+#[cfg(feature = "vulkan")]
+instances! { device<T: DeviceScalar>:
+    Gpu::csr::<T>,
+    Gpu::mat::<T>,
+    Gpu::zeros::<T>,
+    Gpu::values::<T>,
+    Gpu::spmm::<T>,
+    Gpu::spmm_t::<T>,
+    Gpu::sampled::<T>,
+    Gpu::fusedmm_of::<T>,
+    Gpu::spmm_streamed::<T>,
+    Gpu::sampled_streamed::<T>,
+    Gpu::fusedmm_streamed_of::<T>,
+    Gpu::ttm_into::<T>,
+    Gpu::ttv_into::<T>,
+    Gpu::elementwise::<T>,
+    Gpu::prepare_mttkrp::<T>,
+    Gpu::mttkrp::<T>,
+    Gpu::factors::<T>,
+    Gpu::tensor::<T>,
+    Gpu::tensor_atomic::<T>,
+    Gpu::tensor_of_all::<T>,
+    Gpu::tensor_of_parts::<T>,
+    crate::gpu::GpuCsr::<T>::prepare,
+    Hetero::spmm::<T>,
+    Hetero::sampled::<T>,
+    Hetero::fusedmm::<T, edge::Identity>,
+    Hetero::fusedmm::<T, edge::Scale>,
+    Hetero::fusedmm::<T, edge::Sigmoid>,
+    Hetero::fusedmm::<T, edge::Softmax<T>>,
+    Hetero::elementwise::<T>,
+    Hetero::ttm_into::<T>,
+    Hetero::ttv_into::<T>,
+    Hetero::mttkrp::<T>,
+}
+
+/// Has the functions of this module compiled. Does nothing that anybody would need.
+#[doc(hidden)]
+pub fn compiled() {
+    core::<f32>();
+    core::<f64>();
+    #[cfg(feature = "decomp")]
+    {
+        decompositions::<f32>();
+        decompositions::<f64>();
+    }
+    #[cfg(feature = "vulkan")]
+    {
+        device::<f32>();
+        device::<f64>();
+    }
+}

@@ -112,10 +112,11 @@ pub(crate) unsafe fn dots_packed<S: Simd, T: Scalar, const NV: usize>(
         if lanes >= OFFSETS_PER_WORD {
             while t + lanes <= n {
                 let (a, b) = (offsets.take(), if lanes > OFFSETS_PER_WORD { offsets.take() } else { 0 });
-                let groups = [a, a >> 32, b, b >> 32].map(|word| packed_rows::<T>(panel, NV * lanes, word));
+                let words = [a, a >> 32, b, b >> 32];
                 let mut sums = [zero; GROUPS];
                 for g in 0..lanes / GROUP {
-                    sums[g] = group::<S, T, NV, false, GROUP>(simd, mask, c, groups[g]);
+                    let rows = packed_rows::<T>(panel, NV * lanes, words[g]);
+                    sums[g] = group::<S, T, NV, false, GROUP>(simd, mask, c, rows);
                 }
                 sink.emit(simd, t, [0, lanes], join::<S, T>(simd, sums));
                 t += lanes;

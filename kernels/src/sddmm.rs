@@ -294,15 +294,16 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
                 for r in 0..2 {
                     prefetch_dots(out.wrapping_add(*starts.add(2 * later + r)), nnz);
                 }
-                let room = room.each_mut().map(|room| room.0.as_mut_ptr());
-                let near = [0, 1].map(|r| output.at(0, owns[r]).meanwhile(room[r]));
+                // Written out: a closure that an array maps is not inlined.
+                let room = [room[0].0.as_mut_ptr(), room[1].0.as_mut_ptr()];
+                let near = [output.at(0, owns[0]).in_scratch(room[0]), output.at(0, owns[1]).in_scratch(room[1])];
                 dots_pair::<S, T, NV>(simd, &c, pair, &mut offsets, panel, near.each_ref());
                 for r in 0..2 {
-                    let output = output.at(*starts.add(2 * k + r), own).finally();
+                    let output = output.at(*starts.add(2 * k + r), own).from_scratch();
                     emit_in_order::<S, T>(simd, room[r], task.order.add(owns[r]), nnz, &output);
                 }
             } else {
-                let outputs = owns.map(|own| output.at(own, own));
+                let outputs = [output.at(owns[0], owns[0]), output.at(owns[1], owns[1])];
                 dots_pair::<S, T, NV>(simd, &c, pair, &mut offsets, panel, outputs.each_ref());
             }
             own += 2 * nnz;

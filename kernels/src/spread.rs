@@ -89,10 +89,14 @@ mod x86 {
         // SAFETY: S is V4, whose registers are of one size whatever is in them.
         unsafe {
             let f = transmute_copy::<S, V4>(&simd).avx512f;
-            Some(core::array::from_fn(|t| match same::<T, f32>() {
-                true => transmute_copy(&f._mm512_set1_epi32(t as i32)),
-                false => transmute_copy(&f._mm512_set1_epi64(t as i64)),
-            }))
+            let mut permutations = [T::splat(simd, T::ZERO); OFFSETS_PER_WORD];
+            for (t, permutation) in permutations.iter_mut().enumerate() {
+                *permutation = match same::<T, f32>() {
+                    true => transmute_copy(&f._mm512_set1_epi32(t as i32)),
+                    false => transmute_copy(&f._mm512_set1_epi64(t as i64)),
+                };
+            }
+            Some(permutations)
         }
     }
 

@@ -85,7 +85,10 @@ impl<T: Scalar> WithSimd for Chain<'_, T> {
         let levels = task.levels;
         let last = levels.len() - 1;
         assert!((2..=MAX_ORDER).contains(&levels.len()), "a tree of 2 to 8 levels");
-        let ranks: [usize; MAX_ORDER] = core::array::from_fn(|l| levels.get(l).map_or(0, |level| level.rank));
+        let mut ranks = [0usize; MAX_ORDER];
+        for (rank, level) in ranks.iter_mut().zip(levels) {
+            *rank = level.rank;
+        }
         if task.fibers[0] >= task.fibers[1] {
             return;
         }

@@ -26,19 +26,3 @@ fn peak<T: Scalar>(cpu: &Cpu, burst: fn(Arch, u64) -> (T, u64)) -> f64 {
         flops
     }) / 1e9
 }
-
-#[cfg(test)]
-mod tests {
-    use sparsimd::{Arch, Cpu};
-
-    use super::fma_peak;
-
-    #[test]
-    fn a_wider_instruction_set_is_faster() {
-        let peak = |arch| fma_peak::<f32>(&Cpu::builder().threads(1).arch(arch).build().unwrap());
-        let all = Arch::available();
-        let (narrow, wide) = (peak(all[0]), peak(all[all.len() - 1]));
-        // 8 or 16 lanes and fused operations against one lane; other work on the machine disturbs both.
-        assert!(all.len() == 1 || wide > 3.0 * narrow, "{wide} GFLOP/s against {narrow}");
-    }
-}

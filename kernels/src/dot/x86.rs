@@ -202,8 +202,8 @@ unsafe fn v4_f64_permuted(s: V4, dots: *const f64, order: *const u8, n: usize) -
     unsafe {
         let at = f._mm512_cvtepu8_epi64(s.sse2._mm_set_epi64x(0, order.cast::<i64>().read_unaligned()));
         let of_two = |first: usize| {
-            let [a, b] = [first, first + 8].map(|t| dots.add(t).cast::<__m512d>().read_unaligned());
-            f._mm512_permutex2var_pd(a, at, b)
+            let register = |t: usize| dots.add(t).cast::<__m512d>().read_unaligned();
+            f._mm512_permutex2var_pd(register(first), at, register(first + 8))
         };
         if n <= 16 {
             return of_two(0);

@@ -16,10 +16,10 @@ pub(super) trait Target<T: Scalar>: Sink<T> + Copy {
     unsafe fn at(self, place: usize, own: usize) -> Self;
 
     /// Where they are kept meanwhile if they do not come in the order of their places: at `room`, as sums only.
-    fn meanwhile(self, room: *mut T) -> Meanwhile<T>;
+    fn in_scratch(self, room: *mut T) -> Scratch<T>;
 
     /// Where they go from there: nothing is left to be added.
-    fn finally(self) -> Self;
+    fn from_scratch(self) -> Self;
 }
 
 /// Dots are the result: one tile, no values.
@@ -34,12 +34,12 @@ impl<T: Scalar> Target<T> for Plain<T> {
     }
 
     #[inline(always)]
-    fn meanwhile(self, room: *mut T) -> Meanwhile<T> {
-        Meanwhile { room, sums: Each::NONE }
+    fn in_scratch(self, room: *mut T) -> Scratch<T> {
+        Scratch { room, sums: Each::NONE }
     }
 
     #[inline(always)]
-    fn finally(self) -> Self {
+    fn from_scratch(self) -> Self {
         self
     }
 }
@@ -70,12 +70,12 @@ impl<T: Scalar> Target<T> for Sums<T> {
     }
 
     #[inline(always)]
-    fn meanwhile(self, room: *mut T) -> Meanwhile<T> {
-        Meanwhile { room, sums: Each(self.0.cast_const()) }
+    fn in_scratch(self, room: *mut T) -> Scratch<T> {
+        Scratch { room, sums: Each(self.0.cast_const()) }
     }
 
     #[inline(always)]
-    fn finally(self) -> Self {
+    fn from_scratch(self) -> Self {
         self
     }
 }
@@ -136,12 +136,12 @@ impl<T: Scalar> Target<T> for Output<T> {
     }
 
     #[inline(always)]
-    fn meanwhile(self, room: *mut T) -> Meanwhile<T> {
-        Meanwhile { room, sums: self.sums }
+    fn in_scratch(self, room: *mut T) -> Scratch<T> {
+        Scratch { room, sums: self.sums }
     }
 
     #[inline(always)]
-    fn finally(self) -> Self {
+    fn from_scratch(self) -> Self {
         Self { sums: Each::NONE, ..self }
     }
 }
@@ -178,12 +178,12 @@ impl<T: Scalar> Sink<T> for Output<T> {
 
 /// Dots that are read again at once, plus the sums of earlier tiles if there are any: stored by whole registers or halves of them,
 /// since what is stored under a mask cannot be forwarded to loads.
-pub(super) struct Meanwhile<T> {
+pub(super) struct Scratch<T> {
     room: *mut T,
     sums: Each<T>,
 }
 
-impl<T: Scalar> Sink<T> for Meanwhile<T> {
+impl<T: Scalar> Sink<T> for Scratch<T> {
     #[inline(always)]
     unsafe fn emit<S: Simd>(&self, simd: S, at: usize, lanes: [usize; 2], mut dots: T::Vector<S>) {
         // SAFETY: the caller's promise, and the room has place for a register more than there are dots.

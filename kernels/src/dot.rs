@@ -112,11 +112,17 @@ pub(crate) unsafe fn dots_packed<S: Simd, T: Scalar, const NV: usize>(
         if lanes >= OFFSETS_PER_WORD {
             while t + lanes <= n {
                 let (a, b) = (offsets.take(), if lanes > OFFSETS_PER_WORD { offsets.take() } else { 0 });
-                let words = [a, a >> 32, b, b >> 32];
+                // All addresses first. Written out: a closure that an array maps is not inlined.
+                let rows = NV * lanes;
+                let groups = [
+                    packed_rows::<T>(panel, rows, a),
+                    packed_rows::<T>(panel, rows, a >> 32),
+                    packed_rows::<T>(panel, rows, b),
+                    packed_rows::<T>(panel, rows, b >> 32),
+                ];
                 let mut sums = [zero; GROUPS];
                 for g in 0..lanes / GROUP {
-                    let rows = packed_rows::<T>(panel, NV * lanes, words[g]);
-                    sums[g] = group::<S, T, NV, false, GROUP>(simd, mask, c, rows);
+                    sums[g] = group::<S, T, NV, false, GROUP>(simd, mask, c, groups[g]);
                 }
                 sink.emit(simd, t, [0, lanes], join::<S, T>(simd, sums));
                 t += lanes;

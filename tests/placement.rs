@@ -67,19 +67,19 @@ fn shared_operands_by_size_and_reuse() {
     let row_ptr: Vec<_> = (0..=1000).map(|i| i * 30).collect();
     let choose = |policy, bytes, read_per_run, runs| {
         let shared = SharedOperand { bytes, read_per_run, runs };
-        RowPlacement::choose(&machine, &shares(&machine), &MemoryPolicy::FIRST_TOUCH, policy, &row_ptr, shared)
+        RowPlacement::choose(&machine, &shares(&machine), &MemoryPolicy::FIRST_TOUCH, policy, &row_ptr, shared).unwrap()
     };
     let mb = 1 << 20;
-    assert_eq!(choose(NumaPolicy::Auto, 8 * mb, 1000 * mb, 100).shared, BPlacement::Interleave, "fits the cache");
-    assert_eq!(choose(NumaPolicy::Auto, 512 * mb, 512 * mb, 1).shared, BPlacement::Interleave, "read once");
-    assert_eq!(choose(NumaPolicy::Auto, 512 * mb, 8192 * mb, 1).shared, BPlacement::Replicate, "read 16 times");
-    assert_eq!(choose(NumaPolicy::Auto, 512 * mb, 512 * mb, 100).shared, BPlacement::Replicate, "100 runs");
-    assert_eq!(choose(NumaPolicy::Auto, 40960 * mb, 40960 * mb, 100).shared, BPlacement::Interleave, "too large");
-    assert_eq!(choose(NumaPolicy::FirstTouch, 512 * mb, 8192 * mb, 9).shared, BPlacement::Alone);
-    assert_eq!(choose(NumaPolicy::Interleave, 512 * mb, 8192 * mb, 9).shared, BPlacement::Interleave);
+    assert_eq!(choose(NumaPolicy::Auto, 8 * mb, 1000 * mb, 100).shared(), BPlacement::Interleave, "fits the cache");
+    assert_eq!(choose(NumaPolicy::Auto, 512 * mb, 512 * mb, 1).shared(), BPlacement::Interleave, "read once");
+    assert_eq!(choose(NumaPolicy::Auto, 512 * mb, 8192 * mb, 1).shared(), BPlacement::Replicate, "read 16 times");
+    assert_eq!(choose(NumaPolicy::Auto, 512 * mb, 512 * mb, 100).shared(), BPlacement::Replicate, "100 runs");
+    assert_eq!(choose(NumaPolicy::Auto, 40960 * mb, 40960 * mb, 100).shared(), BPlacement::Interleave, "too large");
+    assert_eq!(choose(NumaPolicy::FirstTouch, 512 * mb, 8192 * mb, 9).shared(), BPlacement::Alone);
+    assert_eq!(choose(NumaPolicy::Interleave, 512 * mb, 8192 * mb, 9).shared(), BPlacement::Interleave);
     let forced = choose(NumaPolicy::Replicate, 1, 1, 1);
-    assert_eq!((forced.shared, forced.parts), (BPlacement::Replicate, vec![(0, 0..500), (1, 500..1000)]));
-    assert_eq!(choose(NumaPolicy::Off, 512 * mb, 8192 * mb, 9).parts, [(0, 0..1000)]);
+    assert_eq!((forced.shared(), forced.parts()), (BPlacement::Replicate, &[(0, 0..500), (1, 500..1000)][..]));
+    assert_eq!(choose(NumaPolicy::Off, 512 * mb, 8192 * mb, 9).parts(), [(0, 0..1000)]);
 }
 
 #[test]
@@ -88,13 +88,14 @@ fn outer_policies_and_single_nodes_win() {
     let shared = SharedOperand { bytes: 1 << 30, read_per_run: 1 << 40, runs: 9 };
     let two = Machine::describe("numa:2 core:2").unwrap();
     let outer = MemoryPolicy { mode: MemoryMode::Bind, nodes: CpuSet::parse("0").unwrap() };
-    let placed = RowPlacement::choose(&two, &shares(&two), &outer, NumaPolicy::Replicate, &row_ptr, shared);
-    assert_eq!((placed.parts.len(), placed.shared), (1, BPlacement::Alone));
-    assert!(placed.reason.contains("bind on nodes 0"), "{}", placed.reason);
+    let placed = RowPlacement::choose(&two, &shares(&two), &outer, NumaPolicy::Replicate, &row_ptr, shared).unwrap();
+    assert_eq!((placed.parts().len(), placed.shared()), (1, BPlacement::Alone));
+    assert!(placed.explain().contains("bind on nodes 0"), "{}", placed.explain());
     let one = Machine::describe("core:2").unwrap();
     let placed =
-        RowPlacement::choose(&one, &shares(&one), &MemoryPolicy::FIRST_TOUCH, NumaPolicy::Replicate, &row_ptr, shared);
-    assert!(placed.parts.len() == 1 && placed.reason.contains("one node"), "{}", placed.reason);
+        RowPlacement::choose(&one, &shares(&one), &MemoryPolicy::FIRST_TOUCH, NumaPolicy::Replicate, &row_ptr, shared)
+            .unwrap();
+    assert!(placed.parts().len() == 1 && placed.explain().contains("one node"), "{}", placed.explain());
 }
 
 #[test]
@@ -162,8 +163,9 @@ fn chunks_are_the_matrix() {
         NumaPolicy::Replicate,
         a.pattern().row_ptr(),
         shared,
-    );
-    let placed = NumaCsr::new(pools.clone(), &a, placement.clone()).unwrap();
+    )
+    .unwrap();
+    let placed = NumaCsr::new(pools, &a, placement).unwrap();
     let mut next = 0;
     for chunk in placed.chunks().iter().flatten() {
         assert_eq!(chunk.rows().start, next);
@@ -200,9 +202,6 @@ fn chunks_are_the_matrix() {
         assert_eq!(out.as_ref().row(i), [i as f32; 3]);
     }
 
-    let mut wrong = placement;
-    wrong.parts[1].1.end = 699;
-    assert!(NumaCsr::new(pools, &a, wrong).is_err());
     let mut short = uniform_dense::<f32>(699, 3, 1).unwrap();
     assert!(placed.run(short.as_mut(), |_, _, _, _| Ok(())).is_err());
 }
@@ -234,7 +233,7 @@ fn placed_operations_are_right() {
         for policy in [NumaPolicy::FirstTouch, NumaPolicy::Replicate, NumaPolicy::Off] {
             for path in [Strategy::Direct, Strategy::Panel] {
                 let placement = cpu.placement::<f32>(a.pattern(), n, 10, policy).unwrap();
-                assert_eq!(placement.parts.len(), if policy == NumaPolicy::Off { 1 } else { 2 });
+                assert_eq!(placement.parts().len(), if policy == NumaPolicy::Off { 1 } else { 2 });
                 let place =
                     |op| cpu.place(&a, &PlanOptions::new(op, n).strategy(path).reuse(10), placement.clone()).unwrap();
                 let case = format!("{rows} x {cols}, {policy}, {path:?}");
@@ -274,4 +273,31 @@ fn placed_operations_are_right() {
     assert!(cpu.place(&a, &PlanOptions::new(Op::Spmm, 0).reuse(1), placement.clone()).is_err());
     let placed = cpu.place(&a, &PlanOptions::new(Op::Spmm, 4).reuse(1), placement).unwrap();
     assert!(placed.owned(uniform_dense::<f32>(4, 4, 1).unwrap().as_ref()).is_err(), "a row too many");
+}
+
+#[test]
+fn parts_are_checked() {
+    let new = |parts| RowPlacement::new(parts, BPlacement::Alone, "by hand");
+    let refused = |parts| new(parts).unwrap_err().to_string();
+    assert!(refused(vec![(0, 0..5), (1, 6..9)]).contains("not the next rows"));
+    assert!(refused(vec![(0, 1..5)]).contains("not the next rows"));
+    assert!(refused(vec![(1, 0..5), (0, 5..9)]).contains("nodes ascend"));
+    assert!(refused(vec![(0, 0..5), (0, 5..9)]).contains("nodes ascend"));
+    let placement = new(vec![(0, 0..5), (1, 5..9)]).unwrap();
+    assert_eq!((placement.rows(), placement.explain().as_str()), (9, "by hand"));
+
+    let machine = Machine::describe("numa:2 core:1").unwrap();
+    let pools = NodeCpus::new(&Cpu::builder().machine(machine.clone()).build().unwrap()).unwrap();
+    let a = random_matrix::<f32>(9, 9, 0.5, 1).unwrap();
+    assert!(NumaCsr::new(pools.clone(), &a, placement).is_ok());
+    let other = |parts| NumaCsr::new(pools.clone(), &a, new(parts).unwrap()).unwrap_err().to_string();
+    assert!(other(vec![(0, 0..8)]).contains("8 rows for a matrix of 9"));
+    assert!(other(vec![(0, 0..5), (2, 5..9)]).contains("no threads"));
+    let shared = SharedOperand { bytes: 1, read_per_run: 1, runs: 1 };
+    let choose = |nodes: &[(usize, usize)]| {
+        let outer = MemoryPolicy::FIRST_TOUCH;
+        RowPlacement::choose(&machine, nodes, &outer, NumaPolicy::Interleave, &[0, 1, 2], shared).map(|p| p.rows())
+    };
+    assert!(choose(&[(0, 1), (2, 1)]).unwrap_err().to_string().contains("node 2 of a machine with 2"));
+    assert!(choose(&[(1, 1), (0, 1)]).unwrap_err().to_string().contains("nodes ascend"));
 }

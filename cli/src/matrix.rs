@@ -288,7 +288,7 @@ impl Common {
         let placement = cpu.placement::<T>(a.pattern(), self.n, reuse, self.numa)?;
         let numa = Some(Numa::of_rows(self.numa, &placement, a.pattern(), cpu.machine()));
         let seconds = |start: Instant| start.elapsed().as_secs_f64();
-        if placement.parts.len() < 2 {
+        if placement.parts().len() < 2 {
             let prepared = cpu.prepare(a, &PlanOptions::new(op, self.n).strategy(self.path()).reuse(reuse))?;
             let (plan, path) = (prepared.plan().to_string(), prepared.plan().strategy());
             return Ok((Ready::Whole(prepared), Setup { plan, path, prepare_s: seconds(start), numa }));

@@ -55,14 +55,14 @@ impl Numa {
     /// Rows of a matrix of pattern `a` placed as `placement` says on `machine`.
     pub fn of_rows(policy: NumaPolicy, placement: &RowPlacement, a: &Pattern, machine: &Machine) -> Self {
         let row_ptr = a.row_ptr();
-        let parts = placement.parts.iter().map(|(node, rows)| Part {
+        let parts = placement.parts().iter().map(|(node, rows)| Part {
             node: machine.nodes()[*node].id,
             rows: rows.len(),
             nnz: row_ptr[rows.end] - row_ptr[rows.start],
         });
-        let placed = placement.parts.len() > 1;
+        let placed = placement.parts().len() > 1;
         let nodes = if placed { parts.collect() } else { Vec::new() };
-        Self { policy: policy.to_string(), placed, nodes, reason: placement.reason.clone() }
+        Self { policy: policy.to_string(), placed, nodes, reason: placement.explain() }
     }
 
     /// Applies `policy` to all pages that this thread and those of `cpu` write first from now on: for operations that have

@@ -79,6 +79,6 @@ fn partition(args: &Args, path: &Path, machine: &Machine, binding: &[usize]) -> 
         _ => MemoryPolicy::current(),
     };
     let shared = SharedOperand::of::<f32>(pattern, args.n, REUSE);
-    let placement = RowPlacement::choose(machine, &shares, &outer, args.numa, pattern.row_ptr(), shared);
+    let placement = RowPlacement::choose(machine, &shares, &outer, args.numa, pattern.row_ptr(), shared)?;
     Ok(Numa::of_rows(args.numa, &placement, pattern, machine).text())
 }

@@ -50,25 +50,22 @@ impl<T: Scalar> NumaCsr<T> {
     /// Copies the rows of `a` to their nodes as `placement` says, each written by its owner's threads.
     ///
     /// # Errors
-    /// [`Error::Argument`] when the parts of `placement` are not the rows of `a` in order or name a node without threads.
+    /// [`Error::Argument`] when `placement` is for another number of rows than `a` has, or names a node without threads.
     pub fn new(pools: NodeCpus, a: &Csr<T>, placement: RowPlacement) -> Result<Self> {
-        let mut next = 0;
-        for (node, rows) in &placement.parts {
-            if rows.start != next || rows.end < rows.start || !pools.iter().any(|(n, _)| n == *node) {
-                return Err(Error::argument(
-                    "placement",
-                    format!("rows {rows:?} on node {node}: not the next rows, or no threads"),
-                ));
-            }
-            next = rows.end;
+        let threadless = |node: usize| !pools.iter().any(|(n, _)| n == node);
+        if let Some((node, rows)) = placement.parts().iter().find(|(node, _)| threadless(*node)) {
+            return Err(Error::argument("placement", format!("rows {rows:?} on node {node}, which has no threads")));
         }
-        if next != a.rows() {
-            return Err(Error::argument("placement", format!("{next} rows for a matrix of {}", a.rows())));
+        if placement.rows() != a.rows() {
+            return Err(Error::argument(
+                "placement",
+                format!("{} rows for a matrix of {}", placement.rows(), a.rows()),
+            ));
         }
         // One part per pool, in the order of pools: a part with no rows for a pool that owns none.
         let parts: Vec<_> = pools
             .iter()
-            .map(|(node, _)| placement.parts.iter().find(|(n, _)| *n == node).map_or(0..0, |(_, rows)| rows.clone()))
+            .map(|(node, _)| placement.parts().iter().find(|(n, _)| *n == node).map_or(0..0, |(_, rows)| rows.clone()))
             .collect();
         let row_ptr = a.pattern().row_ptr();
         let ranges: Vec<Vec<Range<usize>>> = parts
@@ -181,7 +178,7 @@ impl<T: Scalar> NumaCsr<T> {
     /// # Errors
     /// As [`PageBuffer::zeros`]; [`Error::Unavailable`] when the operating system refuses to interleave.
     pub fn share<'b>(&self, b: MatRef<'b, T>) -> Result<SharedMat<'b, T>> {
-        Ok(match self.placement.shared {
+        Ok(match self.placement.shared() {
             BPlacement::Alone => SharedMat::Alone(b),
             BPlacement::Interleave => {
                 let mut copy = NumaMat::untouched(b.rows(), b.cols())?;
@@ -279,7 +276,7 @@ impl<T: Scalar> NumaCsr<T> {
         let (cols, stride) = (out.cols(), out.stride());
         let mut rest = out.into_data();
         let mut slots: Vec<Vec<_>> = self.chunks.iter().map(|_| Vec::new()).collect();
-        // Pools are ascending by node and so are the placement's parts: chunks come in the order of rows.
+        // Pools ascend by node, and so do the parts of a `RowPlacement`: chunks come in the order of rows.
         for (owner, chunk) in self.chunks.iter().enumerate().flat_map(|(o, all)| all.iter().map(move |c| (o, c))) {
             let rows = chunk.rows.len();
             // The last row may end before its stride does.

@@ -13,7 +13,7 @@ pub struct Deposit<K> {
 
 impl<K: Key> Deposit<K> {
     /// The arrangement in which bit `b` of coordinate `c` is bit `positions[c][b]` of the key, all positions being
-    /// different and below [`Key::BITS`].
+    /// different and below the width of the key.
     pub fn new(positions: Vec<Vec<u32>>) -> Self {
         let table = |byte: &[u32]| {
             std::array::from_fn(|x| {

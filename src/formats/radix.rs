@@ -25,13 +25,11 @@ const TASK: usize = 1 << 16;
 
 /// An unsigned integer that can be sorted by digits.
 pub trait Key: Copy + Ord + Send + Sync {
-    /// Width of the type.
-    const BITS: u32;
     /// 0.
     const ZERO: Self;
     /// `self` with `field` or-ed in, `shift` bits from the lowest one.
     fn with_field(self, field: u32, shift: u32) -> Self;
-    /// `self` with the bits below `shift` (at most [`Key::BITS`]) dropped.
+    /// `self` with the bits below `shift` (at most all) dropped.
     fn above(self, shift: u32) -> Self;
     /// `self` or `other`, bit by bit.
     fn or(self, other: Self) -> Self;
@@ -42,7 +40,6 @@ pub trait Key: Copy + Ord + Send + Sync {
 macro_rules! key {
     ($t:ty) => {
         impl Key for $t {
-            const BITS: u32 = <$t>::BITS;
             const ZERO: Self = 0;
             #[inline(always)]
             fn with_field(self, field: u32, shift: u32) -> Self {

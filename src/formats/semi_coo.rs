@@ -6,7 +6,7 @@ use super::CooTensor;
 use super::coo_tensor::{check_modes, check_tensor_dims};
 use super::hicoo::{BlockPattern, Blocked, block};
 use super::places::Places;
-use crate::dense::{Mat, MatRef};
+use crate::dense::{Mat, MatMut, MatRef};
 use crate::error::{Error, Result};
 use crate::parallel;
 
@@ -178,8 +178,26 @@ impl<T: Scalar> SemiCoo<T> {
     }
 
     /// The blocks, one a row, to be changed in place.
-    pub fn values_mut(&mut self) -> &mut Mat<T> {
-        &mut self.values
+    ///
+    /// ```
+    /// # use sparsimd::{CooTensor, formats::SemiCoo};
+    /// let x = CooTensor::new(vec![2, 3], vec![vec![0, 1], vec![0, 2]], vec![2.0, 3.0])?;
+    /// let mut x = SemiCoo::from_coo(&x, &[1])?;
+    /// x.values_mut().into_row(1)[0] = 5.0;
+    /// assert_eq!(x.values().row(1), [5.0, 0.0, 3.0]);
+    /// # Ok::<(), sparsimd::Error>(())
+    /// ```
+    ///
+    /// Their number and length are the tensor's and stay:
+    ///
+    /// ```compile_fail,E0308
+    /// # use sparsimd::{CooTensor, Mat, formats::SemiCoo};
+    /// # let x = CooTensor::new(vec![2, 3], vec![vec![0, 1], vec![0, 2]], vec![2.0, 3.0]).unwrap();
+    /// let mut x = SemiCoo::from_coo(&x, &[1]).unwrap();
+    /// std::mem::swap(x.values_mut(), &mut Mat::zeros(9, 9).unwrap());
+    /// ```
+    pub fn values_mut(&mut self) -> MatMut<'_, T> {
+        self.values.as_mut()
     }
 
     /// Bytes of the coordinates: 4 per block and sparse mode.
@@ -255,8 +273,17 @@ impl<T: Scalar> SemiHiCoo<T> {
     }
 
     /// The dense blocks, one a row, to be changed in place.
-    pub fn values_mut(&mut self) -> &mut Mat<T> {
-        &mut self.values
+    ///
+    /// Their number and length are the tensor's and stay:
+    ///
+    /// ```compile_fail,E0308
+    /// # use sparsimd::{CooTensor, Mat, formats::{SemiCoo, SemiHiCoo}};
+    /// # let x = CooTensor::new(vec![2, 3], vec![vec![0, 1], vec![0, 2]], vec![2.0, 3.0]).unwrap();
+    /// let mut x = SemiHiCoo::new(&SemiCoo::from_coo(&x, &[1]).unwrap(), 2).unwrap();
+    /// std::mem::swap(x.values_mut(), &mut Mat::zeros(9, 9).unwrap());
+    /// ```
+    pub fn values_mut(&mut self) -> MatMut<'_, T> {
+        self.values.as_mut()
     }
 
     /// Bytes of all indices.

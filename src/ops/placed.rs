@@ -35,7 +35,7 @@ impl Cpu {
     /// on the nodes that this executor has threads on, when the operation is run `reuse` times. Decides and touches nothing.
     ///
     /// # Errors
-    /// As [`NodeCpus::shares_of`].
+    /// As [`NodeCpus::shares_of`] and [`RowPlacement::choose`].
     #[inline(never)]
     pub fn placement<T: Scalar>(
         &self,
@@ -46,7 +46,7 @@ impl Cpu {
     ) -> Result<RowPlacement> {
         let shared = SharedOperand::of::<T>(a, n, reuse);
         let (shares, outer) = (NodeCpus::shares_of(self)?, MemoryPolicy::current());
-        Ok(RowPlacement::choose(self.machine(), &shares, &outer, policy, a.row_ptr(), shared))
+        RowPlacement::choose(self.machine(), &shares, &outer, policy, a.row_ptr(), shared)
     }
 
     /// Puts the rows of `a` on nodes as `placement` says ([`Cpu::placement`]) and prepares them, as [`Cpu::prepare`] does, for the

@@ -92,15 +92,20 @@ impl SharedOperand {
 }
 
 /// Rows by node, and the shared operand.
+///
+/// Its parts cannot be changed, since the operands that it places rely on them:
+///
+/// ```compile_fail,E0616
+/// # use sparsimd::plan::{BPlacement, RowPlacement};
+/// let mut placement = RowPlacement::new(vec![(0, 0..5), (1, 5..9)], BPlacement::Alone, "by hand").unwrap();
+/// placement.parts.swap(0, 1);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowPlacement {
-    /// For each part the index into [`Machine::nodes`] and the rows that it owns: every row in exactly one part,
-    /// ascending. A single part when nothing is placed.
-    pub parts: Vec<(usize, Range<usize>)>,
-    /// The shared operand.
-    pub shared: BPlacement,
-    /// Why, in one line.
-    pub reason: String,
+    /// Nodes ascend strictly, and rows follow each other from 0.
+    parts: Vec<(usize, Range<usize>)>,
+    shared: BPlacement,
+    reason: String,
 }
 
 impl fmt::Display for BPlacement {
@@ -114,9 +119,57 @@ impl fmt::Display for BPlacement {
 }
 
 impl RowPlacement {
+    /// The placement that `parts` say: for each node, by its index in [`Machine::nodes`], the rows that it owns. `reason` is what
+    /// [`RowPlacement::explain`] gives.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] unless the nodes ascend, each with one part, and the rows of each part follow those of the part
+    /// before it, from row 0.
+    pub fn new(parts: Vec<(usize, Range<usize>)>, shared: BPlacement, reason: impl Into<String>) -> Result<Self> {
+        let mut before: Option<&(usize, Range<usize>)> = None;
+        for part in &parts {
+            let (node, rows) = part;
+            if rows.start != before.map_or(0, |(_, rows)| rows.end) || rows.end < rows.start {
+                let detail = format!("rows {rows:?} on node {node} are not the next rows");
+                return Err(Error::argument("placement", detail));
+            }
+            if let Some((last, _)) = before.filter(|(last, _)| last >= node) {
+                let detail =
+                    format!("a part of node {node} after one of node {last}: nodes ascend, with one part each");
+                return Err(Error::argument("placement", detail));
+            }
+            before = Some(part);
+        }
+        Ok(Self { parts, shared, reason: reason.into() })
+    }
+
+    /// For each part the index of its node in [`Machine::nodes`], ascending, and the rows that the node owns: every row is in
+    /// exactly one part. A single part when nothing is placed.
+    pub fn parts(&self) -> &[(usize, Range<usize>)] {
+        &self.parts
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.parts.last().map_or(0, |(_, rows)| rows.end)
+    }
+
+    /// Where the operand that all rows share is.
+    pub fn shared(&self) -> BPlacement {
+        self.shared
+    }
+
+    /// What will be done and why, in one line.
+    pub fn explain(&self) -> String {
+        self.reason.clone()
+    }
+
     /// The placement of the rows of a matrix with row pointers `row_ptr` under `policy`, on the nodes `nodes` of
     /// `machine`, each an index into [`Machine::nodes`] with its number of threads. A policy that the process was started
     /// under (`numactl --membind`, `--interleave`) wins over ours.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when `machine` lacks one of the nodes, or they do not ascend.
     pub fn choose(
         machine: &Machine,
         nodes: &[(usize, usize)],
@@ -124,11 +177,15 @@ impl RowPlacement {
         policy: NumaPolicy,
         row_ptr: &[usize],
         shared: SharedOperand,
-    ) -> Self {
+    ) -> Result<Self> {
+        let known = machine.nodes().len();
+        if let Some((node, _)) = nodes.iter().find(|(node, _)| *node >= known) {
+            return Err(Error::argument("nodes", format!("node {node} of a machine with {known}")));
+        }
         let unplaced = |reason: String| {
             let first = nodes.first().map_or(0, |(node, _)| *node);
             let rows = 0..row_ptr.len().saturating_sub(1);
-            Self { parts: vec![(first, rows)], shared: BPlacement::Alone, reason }
+            Self::new(vec![(first, rows)], BPlacement::Alone, reason)
         };
         if policy == NumaPolicy::Off {
             return unplaced("off: as asked".to_owned());
@@ -154,11 +211,8 @@ impl RowPlacement {
         };
         let weights: Vec<_> = nodes.iter().map(|(_, threads)| *threads).collect();
         let parts = nodes.iter().map(|(node, _)| *node).zip(split_rows(row_ptr, &weights)).collect::<Vec<_>>();
-        Self {
-            reason: format!("rows over {} nodes by nonzeros, shared operand {b}: {reason}", parts.len()),
-            parts,
-            shared: b,
-        }
+        let reason = format!("rows over {} nodes by nonzeros, shared operand {b}: {reason}", parts.len());
+        Self::new(parts, b, reason)
     }
 }
 

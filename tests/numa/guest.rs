@@ -114,8 +114,8 @@ fn operands_are_placed(machine: &Machine, pools: &NodeCpus, a: &Csr<f32>, policy
     let shared = SharedOperand { bytes: a.cols() * N * 4, read_per_run: a.nnz() * N * 4, runs: 1 };
     let row_ptr = a.pattern().row_ptr();
     let outer = MemoryPolicy::current();
-    let placement = RowPlacement::choose(machine, &pools.shares(), &outer, policy, row_ptr, shared);
-    println!("{policy}: {}", placement.reason);
+    let placement = RowPlacement::choose(machine, &pools.shares(), &outer, policy, row_ptr, shared).expect("nodes");
+    println!("{policy}: {}", placement.explain());
     let placed = NumaCsr::new(pools.clone(), a, placement).expect("placing");
     let c = placed.output(N).expect("C");
     let b = placed.share(b.as_ref()).expect("B");
@@ -145,7 +145,7 @@ fn rows_of(chunks: &[sparsimd::cpu::Chunk<f32>]) -> Range<usize> {
 
 /// The shared operand is where the placement wants it.
 fn assert_shared(placed: &NumaCsr<f32>, b: &SharedMat<'_, f32>) {
-    match (placed.placement().shared, b) {
+    match (placed.placement().shared(), b) {
         (BPlacement::Interleave, SharedMat::Interleaved(copy)) => {
             assert_interleaved(copy, placed.pools().iter().next().expect("a pool").1.machine());
         }
@@ -270,9 +270,9 @@ fn a_control_group_takes_memory_away(a: &Csr<f32>) {
     assert_eq!((machine.allowed_memory().to_string(), machine.allowed().to_string()), ("1".into(), "0-3".into()));
     let cpu = Cpu::builder().machine(machine).build().expect("a pool");
     let placement = cpu.placement::<f32>(a.pattern(), COMPUTED, 100, NumaPolicy::Replicate).expect("a decision");
-    assert_eq!((placement.parts.len(), placement.shared), (1, BPlacement::Alone));
-    assert!(placement.reason.contains("node 0"), "{}", placement.reason);
-    println!("{}", placement.reason);
+    assert_eq!((placement.parts().len(), placement.shared()), (1, BPlacement::Alone));
+    assert!(placement.explain().contains("node 0"), "{}", placement.explain());
+    println!("{}", placement.explain());
     let mut data = PageBuffer::<f32>::zeros(1 << 16).expect("pages");
     cpu.install(|| data.fill(1.0));
     assert!(page_nodes(&data).expect("an answer").iter().all(|&at| at == Some(1)));
@@ -324,7 +324,8 @@ fn outer_policy_wins(machine: &Machine, pools: &NodeCpus, ids: &[usize]) {
             assert_eq!(outer, bind);
             let shared = SharedOperand { bytes: 1 << 30, read_per_run: 1 << 40, runs: 1 };
             let placed = RowPlacement::choose(machine, &pools.shares(), &outer, NumaPolicy::Auto, &[0, 1, 2], shared);
-            assert_eq!((placed.parts.len(), placed.shared), (1, BPlacement::Alone), "{}", placed.reason);
+            let placed = placed.expect("nodes");
+            assert_eq!((placed.parts().len(), placed.shared()), (1, BPlacement::Alone), "{}", placed.explain());
             let mut data = PageBuffer::<f32>::zeros(1 << 16).expect("pages");
             data.fill(1.0);
             assert!(page_nodes(&data).expect("an answer").iter().all(|&at| at == Some(last)));

@@ -5,6 +5,7 @@ pub mod capi;
 mod compiled;
 mod convert;
 pub mod cpu;
+mod cut;
 #[cfg(feature = "decomp")]
 pub mod decomp;
 pub mod dense;

@@ -127,14 +127,6 @@ impl<'a> RowPointers<'a> {
         self.at(i)..self.at(i + 1)
     }
 
-    /// The first pointer for which `before` does not hold, where it holds for all smaller ones.
-    pub(crate) fn partition_point(self, before: impl Fn(usize) -> bool) -> usize {
-        match self.pointers {
-            Pointers::Narrow(pointers) => pointers.partition_point(|&p| before(p as usize - self.first)),
-            Pointers::Wide(pointers) => pointers.partition_point(|&p| before(p as usize - self.first)),
-        }
-    }
-
     /// The pointers of `rows`, counted from their first.
     fn slice(self, rows: Range<usize>) -> Self {
         let first = self.first + self.at(rows.start);

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use super::{Pattern, PatternRef};
+use crate::cut;
 use crate::parallel::{self, Slots};
 
 impl Pattern {
@@ -32,9 +33,7 @@ impl PatternRef<'_> {
         let nnz = self.nnz();
         // A part's counters are one per column: they must be fewer than what is counted.
         let parts = parts.min(nnz / self.cols().max(1)).max(1);
-        let bound =
-            |k: usize| self.row_ptr().partition_point(|p| (p as u128) < nnz as u128 * k as u128 / parts as u128);
-        let bounds: Vec<usize> = (0..parts).map(bound).chain([self.rows()]).collect();
+        let bounds = cut::bounds(self.rows(), parts, |i| self.row_ptr().at(i));
         let count = |rows: &[usize]| {
             let mut counts = vec![0usize; self.cols()];
             let nonzeros = self.row_ptr().at(rows[0])..self.row_ptr().at(rows[1]);

@@ -3,11 +3,14 @@
 //! U is I_n x R, as in the PASTA suite (the transpose of Kolda and Bader's). Mode n becomes dense, the other modes keep
 //! their places: one row of R values for each fiber of X in mode n, so the result's pattern is known beforehand.
 
+use std::ops::Range;
+
 use sparsimd_kernels::{Scalar, TtmFibers, ttm_fibers};
 
 use super::operand::check_columns;
 use super::run::Shared;
 use crate::cpu::Cpu;
+use crate::cut;
 use crate::dense::{ALIGN, Mat, MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, FiberCoo, Fibers, HiCoo, SemiCoo, SemiHiCoo, check_mode};
@@ -36,22 +39,8 @@ pub enum TtmAlgorithm {
 }
 
 /// `ptr`'s fibers in runs of about equal work: a nonzero is a row of U read, a fiber a row of Y written.
-pub(super) fn cut_fibers(ptr: &[usize], tasks: usize) -> Vec<[usize; 2]> {
-    let fibers = ptr.len() - 1;
-    let work = |f: usize| ptr[f] + f;
-    let total = work(fibers);
-    let bound = |task: usize| {
-        let want = (total as u128 * task as u128 / tasks as u128) as usize;
-        // The first fiber whose work before it reaches the bound: `work` ascends.
-        let (mut low, mut high) = (0, fibers);
-        while low < high {
-            let middle = (low + high) / 2;
-            if work(middle) < want { low = middle + 1 } else { high = middle }
-        }
-        low
-    };
-    let bounds: Vec<usize> = (0..=tasks).map(bound).collect();
-    bounds.windows(2).map(|w| [w[0], w[1]]).filter(|[a, b]| a < b).collect()
+pub(super) fn cut_fibers(ptr: &[usize], tasks: usize) -> Vec<Range<usize>> {
+    cut::ranges(ptr.len() - 1, tasks, |f| ptr[f] + f)
 }
 
 /// What is multiplied: fibers of nonzeros that hold `block` values each.
@@ -250,11 +239,11 @@ impl Cpu {
         };
         let width = if by_element { lanes } else { cols };
         let runs = cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads());
-        let tasks: Vec<([usize; 2], usize)> =
-            runs.iter().flat_map(|&run| (0..cols).step_by(width).map(move |at| (run, at))).collect();
+        let columns = || (0..cols).step_by(width);
+        let tasks: Vec<_> = runs.iter().flat_map(|run| columns().map(move |at| (run.start, run.end, at))).collect();
         let shared = Shared(y.as_mut_ptr());
         self.install(|| {
-            parallel::consume(tasks, |([first, end], at)| {
+            parallel::consume(tasks, |(first, end, at)| {
                 let fibers = Blocks { ptr: &x.ptr[first..=end], ..*x };
                 let y = shared.get().wrapping_add(first * stride + at);
                 let width = width.min(cols - at);

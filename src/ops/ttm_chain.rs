@@ -76,8 +76,8 @@ impl Cpu {
             cut_fibers(pattern.ptr(order - 2), TASKS_PER_THREAD * self.threads())
                 .into_iter()
                 .map(|fibers| {
-                    let (row, first) = root(fibers[0]);
-                    (fibers, row, first)
+                    let (row, first) = root(fibers.start);
+                    ([fibers.start, fibers.end], row, first)
                 })
                 .collect();
         let stride = y.as_ref().stride();

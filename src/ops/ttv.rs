@@ -28,9 +28,9 @@ impl Cpu {
         let mut rest = y;
         let runs = cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads());
         let mut tasks = Vec::with_capacity(runs.len());
-        for [first, end] in runs {
-            let (part, tail) = rest.split_at_mut(end - first);
-            tasks.push((&x.ptr[first..=end], part));
+        for run in runs {
+            let (part, tail) = rest.split_at_mut(run.len());
+            tasks.push((&x.ptr[run.start..=run.end], part));
             rest = tail;
         }
         self.install(|| {

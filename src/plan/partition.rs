@@ -1,5 +1,6 @@
 //! Cutting rows into tasks of equal numbers of nonzeros.
 
+use crate::cut;
 use crate::formats::RowPointers;
 
 /// A piece of work: whole rows, but for the first, which may have begun in the task before, and the last, which may go on in
@@ -23,14 +24,10 @@ pub fn by_nonzeros(row_ptr: RowPointers<'_>, parts: usize, split: usize) -> Vec<
     // Where the last task ended: a row and the nonzeros of that row already taken.
     let (mut row, mut at) = (0, 0);
     for part in 1..=parts.max(1) {
-        let goal = if part == parts.max(1) { total } else { (total as u128 * part as u128 / parts as u128) as usize };
+        let goal = cut::share(total, part, parts.max(1));
         // The first row whose end lies beyond the goal.
-        let (mut low, mut high) = (row, rows);
-        while low < high {
-            let middle = low.midpoint(high);
-            if row_ptr.at(middle + 1) + middle < goal { low = middle + 1 } else { high = middle }
-        }
-        let (mut end_row, mut end) = (low, row_ptr.at(low.min(rows)));
+        let low = cut::first(row..rows, |i| row_ptr.at(i + 1) + i >= goal);
+        let (mut end_row, mut end) = (low, row_ptr.at(low));
         if low < rows {
             let nnz = row_ptr.at(low + 1) - row_ptr.at(low);
             // A row is cut only where it is long enough to be worth a sum of parts.
@@ -49,9 +46,9 @@ pub fn by_nonzeros(row_ptr: RowPointers<'_>, parts: usize, split: usize) -> Vec<
         if (end_row, end) <= (row, at) && !(rows == 0 && tasks.is_empty()) {
             continue;
         }
-        let cut = end_row < rows && end > row_ptr.at(end_row);
+        let divided = end_row < rows && end > row_ptr.at(end_row);
         let continues = row < rows && at > row_ptr.at(row);
-        tasks.push(Task { rows: [row, end_row + usize::from(cut)], nonzeros: [at, end], continues });
+        tasks.push(Task { rows: [row, end_row + usize::from(divided)], nonzeros: [at, end], continues });
         (row, at) = (end_row, end);
     }
     tasks
@@ -68,14 +65,12 @@ pub fn blocks(row_ptr: &[usize], max_rows: usize, multiple: usize) -> Vec<usize>
     let total = row_ptr[rows] + rows;
     let mut bounds = vec![0];
     for part in 1..count {
-        let goal = (total as u128 * part as u128 / count as u128) as usize;
-        let last = bounds[bounds.len() - 1];
-        let mut end = last + row_ptr[last..rows].iter().zip(last..).take_while(|&(&p, i)| p + i < goal).count();
+        let goal = cut::share(total, part, count);
+        let end = cut::first(bounds[bounds.len() - 1]..rows, |i| row_ptr[i] + i >= goal);
         // A stretch of short rows still ends after max_rows of them.
         while end > bounds[bounds.len() - 1] + max_rows {
             bounds.push(bounds[bounds.len() - 1] + max_rows);
         }
-        end = end.min(rows);
         if end > bounds[bounds.len() - 1] {
             bounds.push(end);
         }

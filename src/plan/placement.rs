@@ -11,6 +11,7 @@ use std::str::FromStr;
 
 use sparsimd_kernels::Scalar;
 
+use crate::cut;
 use crate::error::{Error, Result};
 use crate::formats::Pattern;
 use crate::machine::{Machine, MemoryPolicy};
@@ -249,14 +250,14 @@ fn choose_shared(machine: &Machine, nodes: &[(usize, usize)], shared: SharedOper
 pub fn split_rows(row_ptr: &[usize], weights: &[usize]) -> Vec<Range<usize>> {
     let rows = row_ptr.len().saturating_sub(1);
     let nnz = row_ptr.last().copied().unwrap_or(0);
-    let total: u128 = weights.iter().map(|&w| w as u128).sum::<u128>().max(1);
-    let mut sum = 0u128;
+    let total = weights.iter().fold(0usize, |sum, &weight| sum.saturating_add(weight));
+    let mut sum = 0usize;
     let mut start = 0;
     let mut parts: Vec<_> = weights
         .iter()
         .map(|&weight| {
-            sum += weight as u128;
-            let share = |n: usize| (n as u128 * sum / total) as usize;
+            sum = sum.saturating_add(weight);
+            let share = |n: usize| cut::share(n, sum, total);
             let end = if nnz == 0 { share(rows) } else { closest(row_ptr, share(nnz)) };
             let part = start..end.max(start);
             start = part.end;
@@ -272,7 +273,7 @@ pub fn split_rows(row_ptr: &[usize], weights: &[usize]) -> Vec<Range<usize>> {
 
 /// The row whose start is closest to `target`.
 fn closest(row_ptr: &[usize], target: usize) -> usize {
-    let after = row_ptr.partition_point(|&p| p < target).min(row_ptr.len() - 1);
+    let after = cut::first(0..row_ptr.len() - 1, |i| row_ptr[i] >= target);
     match after.checked_sub(1) {
         Some(before) if target - row_ptr[before] <= row_ptr[after].saturating_sub(target) => before,
         _ => after,

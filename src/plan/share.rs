@@ -1,5 +1,7 @@
 //! Cutting one operation between two executors: by a given share, or by rates that a part of the work measures.
 
+use crate::cut;
+
 /// Share of the work that an adaptive run times, half of it on each side.
 pub const PROBE: f64 = 0.1;
 
@@ -9,12 +11,7 @@ pub fn cut_by_share(work: impl Fn(usize) -> usize, items: usize, first: usize, s
     let before = work(first);
     let wanted = share * (work(items) - before) as f64;
     // The largest item with no more than the wanted work before it.
-    let (mut low, mut high) = (first, items);
-    while low < high {
-        let middle = high - (high - low) / 2;
-        if (work(middle) - before) as f64 <= wanted { low = middle } else { high = middle - 1 }
-    }
-    low
+    cut::first(first..items, |i| (work(i + 1) - before) as f64 > wanted)
 }
 
 /// The first side's share by the two rates, `work / seconds` of each. An even one where nothing was measured.

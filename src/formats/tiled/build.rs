@@ -6,6 +6,7 @@ use sparsimd_kernels::Scalar;
 use sparsimd_kernels::mttkrp::{RunHead, TILED_PADDING, Tile};
 
 use super::{Offsets, Tiled, TiledSpec, TiledTask};
+use crate::cut;
 use crate::dense::reserved;
 use crate::error::{Error, Result};
 use crate::formats::packing::mode_bits;
@@ -67,22 +68,21 @@ impl Fields {
     }
 }
 
-/// Where each task begins: a row, and how many of that row's nonzeros the task before it has.
-fn cut(row_nnz: &[usize], tasks: usize) -> Vec<(usize, usize)> {
-    let nnz: usize = row_nnz.iter().sum();
+/// Where each task begins: a row, and how many of that row's nonzeros the task before it has; `before` are the nonzeros before each
+/// row, and all.
+fn task_starts(before: &[usize], tasks: usize) -> Vec<(usize, usize)> {
+    let rows = before.len() - 1;
+    let nnz = before[rows];
     let slack = ((nnz / tasks) as f64 * IMBALANCE) as usize;
     let mut starts = vec![(0, 0)];
-    let (mut row, mut before) = (0, 0);
+    let mut row = 0;
     for task in 1..tasks {
-        let target = (nnz as u128 * task as u128 / tasks as u128) as usize;
-        while row < row_nnz.len() && before + row_nnz[row] <= target {
-            before += row_nnz[row];
-            row += 1;
-        }
-        let inside = target - before;
-        starts.push(match row_nnz.get(row) {
-            Some(&n) if inside > slack && n - inside > slack => (row, inside),
-            Some(&n) if inside > n - inside => (row + 1, 0),
+        let target = cut::share(nnz, task, tasks);
+        row = cut::first(row..rows, |i| before[i + 1] > target);
+        let inside = target - before[row];
+        starts.push(match before.get(row + 1).map(|end| end - before[row]) {
+            Some(n) if inside > slack && n - inside > slack => (row, inside),
+            Some(n) if inside > n - inside => (row + 1, 0),
             _ => (row, 0),
         });
     }
@@ -96,13 +96,15 @@ fn cut(row_nnz: &[usize], tasks: usize) -> Vec<(usize, usize)> {
 impl<T: Scalar> Tiled<T> {
     pub(super) fn build<K: Key>(coo: &CooTensor<T>, spec: &TiledSpec, fields: &Fields) -> Result<Self> {
         let rows = coo.coords(spec.mode);
-        let mut row_nnz = vec![0usize; coo.dims()[spec.mode]];
-        rows.iter().for_each(|&i| row_nnz[i as usize] += 1);
-        let starts = cut(&row_nnz, spec.tasks);
+        let dim = coo.dims()[spec.mode];
+        let mut before = vec![0usize; dim + 1];
+        rows.iter().for_each(|&i| before[i as usize + 1] += 1);
+        (0..dim).for_each(|i| before[i + 1] += before[i]);
+        let starts = task_starts(&before, spec.tasks);
         // The nonzeros of a row that is split go to its tasks by their position.
         let mut rank_in_row = Vec::new();
         if starts.iter().any(|&(_, inside)| inside > 0) {
-            let mut seen = vec![0usize; row_nnz.len()];
+            let mut seen = vec![0usize; dim];
             let mut rank = |&i: &u32| {
                 seen[i as usize] += 1;
                 seen[i as usize] - 1
@@ -130,7 +132,7 @@ impl<T: Scalar> Tiled<T> {
         let ends: Vec<usize> = (0..spec.tasks).map(end_of).collect();
         let tasks = parallel::map_tasks(spec.tasks, |t| {
             let first = if t == 0 { 0 } else { ends[t - 1] };
-            let end_row = starts.get(t + 1).map_or(row_nnz.len(), |&(row, inside)| row + usize::from(inside > 0));
+            let end_row = starts.get(t + 1).map_or(dim, |&(row, inside)| row + usize::from(inside > 0));
             TiledTask::build(&entries[first..ends[t]], starts[t].0..end_row.max(starts[t].0), spec, fields)
         });
         Ok(Self { dims: coo.dims().to_vec(), spec: spec.clone(), tasks })

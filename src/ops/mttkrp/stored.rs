@@ -8,7 +8,8 @@ use sparsimd_kernels::mttkrp::{
 };
 use sparsimd_kernels::{Arch, Scalar};
 
-use super::windows::{Task, equal_parts, window};
+use super::windows::{Task, window};
+use crate::cut;
 use crate::error::{Error, Result};
 use crate::formats::{
     Bcsf, CooTensor, Csf, CsfKind, CsfPattern, CsfSet, DEFAULT_BLOCK_BITS, HiCoo, Linear, LinearKeys, MAX_ORDER, MmCsf,
@@ -151,14 +152,14 @@ impl<T: Scalar> Stored<T> {
     /// About `count` tasks of equal weight for the output of `mode`.
     pub(super) fn tasks(&self, mode: usize, count: usize) -> Vec<Task> {
         let flat = |n: usize, rows: &[u32]| {
-            let parts = equal_parts(n, count, |p| p).into_iter();
+            let parts = cut::ranges(n, count, |p| p).into_iter();
             parts.map(|part| Task { copy: 0, rows: window(&rows[part.clone()]), part }).collect::<Vec<_>>()
         };
         match self {
             Self::Coo { copies, first, .. } => {
                 let coo = list_of(copies, mode);
                 let rows = coo.coords(mode);
-                let mut parts = equal_parts(coo.nnz(), count, |p| p);
+                let mut parts = cut::ranges(coo.nnz(), count, |p| p);
                 // One list has the same parts for every mode.
                 snap_to_rows(&mut parts, if copies.len() > 1 { rows } else { coo.coords(*first) });
                 parts.into_iter().map(|part| Task { copy: 0, rows: window(&rows[part.clone()]), part }).collect()
@@ -167,7 +168,7 @@ impl<T: Scalar> Stored<T> {
             Self::HiCoo(hicoo) => {
                 let ptr = hicoo.pattern().ptr();
                 let rows = hicoo.pattern().expand(mode);
-                let parts = equal_parts(hicoo.pattern().num_blocks(), count, |block| ptr[block]).into_iter();
+                let parts = cut::ranges(hicoo.pattern().num_blocks(), count, |block| ptr[block]).into_iter();
                 parts.map(|part| Task { copy: 0, rows: window(&rows[ptr[part.start]..ptr[part.end]]), part }).collect()
             }
             Self::CsfSet(set) => tree_tasks(0, set.tree(mode).pattern(), mode, count),
@@ -424,7 +425,7 @@ fn tree_tasks(copy: usize, pattern: &CsfPattern, mode: usize, count: usize) -> V
     let fiber_level = pattern.order() - 2;
     let ptr = pattern.ptr(fiber_level);
     let fibers = pattern.nodes(fiber_level);
-    let mut parts = equal_parts(fibers, count, |fiber| ptr[fiber]);
+    let mut parts = cut::ranges(fibers, count, |fiber| ptr[fiber]);
     if pattern.level_of(mode) == 0 {
         // Cuts near the border of a slice move there, so that the tasks own their rows.
         let slack = (pattern.nnz() as f64 / count as f64 * SNAP) as usize;
@@ -447,7 +448,7 @@ fn sub_slice_tasks<T: Scalar>(bcsf: &Bcsf<T>, count: usize) -> Vec<Task> {
     let pattern = bcsf.csf().pattern();
     let ptr = pattern.ptr(pattern.order() - 2);
     let starts = bcsf.sub_slices();
-    let parts = equal_parts(starts.len() - 1, count, |s| ptr[starts[s]]).into_iter();
+    let parts = cut::ranges(starts.len() - 1, count, |s| ptr[starts[s]]).into_iter();
     parts
         .map(|part| starts[part.start]..starts[part.end])
         .map(|part| Task { copy: 0, rows: fiber_window(pattern, pattern.mode_order()[0], &part), part })

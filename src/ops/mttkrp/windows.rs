@@ -162,32 +162,6 @@ pub(super) fn add_up<T: Scalar>(windows: Vec<Window<T>>, out: &mut [T], stride: 
     private.into_iter().for_each(|(_, window)| buffers.give(window));
 }
 
-/// `0..n` cut into at most `tasks` ranges of about equal weight, where `weight_before(x)` never decreases.
-pub(super) fn equal_parts(n: usize, tasks: usize, weight_before: impl Fn(usize) -> usize) -> Vec<Range<usize>> {
-    let total = weight_before(n);
-    let mut parts = Vec::with_capacity(tasks);
-    let mut start = 0;
-    for task in 1..=tasks {
-        let target = (total as u128 * task as u128 / tasks as u128) as usize;
-        // The first place with at least the target before it.
-        let (mut low, mut high) = (start, n);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if weight_before(middle) < target {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        let end = if task == tasks { n } else { low };
-        if start < end {
-            parts.push(start..end);
-        }
-        start = end;
-    }
-    parts
-}
-
 /// The smallest range that contains `rows`.
 pub(super) fn window(rows: &[u32]) -> Range<usize> {
     let ends = |part: &[u32]| part.iter().fold((u32::MAX, 0), |(low, high), &i| (low.min(i), high.max(i)));
@@ -219,13 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_equal_and_cover_everything() {
-        assert_eq!(equal_parts(10, 3, |x| x), [0..3, 3..6, 6..10]);
-        assert_eq!(equal_parts(2, 5, |x| x), [0..1, 1..2]);
-        assert_eq!(equal_parts(0, 3, |x| x), Vec::<Range<usize>>::new());
-        // One heavy element.
-        let before = [0, 1, 100, 101, 102];
-        assert_eq!(equal_parts(4, 2, |x| before[x]), [0..2, 2..4]);
+    fn windows_contain_their_rows() {
         assert_eq!((window(&[5, 3, 9]), window(&[])), (3..10, 0..0));
     }
 }

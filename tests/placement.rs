@@ -182,10 +182,11 @@ fn chunks_are_the_matrix() {
     let b = uniform_dense::<f32>(900, 37, 2).unwrap();
     let copies = placed.share(b.as_ref()).unwrap();
     for i in [0, 450, 899] {
-        assert_eq!(copies.on(0).row(i), b.row(i));
-        assert_eq!(copies.on(1).row(i), b.row(i));
+        assert_eq!(copies.on(0).unwrap().row(i), b.row(i));
+        assert_eq!(copies.on(1).unwrap().row(i), b.row(i));
     }
-    assert_ne!(copies.on(0).data().as_ptr(), copies.on(1).data().as_ptr());
+    assert_ne!(copies.on(0).unwrap().data().as_ptr(), copies.on(1).unwrap().data().as_ptr());
+    assert!(copies.on(2).unwrap_err().to_string().contains("copies for 2 pools"));
 
     // Every row of the output is handed out once, with the chunk that it belongs to.
     let mut out = placed.output(3).unwrap();

@@ -352,13 +352,16 @@ pub enum SharedMat<'b, T> {
 impl<T: Scalar> SharedMat<'_, T> {
     /// The copy for the pool at `place`.
     ///
-    /// # Panics
-    /// When it was made for fewer pools.
-    pub fn on(&self, place: usize) -> MatRef<'_, T> {
+    /// # Errors
+    /// [`Error::Argument`] when it was made for fewer pools.
+    pub fn on(&self, place: usize) -> Result<MatRef<'_, T>> {
         match self {
-            Self::Alone(b) => *b,
-            Self::Interleaved(copy) => copy.as_ref(),
-            Self::Copies(copies) => copies[place].as_ref(),
+            Self::Alone(b) => Ok(*b),
+            Self::Interleaved(copy) => Ok(copy.as_ref()),
+            Self::Copies(copies) => copies.get(place).map(NumaMat::as_ref).ok_or_else(|| {
+                let detail = format!("has copies for {} pools; this matrix has a pool {place}", copies.len());
+                Error::argument("shared operand", detail)
+            }),
         }
     }
 }

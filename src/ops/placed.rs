@@ -155,7 +155,7 @@ impl<T: Scalar> NumaPrepared<T> {
     /// As [`Cpu::spmm`].
     pub fn spmm(&self, alpha: T, b: &SharedMat<'_, T>, beta: T, c: MatMut<'_, T>) -> Result<()> {
         self.csr.run(c, |cpu, place, (owner, chunk), rows| {
-            cpu.spmm(alpha, &self.prepared[owner][chunk], b.on(place), beta, rows)
+            cpu.spmm(alpha, &self.prepared[owner][chunk], b.on(place)?, beta, rows)
         })
     }
 
@@ -169,8 +169,8 @@ impl<T: Scalar> NumaPrepared<T> {
             let c = c.row_range(self.csr.chunks()[owner][chunk].rows())?;
             let prepared = &self.prepared[owner][chunk];
             match scaled {
-                true => cpu.sddmm_scaled(prepared, c, b.on(place), values),
-                false => cpu.sddmm(prepared, c, b.on(place), values),
+                true => cpu.sddmm_scaled(prepared, c, b.on(place)?, values),
+                false => cpu.sddmm(prepared, c, b.on(place)?, values),
             }
         })
     }
@@ -190,7 +190,7 @@ impl<T: Scalar> NumaPrepared<T> {
         self.check_rows("fusedmm", c)?;
         self.csr.run(e, |cpu, place, (owner, chunk), rows| {
             let c = c.row_range(self.csr.chunks()[owner][chunk].rows())?;
-            cpu.fusedmm(&self.prepared[owner][chunk], edge, c, b.on(place), d.on(place), rows)
+            cpu.fusedmm(&self.prepared[owner][chunk], edge, c, b.on(place)?, d.on(place)?, rows)
         })
     }
 

@@ -8,7 +8,7 @@ use sparsimd::formats::HiCoo;
 use sparsimd::generate::{TensorSpec, skewed};
 use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
 use sparsimd::ops::Arithmetic;
-use sparsimd::{Arch, CooTensor, Cpu, Error, Scalar};
+use sparsimd::{Arch, CooTensor, Cpu, Error, Machine, Scalar};
 
 const OPS: [Arithmetic; 4] = [Arithmetic::Add, Arithmetic::Sub, Arithmetic::Mul, Arithmetic::Div];
 
@@ -27,7 +27,7 @@ fn entries<T: Scalar>(t: &CooTensor<T>) -> BTreeMap<Vec<u32>, T> {
 
 /// Single operations are rounded alike everywhere: results must be equal to the last bit.
 fn check<T: Scalar>(cpu: &Cpu) {
-    for n in [0, 1, 7, 15, 16, 17, 63, 100, 1000, 70_000, 5_000_000] {
+    for n in [0, 1, 7, 15, 16, 17, 63, 100, 1000, 70_000] {
         let x: Vec<T> = (0..n).map(|i| T::from_f64((i % 1013) as f64 - 500.5)).collect();
         let z: Vec<T> = (0..n).map(|i| T::from_f64((i % 97) as f64 + 0.25)).collect();
         for op in OPS {
@@ -43,10 +43,13 @@ fn check<T: Scalar>(cpu: &Cpu) {
 
 #[test]
 fn values_of_every_length_type_and_instruction_set() {
-    for arch in Arch::available() {
-        let cpu = Cpu::builder().threads(3).pin(false).arch(arch).build().unwrap();
-        check::<f32>(&cpu);
-        check::<f64>(&cpu);
+    // The caches of the second are so small that long results are written past them.
+    for machine in [Machine::detect(), Machine::describe("l3:1(size=64KB) core:4").unwrap()] {
+        for arch in Arch::available() {
+            let cpu = Cpu::builder().machine(machine.clone()).threads(3).pin(false).arch(arch).build().unwrap();
+            check::<f32>(&cpu);
+            check::<f64>(&cpu);
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use sparsimd::generate::TensorSpec;
 use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
 use sparsimd::ops::TtmAlgorithm;
 use sparsimd::reference::Expected;
-use sparsimd::{Arch, CooTensor, Cpu, Error, Mat, MatRef, Scalar, reference};
+use sparsimd::{Arch, CooTensor, Cpu, Error, Machine, Mat, MatRef, Scalar, reference};
 
 const RANKS: [usize; 9] = [1, 5, 8, 16, 31, 32, 33, 64, 150];
 const ALGORITHMS: [TtmAlgorithm; 3] = [TtmAlgorithm::Auto, TtmAlgorithm::Fiber, TtmAlgorithm::Element];
@@ -96,15 +96,18 @@ fn ttm_on_every_format_mode_rank_type_and_instruction_set() {
 
 #[test]
 fn results_larger_than_the_caches_are_right_too() {
-    // 130 000 fibers x 40 columns (padded to 48) of 4 bytes: streaming stores, with a tail that is not streamed.
-    let t: CooTensor<f32> = "skew:3000x4000x500:140000".parse::<TensorSpec>().unwrap().generate(1).unwrap();
+    // Thousands of fibers x 40 columns (padded to 48) of 4 bytes: streaming stores, with a tail that is not streamed.
+    let t: CooTensor<f32> = "skew:300x400x50:14000".parse::<TensorSpec>().unwrap().generate(1).unwrap();
+    let machine = Machine::describe("l3:1(size=64KB) core:4").unwrap();
     for arch in Arch::available() {
         for rank in [32, 40] {
             let fibers = FiberCoo::new(t.clone(), 2).unwrap();
-            let u = matrix::<f32>(500, rank);
+            let u = matrix::<f32>(50, rank);
+            assert!(fibers.num_fibers() * rank * 4 > machine.l3_bytes());
+            let cpu = Cpu::builder().machine(machine.clone()).threads(3).pin(false).arch(arch).build().unwrap();
             let expected = reference::ttm(&t, 2, u.as_ref(), fibers.coords()).unwrap();
             for algorithm in [TtmAlgorithm::Fiber, TtmAlgorithm::Element] {
-                let y = cpu(arch).ttm(&fibers, u.as_ref(), algorithm).unwrap();
+                let y = cpu.ttm(&fibers, u.as_ref(), algorithm).unwrap();
                 assert!(expected.deviation(y.values()).unwrap().error <= 1.0, "{} {algorithm:?}", arch.name());
             }
         }

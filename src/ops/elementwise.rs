@@ -8,9 +8,8 @@ use crate::cpu::Cpu;
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, HiCoo};
 use crate::parallel;
+use crate::plan::streams;
 
-/// Results larger than this bypass the caches: nobody finds them there anyway.
-const STREAM_BYTES: usize = 16 << 20;
 /// Elements of one task: some 10 us of memory traffic.
 const TASK: usize = 1 << 16;
 
@@ -46,7 +45,8 @@ impl Cpu {
 
     #[inline(never)]
     pub(crate) fn elementwise<T: Scalar>(&self, op: Arithmetic, x: &[T], z: Second<'_, T>, y: &mut [T]) {
-        let stream = size_of_val(y) > STREAM_BYTES;
+        let operands = if matches!(z, Second::Values(_)) { 3 } else { 2 };
+        let stream = streams(self.machine(), size_of_val(y).saturating_mul(operands));
         self.install(|| {
             parallel::chunks_mut(y, TASK, |task, y| {
                 let part = task * TASK..task * TASK + y.len();

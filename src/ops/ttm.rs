@@ -15,12 +15,11 @@ use crate::dense::{ALIGN, Mat, MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, FiberCoo, Fibers, HiCoo, SemiCoo, SemiHiCoo, check_mode};
 use crate::parallel;
+use crate::plan::streams;
 
 /// Bytes of coming rows of U that are prefetched: 64 rows of 32 single-precision columns, which were 10 to 20 % faster than 16
 /// of them with U in L2 and in L3; much more would push out of L1 what is about to be used.
 const AHEAD_BYTES: usize = 8 << 10;
-/// Results larger than this bypass the caches: they would drive U out of the last level of common ones.
-const STREAM_BYTES: usize = 16 << 20;
 /// Tasks for each thread: what is left when one thread has finished is then a sixteenth of its share at most.
 const TASKS_PER_THREAD: usize = 16;
 
@@ -230,7 +229,9 @@ impl Cpu {
         let y = y.into_data();
         let aligned = y.as_ptr().addr().is_multiple_of(ALIGN) && (stride * size_of::<T>()).is_multiple_of(ALIGN);
         let whole = x.block == 1 || (cols * size_of::<T>()).is_multiple_of(ALIGN);
-        let stream = aligned && whole && size_of_val::<[T]>(y) > STREAM_BYTES;
+        // The rows of U should stay in the caches.
+        let bytes = size_of_val::<[T]>(y).saturating_add(size_of_val(u.data()));
+        let stream = aligned && whole && streams(self.machine(), bytes);
         let lanes = (self.arch().vector_bytes() / size_of::<T>()).max(1);
         let by_element = match algorithm {
             TtmAlgorithm::Fiber => false,

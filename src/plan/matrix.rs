@@ -5,7 +5,7 @@ use std::fmt;
 
 use sparsimd_kernels::PAIRED_LANES;
 
-use super::{Stats, Task, by_nonzeros, threads_per_row};
+use super::{Stats, Task, by_nonzeros, streams, threads_per_row};
 use crate::error::{Error, Result};
 use crate::formats::{MAX_WIDTH, PatternRef};
 use crate::machine::Machine;
@@ -383,7 +383,7 @@ impl DirectPlan {
             _ => (n * target.value_bytes).min(8 * target.vector_bytes),
         };
         let (column_slab, prefetch_distance) = direct_order(op, stats, machine.l2_bytes() / 2, row_bytes);
-        let stream = outgrows_caches(op, stats, machine, n.saturating_mul(target.value_bytes));
+        let stream = streams_result(op, stats, machine, n.saturating_mul(target.value_bytes));
         let threads = target.threads.max(1);
         let work_items = threads * TASKS_PER_THREAD;
         let threads_per_row = threads_per_row(stats.rows, work_items);
@@ -444,9 +444,8 @@ fn direct_order(op: Op, stats: &Stats, near: usize, row_bytes: usize) -> (usize,
     (width, if width < stats.cols { 0 } else { PREFETCH_AHEAD })
 }
 
-/// Whether the dense operands of rows of `row_bytes` outgrow the last cache, so that a result left there would be gone
-/// before it is read, and would drive out the rows that are gathered.
-fn outgrows_caches(op: Op, stats: &Stats, machine: &Machine, row_bytes: usize) -> bool {
+/// Whether `op` on dense operands of rows of `row_bytes` writes its result past the caches.
+fn streams_result(op: Op, stats: &Stats, machine: &Machine, row_bytes: usize) -> bool {
     let rows = match op {
         // B and C.
         Op::Spmm | Op::SpmmTransposed => stats.rows.saturating_add(stats.cols),
@@ -455,7 +454,7 @@ fn outgrows_caches(op: Op, stats: &Stats, machine: &Machine, row_bytes: usize) -
         // Numbers per nonzero, not rows.
         Op::Sddmm => return false,
     };
-    rows.saturating_mul(row_bytes) > machine.l3_bytes()
+    streams(machine, rows.saturating_mul(row_bytes))
 }
 
 impl DirectPlan {

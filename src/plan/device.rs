@@ -115,6 +115,12 @@ impl DeviceTasks {
         })
     }
 
+    /// What will be done, in one line.
+    pub fn explain(&self) -> String {
+        let (tasks, cut, slots) = (self.tasks.len(), self.cut.len(), self.slots);
+        format!("direct: {tasks} tasks, longest first; {cut} rows cut, with {slots} partial results")
+    }
+
     /// One task for each row.
     pub fn whole(row_ptr: &[usize], chunk: &RowChunk) -> Self {
         Self::cut(row_ptr, chunk, |len| len)
@@ -230,6 +236,8 @@ mod tests {
             assert!(tasks.tasks.windows(2).all(|w| w[0][2] - w[0][1] >= w[1][2] - w[1][1]));
             assert_eq!(tasks.cut.iter().map(|c| c[2] as usize).sum::<usize>(), tasks.slots);
             assert!(tasks.cut.iter().any(|c| c[0] == 1000));
+            let (cut, slots) = (tasks.cut.len(), tasks.slots);
+            assert!(tasks.explain().contains(&format!("{cut} rows cut, with {slots} partial")), "{}", tasks.explain());
         }
     }
 

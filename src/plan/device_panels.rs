@@ -118,6 +118,15 @@ pub struct Tiling {
 }
 
 impl Tiling {
+    /// What will be done, in one line.
+    pub fn explain(&self) -> String {
+        let Self { team: Team { lanes, registers }, span, parts, groups } = self;
+        format!(
+            "panel: {groups} workgroups, teams of {lanes} lanes with {registers} blocks each, {span} granules at a time in \
+             workgroup memory, columns in {parts} parts"
+        )
+    }
+
     /// The same without parts.
     pub fn undivided(self) -> Self {
         Self { parts: 1, groups: self.groups / self.parts, ..self }
@@ -411,6 +420,7 @@ mod tests {
             // No more than eight parts of 32 granules: one workgroup for each multiprocessor is not enough.
             let few = of(op, 1024);
             assert!(few.parts == 8 && few.team.registers < 4, "{op:?}: {few:?}");
+            assert!(few.explain().ends_with("columns in 8 parts"), "{}", few.explain());
         }
         // C and E of 64 bits would take all of a lane's registers.
         assert_eq!(DevicePanels::tiling(Op::FusedMm, 1 << 15, 4096, 16, 8, h200).team, Team { lanes: 8, registers: 2 });

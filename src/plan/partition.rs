@@ -54,7 +54,8 @@ pub fn by_nonzeros(row_ptr: RowPointers<'_>, parts: usize, split: usize) -> Vec<
     tasks
 }
 
-/// Nonzeros below which a row is not cut.
+/// Nonzeros of the smallest piece of a row that is cut. A further piece costs three rows of the result more (its carry-out is cleared,
+/// written and added), and a nonzero reads one row: 256 of them keep that near a hundredth.
 const MIN_PIECE: usize = 256;
 
 /// Bounds of row blocks of at most `max_rows` rows and about equal numbers of nonzeros, `multiple` of them or a multiple of

@@ -41,6 +41,10 @@ const TWO_LINES: usize = 2 * LINE;
 /// than 8; of 12 (order 4, f64) 2 to 6 %; of 8 lines (order 3, f64) 6 ahead take 2 to 3 % less than 8; of 4 and 6 lines 4 to 12 are level.
 const LINES_AHEAD: usize = 48;
 
+/// Share of L2 that the rows of a tile may take, in tenths. Sides are halved, so that tiles end between half of that and all of it; the
+/// rest is for what passes by: the nonzeros and the rows of the output.
+const L2_TENTHS: usize = 8;
+
 /// Bytes of a row of a factor.
 fn row_bytes(request: Request) -> usize {
     request.rank.saturating_mul(request.value_bytes)
@@ -69,7 +73,7 @@ impl Tiles {
         };
         let side = |n: usize, extent: &[usize]| factor_bytes(stats, request, inputs[n], extent[n]);
         let bytes = |extent: &[usize]| (0..inputs.len()).map(|n| side(n, extent)).sum::<usize>();
-        while bytes(&extent) > machine.l2_bytes() * 8 / 10 {
+        while bytes(&extent) > machine.l2_bytes() * L2_TENTHS / 10 {
             let longest = (0..inputs.len()).max_by_key(|&n| side(n, &extent)).expect("order 2 or more has inputs");
             let mut halved = extent.clone();
             halved[longest] = extent[longest].div_ceil(2);

@@ -1,5 +1,7 @@
 //! What pictures share: the font, one drawing for both file formats, errors, and labels that do not cover each other.
 
+use std::fs::File;
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -55,10 +57,23 @@ pub fn save(
     {
         let area = SVGBackend::new(&paths[0], size).into_drawing_area();
         svg(&area).and_then(|()| area.present().map_err(|e| e.to_string())).map_err(|e| fail(&paths[0], e))?;
-        let area = BitMapBackend::new(&paths[1], size).into_drawing_area();
+    }
+    let mut pixels = vec![0; size.0 as usize * size.1 as usize * 3];
+    {
+        let area = BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area();
         png(&area).and_then(|()| area.present().map_err(|e| e.to_string())).map_err(|e| fail(&paths[1], e))?;
     }
+    write_png(&paths[1], size, &pixels).map_err(|e| fail(&paths[1], e.to_string()))?;
     Ok(paths)
+}
+
+/// Writes red, green and blue bytes as PNG.
+fn write_png(path: &Path, (width, height): (u32, u32), pixels: &[u8]) -> std::result::Result<(), png::EncodingError> {
+    let mut encoder = png::Encoder::new(BufWriter::new(File::create(path)?), width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(pixels)?;
+    writer.finish()
 }
 
 /// Places for labels such that none covers another.

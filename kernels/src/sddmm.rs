@@ -299,7 +299,7 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
                 let near = [output.at(0, owns[0]).in_scratch(room[0]), output.at(0, owns[1]).in_scratch(room[1])];
                 dots_pair::<S, T, NV>(simd, &c, pair, &mut offsets, panel, near.each_ref());
                 for r in 0..2 {
-                    let output = output.at(*starts.add(2 * k + r), own).from_scratch();
+                    let output = output.at(*starts.add(2 * k + r), own).after_scratch();
                     emit_in_order::<S, T>(simd, room[r], task.order.add(owns[r]), nnz, &output);
                 }
             } else {

@@ -41,7 +41,8 @@ impl<T: Scalar> Linear<T> {
     pub fn from_coo(coo: &CooTensor<T>) -> Result<Self> {
         let widths: Vec<u32> = coo.dims().iter().map(|&dim| mode_bits(dim)).collect();
         let (positions, bits) = interleave(&widths, 0);
-        let masks = positions.iter().map(|bits| bits.iter().fold(0, |mask, &bit| mask | 1u128 << bit)).collect();
+        let mask = |bits: &Vec<u32>| bits.iter().filter(|&&bit| bit < u128::BITS).fold(0, |mask, &bit| mask | 1 << bit);
+        let masks = positions.iter().map(mask).collect();
         let (keys, values) = match bits {
             0..=64 => {
                 let (keys, values) = sorted::<u64, T>(coo, positions, bits)?;

@@ -21,12 +21,15 @@ const TRIES: usize = 10;
 /// What a guard found wrong, or nothing.
 type Verdict = std::result::Result<(), String>;
 
+/// What is guarded, and the try.
+type Guard = (String, Box<dyn Fn() -> Verdict>);
+
 fn main() {
     if !std::env::args().any(|argument| argument == "--bench") {
         println!("guards: run by cargo bench");
         return;
     }
-    let mut guards: Vec<(String, Box<dyn Fn() -> Verdict>)> = vec![
+    let mut guards: Vec<Guard> = vec![
         ("ceilings".into(), Box::new(ceilings)),
         ("multiply-adds per cycle".into(), Box::new(multiply_adds_per_cycle)),
         ("peaks of the instruction sets".into(), Box::new(peaks)),
@@ -75,12 +78,12 @@ fn faster_than_scalar(time: impl Fn(&Cpu) -> Result<f64>) -> Verdict {
     Ok(())
 }
 
-fn guard(name: String, time: impl Fn(&Cpu) -> Result<f64> + 'static) -> (String, Box<dyn Fn() -> Verdict>) {
+fn guard(name: String, time: impl Fn(&Cpu) -> Result<f64> + 'static) -> Guard {
     (name, Box::new(move || faster_than_scalar(&time)))
 }
 
 /// SpMM, SDDMM and FusedMM by both strategies.
-fn matrices() -> Result<Vec<(String, Box<dyn Fn() -> Verdict>)>> {
+fn matrices() -> Result<Vec<Guard>> {
     const N: usize = 128;
     let a = generate::random_matrix::<f32>(200, 300, 0.5, 1)?;
     let (b, c) = (generate::uniform_dense::<f32>(300, N, 1)?, generate::uniform_dense::<f32>(200, N, 2)?);
@@ -117,7 +120,7 @@ fn matrices() -> Result<Vec<(String, Box<dyn Fn() -> Verdict>)>> {
 }
 
 /// MTTKRP in every format, TTM by both algorithms, and the chain of TTMs. TTV is scalar on every instruction set.
-fn tensors() -> Result<Vec<(String, Box<dyn Fn() -> Verdict>)>> {
+fn tensors() -> Result<Vec<Guard>> {
     const R: usize = 64;
     let x = generate::skewed::<f32>(&[60, 50, 40], 20_000, 1)?;
     let factors: Vec<Mat<f32>> =

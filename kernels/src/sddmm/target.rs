@@ -19,7 +19,7 @@ pub(super) trait Target<T: Scalar>: Sink<T> + Copy {
     fn in_scratch(self, room: *mut T) -> Scratch<T>;
 
     /// Where they go from there: nothing is left to be added.
-    fn from_scratch(self) -> Self;
+    fn after_scratch(self) -> Self;
 }
 
 /// Dots are the result: one tile, no values.
@@ -39,7 +39,7 @@ impl<T: Scalar> Target<T> for Plain<T> {
     }
 
     #[inline(always)]
-    fn from_scratch(self) -> Self {
+    fn after_scratch(self) -> Self {
         self
     }
 }
@@ -75,7 +75,7 @@ impl<T: Scalar> Target<T> for Sums<T> {
     }
 
     #[inline(always)]
-    fn from_scratch(self) -> Self {
+    fn after_scratch(self) -> Self {
         self
     }
 }
@@ -141,7 +141,7 @@ impl<T: Scalar> Target<T> for Output<T> {
     }
 
     #[inline(always)]
-    fn from_scratch(self) -> Self {
+    fn after_scratch(self) -> Self {
         Self { sums: Each::NONE, ..self }
     }
 }

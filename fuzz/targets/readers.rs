@@ -1,0 +1,58 @@
+//! Every reader, on arbitrary bytes: the first byte says as which file, and whether compressed.
+#![no_main]
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use sparsimd::decomp::{CpState, TuckerState};
+use sparsimd::io::{self, Duplicates, ReadOptions};
+
+const ENDINGS: [&str; 7] = ["mtx", "smtx", "tns", "tnsb", "cp", "tucker", "txt"];
+
+/// A folder of this process, in memory where there is one.
+static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+    let shm = PathBuf::from("/dev/shm");
+    let base = if shm.is_dir() { shm } else { std::env::temp_dir() };
+    let folder = base.join(format!("sparsimd-fuzz-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+});
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&kind, bytes)) = data.split_first() else { return };
+    let ending = ENDINGS[kind as usize % ENDINGS.len()];
+    // As they are; compressed; and what is no gzip under a name that says so.
+    let (name, bytes) = match kind as usize / ENDINGS.len() % 3 {
+        0 => (format!("input.{ending}"), bytes.to_vec()),
+        1 => {
+            let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            gz.write_all(bytes).expect("memory");
+            (format!("input.{ending}.gz"), gz.finish().expect("memory"))
+        }
+        _ => (format!("input.{ending}.gz"), bytes.to_vec()),
+    };
+    let path = FOLDER.join(name);
+    std::fs::write(&path, bytes).expect("a file");
+    let options = ReadOptions::default();
+    match ending {
+        "mtx" | "smtx" => {
+            if let Ok(matrix) = io::read_matrix::<f64>(&path, options) {
+                // What was read can be written, and read again.
+                let again = FOLDER.join("again.mtx");
+                io::write_matrix(&again, &matrix).expect("a matrix that was read is written");
+                assert!(io::read_matrix::<f64>(&again, options).is_ok());
+            }
+        }
+        "tns" | "tnsb" => {
+            for duplicates in [Duplicates::Refuse, Duplicates::Sum] {
+                _ = io::read_tensor::<f32>(&path, kind >= 128, duplicates, options);
+            }
+        }
+        "cp" => _ = CpState::<f64>::load(&path),
+        "tucker" => _ = TuckerState::load(&path),
+        _ => _ = io::read_dense::<f32>(&path, options),
+    }
+    _ = std::fs::remove_file(&path);
+});

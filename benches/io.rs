@@ -1,6 +1,6 @@
 //! Bytes of text a second that the readers parse: an `.mtx` with 17 digits a value, a pattern, the same compressed, and an
-//! `.smtx`, by all threads; and bytes a second of a tensor's `.tns` and of its `.tnsb`: mapped with its checksums
-//! verified, and copied into a tensor.
+//! `.smtx`, by all threads; and bytes a second of a tensor's `.tns` and of its `.tnsb`: with its checksums verified, and
+//! as a tensor whose coordinates have been checked.
 
 mod settings;
 
@@ -55,10 +55,10 @@ fn tensors(c: &mut Criterion) {
             read_tensor(&text, false, Duplicates::Refuse, ReadOptions::default()).expect("a tensor");
         read.nnz()
     };
-    let mapped = || TnsbFile::open(&binary).expect("a tensor").nnz();
-    let copied = || read_tnsb::<f32>(&binary).expect("a tensor").nnz();
+    let opened = || TnsbFile::open(&binary).expect("a tensor").nnz();
+    let checked = || read_tnsb::<f32>(&binary).expect("a tensor").nnz();
     let ways: [(&str, _, &(dyn Fn() -> usize + Sync)); 3] =
-        [("read.tns", &text, &of_text), ("map.tnsb", &binary, &mapped), ("read.tnsb", &binary, &copied)];
+        [("read.tns", &text, &of_text), ("open.tnsb", &binary, &opened), ("read.tnsb", &binary, &checked)];
     for (name, path, read) in ways {
         group.throughput(size(path));
         assert_eq!(cpu.install(read), made.nnz());

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use sparsimd::io::{Fill, ReadOptions, read_matrix};
+use sparsimd::io::{ReadOptions, read_matrix};
 use sparsimd::plan::{Op, PlanOptions};
 use sparsimd::{Coo, Cpu, Csr, Error, Mat, Result, generate};
 
@@ -18,7 +18,7 @@ fn main() -> Result<()> {
     let default = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/ca-CondMat.mtx.gz");
     let path = std::env::args_os().nth(1).map_or_else(|| PathBuf::from(default), PathBuf::from);
     let cpu = Cpu::new()?;
-    let graph: Csr<f32> = cpu.install(|| read_matrix(&path, ReadOptions::default()))?.into_csr(Fill::Ones)?;
+    let graph: Csr<f32> = cpu.install(|| read_matrix(&path, ReadOptions::default()))?.into_csr()?;
     let a = normalised(&graph)?;
     let nodes = a.rows();
 

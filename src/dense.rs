@@ -60,7 +60,7 @@ pub(crate) fn reserved<T>(len: usize) -> Vec<T> {
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Asks for huge pages under `len` elements at `data`, before they are first touched. A request: it may go unheard.
-fn advise_huge_pages<T>(data: *mut T, len: usize) {
+pub(crate) fn advise_huge_pages<T>(data: *mut T, len: usize) {
     #[cfg(target_os = "linux")]
     if len * size_of::<T>() >= HUGE_PAGE {
         // Whole pages only: the first and last are shared with other allocations.

@@ -51,6 +51,14 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// The system does not have the memory that is needed.
+    #[error("{what}: {bytes} bytes of memory are not available")]
+    Memory {
+        /// The file or the object that it is needed for.
+        what: String,
+        /// How much is needed at once.
+        bytes: usize,
+    },
     /// This build or this machine lacks what was asked for.
     #[error("{what} is not available: {detail}")]
     Unavailable {

@@ -18,6 +18,7 @@ pub mod gpu;
 pub mod hetero;
 pub mod io;
 pub mod machine;
+mod memory;
 pub mod ops;
 mod parallel;
 pub mod plan;

@@ -24,7 +24,7 @@ fn tensor<T: DeviceScalar>(dims: &[usize], count: usize) -> CooTensor<T> {
     };
     let coords = dims.iter().map(|&d| (0..count).map(|_| (next().powi(3) * d as f64) as u32).collect());
     let mut made = CooTensor::new(dims.to_vec(), coords.collect(), uniform_values(count, 5)).unwrap();
-    made.sum_duplicates();
+    made.sum_duplicates().unwrap();
     made
 }
 

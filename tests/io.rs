@@ -5,9 +5,7 @@ mod common;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use sparsimd::io::{
-    Fill, Matrix, ReadOptions, read_matrix, read_mtx, read_smtx, write_matrix, write_mtx_dense, write_smtx,
-};
+use sparsimd::io::{Matrix, ReadOptions, read_matrix, read_mtx, read_smtx, write_matrix, write_mtx_dense, write_smtx};
 use sparsimd::{Coo, Csr, Error, Mat, Pattern, generate};
 
 fn options() -> ReadOptions<'static> {
@@ -225,7 +223,7 @@ fn what_is_written_reads_back() {
     );
     let path = dir.path().join("s.mtx");
     write_matrix(&path, &Matrix::Values(special.unwrap())).unwrap();
-    let back = read_matrix::<f32>(&path, options()).unwrap().into_csr(Fill::Ones).unwrap();
+    let back = read_matrix::<f32>(&path, options()).unwrap().into_csr().unwrap();
     assert_eq!(format!("{:?}", back.values()), "[inf, NaN, 1e-45, 3.4028235e38]");
 }
 
@@ -278,11 +276,11 @@ fn patterns_are_filled_with_ones_or_from_a_seed() {
     let dir = tempfile::tempdir().unwrap();
     let path = file(dir.path(), "p.smtx", b"2 3 3\n0 2 3\n2 0 1\n");
     let read = || read_matrix::<f32>(&path, options()).unwrap();
-    assert_eq!(read().into_csr(Fill::Ones).unwrap().values(), [1.0; 3]);
-    let filled = read().into_csr(Fill::Uniform(4)).unwrap();
-    assert_eq!(filled, read().into_csr(Fill::Uniform(4)).unwrap());
+    assert_eq!(read().into_csr().unwrap().values(), [1.0; 3]);
+    let filled = read().into_csr_with(|nnz| sparsimd::generate::uniform_values(nnz, 4)).unwrap();
+    assert_eq!(filled, read().into_csr_with(|nnz| sparsimd::generate::uniform_values(nnz, 4)).unwrap());
     assert!(filled.values().iter().all(|x| (-0.5..0.5).contains(x)));
-    assert_ne!(filled, read().into_csr(Fill::Uniform(5)).unwrap());
+    assert_ne!(filled, read().into_csr_with(|nnz| sparsimd::generate::uniform_values(nnz, 5)).unwrap());
 }
 
 #[test]

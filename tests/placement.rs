@@ -5,7 +5,7 @@ mod common;
 use sparsimd::cpu::{NodeCpus, NumaCsr};
 use sparsimd::formats::Csr;
 use sparsimd::generate::{random_matrix, uniform_dense};
-use sparsimd::io::{Fill, ReadOptions, read_matrix};
+use sparsimd::io::{ReadOptions, read_matrix};
 use sparsimd::machine::{CpuSet, MemoryMode, MemoryPolicy, PageBuffer};
 use sparsimd::plan::{BPlacement, NumaPolicy, PlanOptions, RowPlacement, SharedOperand, split_rows};
 use sparsimd::{Cpu, Machine};
@@ -54,7 +54,7 @@ fn rows_are_split_by_nonzeros() {
 fn real_matrices_are_split_within_two_percent() {
     let Some(dir) = common::data_dir() else { return };
     for file in common::matrix_files(&dir) {
-        let matrix: Csr<f32> = read_matrix(&file, ReadOptions::default()).unwrap().into_csr(Fill::default()).unwrap();
+        let matrix: Csr<f32> = read_matrix(&file, ReadOptions::default()).unwrap().into_csr().unwrap();
         for nodes in [1, 2, 4] {
             assert_fair(matrix.pattern().row_ptr(), &vec![1; nodes]);
         }

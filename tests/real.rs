@@ -9,7 +9,7 @@ use std::path::Path;
 
 use common::matrices::{STRATEGIES, aligned, prepare};
 use sparsimd::edge::{self, Edge};
-use sparsimd::io::{Fill, ReadOptions, read_matrix};
+use sparsimd::io::{ReadOptions, read_matrix};
 use sparsimd::plan::{Op, Strategy};
 use sparsimd::reference::{self, Expected};
 use sparsimd::{Arch, Cpu, Csr, Mat, MatRef, Scalar};
@@ -119,7 +119,7 @@ fn check<T: Scalar>(cpus: &[Cpu], file: &Path, a: &Csr<T>, n: usize, case: Case)
 }
 
 fn check_all<T: Scalar>(cpus: &[Cpu], file: &Path, at: usize, everything: bool) -> f64 {
-    let a = read_matrix::<T>(file, ReadOptions::default()).unwrap().into_csr(Fill::Ones).unwrap();
+    let a = read_matrix::<T>(file, ReadOptions::default()).unwrap().into_csr().unwrap();
     let mut largest = 0.0f64;
     for (turn, case) in CASES.into_iter().enumerate() {
         for (width, n) in WIDTHS.into_iter().enumerate() {

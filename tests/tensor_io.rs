@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use sparsimd::generate::skewed;
 use sparsimd::io::{
-    Duplicates, ReadOptions, TnsbFile, read_dense, read_tensor, read_tns, read_tnsb, write_dense, write_tensor,
-    write_tns, write_tnsb,
+    Duplicates, ReadOptions, TnsbFile, check_finite, read_dense, read_tensor, read_tns, read_tnsb, write_dense,
+    write_tensor, write_tns, write_tnsb,
 };
 use sparsimd::{CooTensor, Cpu, Error, Mat};
 
@@ -107,7 +107,7 @@ fn mistakes_in_text_name_the_line() {
         ("2\n4 5000000000\n", 2, "largest"),
         ("1 4294967296 1.0\n", 1, "exceeds 4294967295"),
         ("1 99999999999999999999999 1.0\n", 1, "not a whole number"),
-        ("1 1 1.0\n2 2 1.0\n1 1 5.0\n", 0, "entries 0 and 2"),
+        ("1 1 1.0\n2 2 1.0\n1 1 5.0\n", 3, "place of line 1"),
     ] {
         match read(&file(&dir, "bad.tns", text.as_bytes())) {
             Err(Error::Parse { line: found, detail, .. }) => {
@@ -136,10 +136,9 @@ fn every_damaged_byte_of_a_binary_file_is_noticed() {
     let t: CooTensor<f32> = skewed(&[7, 6, 5], 30, 3).unwrap();
     let path = dir.path().join("a.tnsb");
     write_tnsb(&path, &t).unwrap();
-    let mapped = TnsbFile::open(&path).unwrap();
-    assert_eq!((mapped.dims(), mapped.nnz(), mapped.coords(1)), (&[7, 6, 5][..], 30, t.coords(1)));
-    assert_eq!((mapped.values_f32(), mapped.values_f64()), (Some(t.values()), None));
-    drop(mapped);
+    let opened = TnsbFile::open(&path).unwrap();
+    assert_eq!((opened.dims(), opened.nnz(), opened.coords(1)), (&[7, 6, 5][..], 30, t.coords(1)));
+    assert_eq!((opened.values_f32(), opened.values_f64()), (Some(t.values()), None));
     let good = std::fs::read(&path).unwrap();
     let covered = |at: usize| {
         // The header, its checksum, and the sections; only the padding between them is free.
@@ -164,6 +163,39 @@ fn every_damaged_byte_of_a_binary_file_is_noticed() {
     assert!(read_tnsb::<f32>(dir.path()).is_err());
     // Values are converted.
     assert!(read_tnsb::<f64>(&path).unwrap() == t.cast());
+}
+
+#[test]
+fn messages_name_lines_and_quote_little() {
+    let dir = folder();
+    let message = |text: &str| {
+        let path = file(&dir, "bad.tns", text.as_bytes());
+        let error = read_tensor::<f64>(&path, false, Duplicates::Refuse, options()).unwrap_err().to_string();
+        error.split_once("bad.tns:").unwrap().1.to_owned()
+    };
+    assert_eq!(message("1 1 2.0\n1 1 3.0\n"), "2: the place of line 1 occurs again");
+    let headed = "# a comment\n2\n\n3 3\n1 2 1.0\n# another\n3 1 1.0\n\n1 2 5.0\n";
+    assert_eq!(message(headed), "9: the place of line 5 occurs again");
+    assert!(message("1 1 1.0\n2 2 1e400\n").starts_with("2: value: \"1e400\" is not a number"));
+    assert!(message(&"7".repeat(100_000)).len() < 200);
+    assert!(message(&format!("2\n{}\n", "7".repeat(100_000))).len() < 200);
+    // Infinity as a word is a value, which a decomposition refuses with its line.
+    let path = file(&dir, "inf.tns", b"1 1 1.0\n# comment\n2 2 -inf\n");
+    let t: CooTensor<f64> = read_tensor(&path, false, Duplicates::Refuse, options()).unwrap();
+    let error = check_finite(&path, &t).unwrap_err().to_string();
+    assert!(error.ends_with("inf.tns:3: entry 2: the value -inf is not finite"), "{error}");
+}
+
+#[test]
+fn a_file_that_others_cut_short_is_still_whole_where_it_was_opened() {
+    let dir = folder();
+    let t: CooTensor<f64> = skewed(&[700, 600, 500], 30_000, 3).unwrap();
+    let path = dir.path().join("a.tnsb");
+    write_tnsb(&path, &t).unwrap();
+    let opened = TnsbFile::open(&path).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+    assert_eq!(opened.coords(2), t.coords(2));
+    assert!(opened.into_coo::<f64>().unwrap() == t);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::path::{Path as File, PathBuf};
 
 use criterion::{Criterion, Throughput};
-use sparsimd::io::{Fill, ReadOptions, read_matrix};
+use sparsimd::io::{ReadOptions, read_matrix};
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::Deviation;
 use sparsimd::{Cpu, Csr, Prepared, Result, generate};
@@ -48,7 +48,7 @@ pub fn bench<O: Operation>(c: &mut Criterion, random: &[(f64, usize)]) {
     let cpu = Cpu::new().expect("a pool");
     for file in real_matrices() {
         let matrix = cpu.install(|| read_matrix(&file, ReadOptions::default())).expect("a readable matrix");
-        let a = matrix.into_csr(Fill::Ones).expect("values");
+        let a = matrix.into_csr().expect("values");
         let name = file.file_name().expect("a file's name").to_string_lossy().into_owned();
         one::<O>(c, &format!("{name}/n=128/auto"), &cpu, &a, 128, Strategy::Auto);
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use sparsimd::io::{Fill, Format, ReadOptions, read_matrix, write_mtx_dense};
+use sparsimd::io::{Format, ReadOptions, read_matrix, write_mtx_dense};
 use sparsimd::ops::NumaPrepared;
 use sparsimd::plan::NumaPolicy;
 use sparsimd::plan::{Op, PlanOptions, Strategy};
@@ -69,13 +69,19 @@ impl FromStr for RandomSpec {
 }
 
 impl Source {
+    /// The matrix as the user named it.
+    pub fn operand(&self) -> Option<String> {
+        let random = |spec: RandomSpec| format!("--random {}x{}@{}", spec.rows, spec.cols, spec.sparsity);
+        self.origin.matrix.as_ref().map(|path| path.display().to_string()).or(self.origin.random.map(random))
+    }
+
     /// Reads or makes the matrix.
     pub fn load<T: Scalar>(&self) -> Result<Csr<T>> {
         match (&self.origin.matrix, self.origin.random) {
             (Some(path), _) => {
                 let progress = Progress::of(path);
                 let update = |done, total| progress.update(done, total);
-                read_matrix(path, ReadOptions::default().progress(&update))?.into_csr(Fill::Ones)
+                read_matrix(path, ReadOptions::default().progress(&update))?.into_csr()
             }
             (None, Some(RandomSpec { rows, cols, sparsity })) => {
                 generate::random_matrix(rows, cols, sparsity, self.seed)

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use sparsimd::io::{Fill, ReadOptions, read_matrix};
+use sparsimd::io::{ReadOptions, read_matrix};
 
 fn sparsimd(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(args).output().expect("the program starts")
@@ -126,7 +126,7 @@ fn results_are_written() {
     let path = |name: &str| dir.path().join(name).to_str().expect("a plain path").to_owned();
     let read = |name: &str| {
         let matrix = read_matrix::<f64>(Path::new(&path(name)), ReadOptions::default()).expect("a matrix");
-        matrix.into_csr(Fill::Ones).expect("values")
+        matrix.into_csr().expect("values")
     };
     let common = ["--random", "30x20@0.8", "-n", "7", "--repeat", "1", "--dtype", "f64", "--out"];
     for op in ["spmm", "fusedmm"] {

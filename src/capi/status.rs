@@ -39,7 +39,7 @@ impl From<Error> for Failure {
             Error::Structure { .. } => Status::Structure,
             Error::Argument { .. } => Status::Argument,
             Error::Parse { .. } | Error::Io { .. } => Status::Io,
-            Error::Unavailable { .. } | Error::Device { .. } => Status::Unavailable,
+            Error::Unavailable { .. } | Error::Device { .. } | Error::Memory { .. } => Status::Unavailable,
         };
         Self(status, error.to_string())
     }

@@ -11,7 +11,7 @@ use sparsimd_kernels::Scalar;
 use super::coo_tensor::CooTensor;
 use super::csf::Csf;
 use crate::error::{Error, Result};
-use crate::parallel;
+use crate::{memory, parallel};
 
 /// Slices of one task.
 const SLICES: usize = 1 << 10;
@@ -43,6 +43,8 @@ impl<T: Scalar> Bcsf<T> {
             }
         }
         let csf = Csf::from_coo(coo, mode_order)?;
+        let copies = 2 * csf.pattern().index_bytes() + 4 * size_of::<usize>() * coo.nnz() + size_of_val(csf.values());
+        memory::ensure("B-CSF", copies)?;
         let split = csf.pattern().split_fibers(longest_fiber);
         let pattern = &split;
         let level = pattern.order() - 2;

@@ -216,8 +216,9 @@ impl<'a> PatternRef<'a> {
             let place = Some(Place::Column(self.row_ptr.at(row) + at));
             Err(Violation { place, detail: format!("row {row}: {what}") })
         };
-        // The last row seen in each column, made only when a row does not ascend.
-        let mut seen: Vec<u32> = Vec::new();
+        // The columns of a row that does not ascend, sorted, each with its position. Their number is the row's: an array of
+        // all columns would be as large as the dimensions claim.
+        let mut sorted: Vec<(u32, usize)> = Vec::new();
         for i in 0..self.rows {
             let row = self.row(i);
             if let Some(at) = row.iter().position(|&j| j as usize >= self.cols || negative(j)) {
@@ -230,11 +231,12 @@ impl<'a> PatternRef<'a> {
             if row.windows(2).all(|w| w[0] < w[1]) {
                 continue;
             }
-            seen.resize(self.cols, u32::MAX);
-            for (at, &j) in row.iter().enumerate() {
-                if std::mem::replace(&mut seen[j as usize], i as u32) == i as u32 {
-                    return fail(i, at, format!("column {j} occurs twice"));
-                }
+            sorted.clear();
+            sorted.extend(row.iter().copied().zip(0..));
+            sorted.sort_unstable();
+            let again = sorted.windows(2).filter(|pair| pair[0].0 == pair[1].0).map(|pair| pair[1].1).min();
+            if let Some(at) = again {
+                return fail(i, at, format!("column {} occurs twice", row[at]));
             }
         }
         Ok(())

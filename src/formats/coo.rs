@@ -5,6 +5,7 @@ use sparsimd_kernels::Scalar;
 use super::csr::{Csr, Pattern};
 use super::{ColumnIndex, check_dims};
 use crate::error::{Error, Result};
+use crate::memory;
 
 /// A sparse matrix as a list of `(row, column, value)`; any order, no duplicates required.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,9 +130,12 @@ impl<'a, T: Scalar> CooRef<'a, T> {
     /// The same matrix by rows, columns ascending inside a row (a stable counting sort by column, then by row).
     ///
     /// # Errors
-    /// [`Error::Structure`] when two entries have the same place.
+    /// [`Error::Structure`] when two entries have the same place; [`Error::Memory`].
     #[inline(never)]
     pub fn to_csr(&self) -> Result<Csr<T>> {
+        let (lines, nnz) = (self.rows + self.cols + 2, self.values.len());
+        let each = 2 * size_of::<usize>() + size_of::<u32>() + size_of::<T>();
+        memory::ensure("CSR", memory::total(&[(lines, 2 * size_of::<usize>()), (nnz, each)]))?;
         let (_, by_col) = counting_sort(self.col_idx, self.cols, None);
         let (row_ptr, order) = counting_sort(self.row_idx, self.rows, Some(&by_col));
         let col_idx = order.iter().map(|&p| self.col_idx[p]).collect();

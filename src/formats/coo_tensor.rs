@@ -7,7 +7,7 @@ use super::packing::Packing;
 use super::places::{Places, TASK, gather};
 use super::radix::{self, Key};
 use crate::error::{Error, Result};
-use crate::parallel;
+use crate::{memory, parallel};
 
 /// A sparse tensor as one coordinate array per mode and one value array; any order of the entries.
 ///
@@ -172,12 +172,13 @@ impl<T: Scalar> CooTensor<T> {
     /// the same place keep their order.
     ///
     /// # Errors
-    /// [`Error::Argument`] when `mode_order` does not name every mode once.
+    /// [`Error::Argument`] when `mode_order` does not name every mode once; [`Error::Memory`].
     #[inline(never)]
     pub fn sort(&mut self, mode_order: &[usize]) -> Result<()> {
         if self.is_sorted(mode_order)? {
             return Ok(());
         }
+        self.ensure("sorting the tensor", 0)?;
         match Packing::groups(&self.dims, mode_order).as_slice() {
             [packing] if packing.bits() <= u64::BITS => self.sort_packed::<u64>(packing),
             [packing] => self.sort_packed::<u128>(packing),
@@ -197,6 +198,7 @@ impl<T: Scalar> CooTensor<T> {
     #[inline(never)]
     pub fn sorted_permutation(&self, mode_order: &[usize]) -> Result<Vec<usize>> {
         check_mode_order(mode_order, self.order())?;
+        self.ensure("sorting the tensor", 0)?;
         Ok(self.places().sorted_permutation(mode_order))
     }
 
@@ -230,10 +232,22 @@ impl<T: Scalar> CooTensor<T> {
     /// Cheap when the entries are sorted by modes 0, 1, 2, ...; otherwise as expensive as sorting a copy.
     ///
     /// # Errors
-    /// [`Error::Structure`] naming the place and the two entries.
+    /// [`Error::Structure`] naming the place and the two entries; [`Error::Memory`].
     #[inline(never)]
     pub fn check_unique(&self) -> Result<()> {
-        self.refuse(self.places().duplicate())
+        self.refuse(self.first_duplicate()?)
+    }
+
+    /// Two entries at the same place, if there are any, the earlier one first.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub(crate) fn first_duplicate(&self) -> Result<Option<(usize, usize)>> {
+        let natural: Vec<usize> = (0..self.order()).collect();
+        if !self.is_sorted(&natural)? {
+            self.ensure("sorting the tensor", 0)?;
+        }
+        Ok(self.places().duplicate())
     }
 
     /// Whether no two neighbours have the same place: [`CooTensor::check_unique`] for sorted entries.
@@ -253,13 +267,15 @@ impl<T: Scalar> CooTensor<T> {
 
     /// Sorts the entries by modes 0, 1, 2, ... and replaces those at the same place by their sum, in their order.
     /// Returns the number of entries that went away.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
     #[inline(never)]
-    pub fn sum_duplicates(&mut self) -> usize {
+    pub fn sum_duplicates(&mut self) -> Result<usize> {
         let natural: Vec<usize> = (0..self.order()).collect();
-        // The natural order names every mode once, so neither call can fail.
-        let _ = self.sort(&natural);
+        self.sort(&natural)?;
         let before = self.nnz();
-        let Some(first) = self.places().first_repetition(|p| p) else { return 0 };
+        let Some(first) = self.places().first_repetition(|p| p) else { return Ok(0) };
         let mut last = first - 1;
         for p in first..before {
             if self.coords.iter().all(|indices| indices[last] == indices[p]) {
@@ -273,7 +289,30 @@ impl<T: Scalar> CooTensor<T> {
         }
         self.values.truncate(last + 1);
         self.coords.iter_mut().for_each(|indices| indices.truncate(last + 1));
-        before - self.nnz()
+        Ok(before - self.nnz())
+    }
+
+    /// Whether there is memory for what sorting the entries takes and for `more` bytes of each entry besides, for `what`.
+    pub(crate) fn ensure(&self, what: &str, more: usize) -> Result<()> {
+        let widest = Packing::groups(&self.dims, &(0..self.order()).collect::<Vec<_>>());
+        let key = if widest.iter().all(|packing| packing.bits() <= u64::BITS) { 8 } else { 16 };
+        // Two arrays of keys, each with a value or a position beside it, and the permutation or the sorted coordinates.
+        let sorting = 4 * key + size_of::<usize>().max(self.entry_bytes());
+        memory::ensure(what, self.nnz().saturating_mul(sorting + more))
+    }
+
+    /// Bytes of one entry.
+    pub(crate) fn entry_bytes(&self) -> usize {
+        self.order() * size_of::<u32>() + size_of::<T>()
+    }
+
+    /// A copy.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn try_clone(&self) -> Result<Self> {
+        memory::ensure("a copy of the tensor", self.nnz() * self.entry_bytes())?;
+        Ok(self.clone())
     }
 }
 
@@ -335,10 +374,10 @@ mod tests {
         let mut t = CooTensor::new(vec![2, 3], coords, vec![1.0, 2.0, 4.0, 8.0, 16.0]).unwrap();
         let message = t.check_unique().unwrap_err().to_string();
         assert!(message.contains("entries 1 and 4") && message.contains("[0, 0]"), "{message}");
-        assert_eq!(t.sum_duplicates(), 2);
+        assert_eq!(t.sum_duplicates().unwrap(), 2);
         t.check_unique().unwrap();
         assert_eq!(entries(&t), [(vec![0, 0], 18.0), (vec![1, 1], 8.0), (vec![1, 2], 5.0)]);
-        assert_eq!(t.sum_duplicates(), 0);
+        assert_eq!(t.sum_duplicates().unwrap(), 0);
         assert_eq!(t.index_bytes(), 3 * 2 * 4);
     }
 

@@ -10,7 +10,7 @@ use sparsimd_kernels::Scalar;
 
 use super::coo_tensor::CooTensor;
 use crate::error::{Error, Result};
-use crate::parallel;
+use crate::{memory, parallel};
 
 /// Nonzeros of one parallel task of the construction: large enough that counting per level costs nothing.
 const TASK: usize = 1 << 16;
@@ -255,11 +255,15 @@ impl<T: Scalar> Csf<T> {
         let source = if coo.is_sorted(mode_order)? {
             coo
         } else {
+            coo.ensure("CSF", coo.entry_bytes())?;
             let mut copy = coo.clone();
             copy.sort(mode_order)?;
             sorted = copy;
             &sorted
         };
+        // At most as many nodes in each level as there are nonzeros.
+        let each = coo.order() * (size_of::<u32>() + size_of::<usize>()) + size_of::<T>();
+        memory::ensure("CSF", coo.nnz().saturating_mul(each))?;
         let pattern = CsfPattern::from_sorted(source.dims(), mode_order, source.all_coords())?;
         Ok(Self { pattern: Arc::new(pattern), values: source.values().to_vec() })
     }

@@ -12,7 +12,7 @@ use super::coo_tensor::check_mode;
 use super::places::gather;
 use super::{CooTensor, Csf};
 use crate::error::{Error, Result};
-use crate::parallel;
+use crate::{memory, parallel};
 
 /// The nonzeros of a tensor by the fibers of one mode, borrowed from any format that has them so.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +86,9 @@ impl<T: Scalar> FiberCoo<T> {
         let others: Vec<usize> = (0..coo.order()).filter(|&m| m != mode).collect();
         coo.sort(&[&others[..], &[mode]].concat())?;
         coo.check_sorted_unique()?;
+        // A pointer, copied once while it is found, and coordinates of each fiber: at most one for each nonzero.
+        let each = 2 * size_of::<usize>() + coo.entry_bytes();
+        memory::ensure("a tensor by fibers", coo.nnz().saturating_mul(each))?;
         let head = |p: usize| p == 0 || others.iter().any(|&m| coo.coords(m)[p - 1] != coo.coords(m)[p]);
         let mut ptr = parallel::filter(coo.nnz(), head);
         let at_heads = |&m: &usize| gather(coo.coords(m), &ptr);

@@ -230,6 +230,7 @@ impl<T: Scalar> HiCoo<T> {
         let blocked: Vec<usize> = (0..coo.order()).filter(|mode| !free_modes.contains(mode)).collect();
         let mut free_modes = free_modes.to_vec();
         free_modes.sort_unstable();
+        coo.ensure("HiCOO", 2 * coo.entry_bytes() + size_of::<usize>())?;
         let sorted = block("HiCOO", coo.places(), &blocked, &free_modes, block_bits, |p| coo.values()[p])?;
         let Blocked { pattern, free, runs, payload: values } = sorted;
         Ok(Self { dims: coo.dims().to_vec(), pattern, free_modes, free, runs, values })

@@ -39,6 +39,7 @@ impl<T: Scalar> Linear<T> {
     /// the same place.
     #[inline(never)]
     pub fn from_coo(coo: &CooTensor<T>) -> Result<Self> {
+        coo.ensure("the linearised format", size_of::<u128>() + size_of::<T>())?;
         let widths: Vec<u32> = coo.dims().iter().map(|&dim| mode_bits(dim)).collect();
         let (positions, bits) = interleave(&widths, 0);
         let mask = |bits: &Vec<u32>| bits.iter().filter(|&&bit| bit < u128::BITS).fold(0, |mask, &bit| mask | 1 << bit);
@@ -159,7 +160,7 @@ mod tests {
                 .map(|(m, &dim)| (0..n).map(|p| (hash(p, m) % dim as u64) as u32).collect())
                 .collect();
             let mut coo = CooTensor::new(dims.clone(), coords, (0..n).map(|p| p as f64).collect()).unwrap();
-            coo.sum_duplicates();
+            coo.sum_duplicates().unwrap();
             let linear = Linear::from_coo(&coo).unwrap();
             assert_eq!(matches!(linear.keys(), LinearKeys::Wide(_)), wide);
             assert_eq!(linear.index_bytes(), coo.nnz() * if wide { 16 } else { 8 });

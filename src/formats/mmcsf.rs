@@ -136,6 +136,9 @@ impl<T: Scalar> MmCsf<T> {
     #[inline(never)]
     pub fn from_coo(coo: &CooTensor<T>, strategy: MmCsfStrategy) -> Result<Self> {
         let order = coo.order();
+        // For each orientation the order, the fiber and its length of every entry; then the parts and their trees.
+        let found = order * 3 * size_of::<u32>() + 3 * size_of::<usize>();
+        coo.ensure("MM-CSF", found + 2 * coo.entry_bytes() + order * size_of::<usize>())?;
         let mode_orders: Vec<Vec<usize>> = (0..order)
             .map(|leaf| {
                 let mut modes: Vec<usize> = (0..order).filter(|&mode| mode != leaf).collect();

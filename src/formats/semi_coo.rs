@@ -88,6 +88,7 @@ impl<T: Scalar> SemiCoo<T> {
     pub fn from_coo(coo: &CooTensor<T>, dense_modes: &[usize]) -> Result<Self> {
         let (sparse_modes, block) = split_modes(coo.dims(), dense_modes)?;
         let mode_order: Vec<usize> = sparse_modes.iter().chain(dense_modes).copied().collect();
+        coo.ensure("sCOO", coo.entry_bytes() + size_of::<usize>())?;
         let mut sorted = coo.clone();
         sorted.sort(&mode_order)?;
         sorted.check_sorted_unique()?;

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::formats::packing::Packing;
 use crate::formats::radix::{self, Key};
 use crate::formats::{CooTensor, MAX_ORDER};
+use crate::memory;
 use crate::parallel::{self, GRAIN as TASK};
 
 /// One place under construction; the first `order` coordinates count.
@@ -46,6 +47,9 @@ pub fn distinct<T: Scalar>(
     if nnz as f64 > places {
         return Err(Error::argument("nnz", format!("{nnz} nonzeros do not fit the {places} places of {dims:?}")));
     }
+    // An eighth more samples than nonzeros, four times: drawn, gathered, sorted, and as the tensor's arrays.
+    let sample = 2 * size_of::<u128>() * 4;
+    memory::ensure(format_args!("{nnz} nonzeros of {dims:?}"), nnz.saturating_mul(sample + sample / 8))?;
     let natural: Vec<usize> = (0..dims.len()).collect();
     match Packing::new(dims, &natural) {
         packing if packing.bits() <= u64::BITS => distinct_packed::<u64, T>(dims, nnz, seed, draw, &packing),

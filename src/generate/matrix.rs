@@ -6,7 +6,7 @@ use super::random::Stream;
 use crate::dense::Mat;
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
-use crate::parallel;
+use crate::{memory, parallel};
 
 /// Numbers in [-0.5, 0.5): of `bits` as many as f32 holds exactly, so that both element types get the same ones.
 fn centred<T: Scalar>(bits: u64) -> T {
@@ -33,7 +33,7 @@ pub fn uniform_dense<T: Scalar>(rows: usize, cols: usize, seed: u64) -> Result<M
 /// [-0.5, 0.5); columns ascend in each row.
 ///
 /// # Errors
-/// [`Error::Argument`] when `sparsity` is not in [0, 1]; [`Error::Structure`] when a dimension exceeds u32.
+/// [`Error::Argument`] when `sparsity` is not in [0, 1] or a dimension exceeds u32; [`Error::Memory`].
 #[inline(never)]
 pub fn random_matrix<T: Scalar>(rows: usize, cols: usize, sparsity: f64, seed: u64) -> Result<Csr<T>> {
     if !(0.0..=1.0).contains(&sparsity) {
@@ -42,12 +42,14 @@ pub fn random_matrix<T: Scalar>(rows: usize, cols: usize, sparsity: f64, seed: u
     if rows.max(cols) > u32::MAX as usize {
         return Err(Error::argument("matrix", format!("{rows} x {cols} exceeds the largest dimension, {}", u32::MAX)));
     }
-    let out_of_memory = |_| Error::argument("matrix", format!("{rows} x {cols} at {sparsity} does not fit the memory"));
+    let what = format!("random matrix of {rows} x {cols} at {sparsity}");
+    let of_nonzeros =
+        |nnz: usize| memory::total(&[(rows + 1, size_of::<usize>()), (nnz, size_of::<u32>() + size_of::<T>())]);
+    // By the expected number first: drawing them takes as long as they are many.
+    memory::ensure(&what, of_nonzeros((rows as f64 * cols as f64 * (1.0 - sparsity)) as usize))?;
     let row = |i: usize| RandomRow::new(cols, 1.0 - sparsity, Stream::new(seed, i as u64));
     // Twice the same numbers: to count, and to write where the count says.
-    let mut row_ptr: Vec<usize> = Vec::new();
-    row_ptr.try_reserve_exact(rows + 1).map_err(out_of_memory)?;
-    row_ptr.resize(rows + 1, 0);
+    let mut row_ptr: Vec<usize> = memory::zeros(&what, rows + 1)?;
     parallel::chunks_mut(&mut row_ptr[1..], ROWS_PER_TASK, |task, counts| {
         counts.iter_mut().enumerate().for_each(|(i, count)| *count = row(task * ROWS_PER_TASK + i).count());
     });
@@ -55,9 +57,8 @@ pub fn random_matrix<T: Scalar>(rows: usize, cols: usize, sparsity: f64, seed: u
         row_ptr[i + 1] += row_ptr[i];
     }
     let nnz = row_ptr[rows];
-    let mut col_idx: Vec<u32> = Vec::new();
-    col_idx.try_reserve_exact(nnz).map_err(out_of_memory)?;
-    col_idx.resize(nnz, 0);
+    memory::ensure(&what, of_nonzeros(nnz))?;
+    let mut col_idx: Vec<u32> = memory::zeros(&what, nnz)?;
     let mut left = &mut col_idx[..];
     let mut parts = Vec::new();
     for first in (0..rows).step_by(ROWS_PER_TASK) {

@@ -9,6 +9,7 @@ use super::mtx::at_repeated;
 use super::{Format, ReadOptions, read_mtx, read_smtx, write_mtx, write_smtx};
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
+use crate::memory;
 
 /// What a matrix file holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,16 +18,6 @@ pub enum Matrix<T> {
     Pattern(Arc<Pattern>),
     /// Places and values.
     Values(Csr<T>),
-}
-
-/// The values of a matrix whose file has none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fill {
-    /// 1 everywhere.
-    #[default]
-    Ones,
-    /// Uniform in [-0.5, 0.5), from this seed.
-    Uniform(u64),
 }
 
 impl<T: Scalar> Matrix<T> {
@@ -38,19 +29,31 @@ impl<T: Scalar> Matrix<T> {
         }
     }
 
-    /// The matrix with its own values, or with those that `fill` says.
+    /// The matrix with its own values, or with ones where the file has none.
     ///
     /// # Errors
-    /// None for a matrix that a reader made.
+    /// [`Error::Memory`].
     #[inline(never)]
-    pub fn into_csr(self, fill: Fill) -> Result<Csr<T>> {
+    pub fn into_csr(self) -> Result<Csr<T>> {
         match self {
             Self::Values(csr) => Ok(csr),
             Self::Pattern(pattern) => {
-                let values = match fill {
-                    Fill::Ones => vec![T::ONE; pattern.nnz()],
-                    Fill::Uniform(seed) => crate::generate::uniform_values(pattern.nnz(), seed),
-                };
+                let mut values = memory::reserve("values of the matrix", pattern.nnz())?;
+                values.resize(pattern.nnz(), T::ONE);
+                Csr::new(pattern, values)
+            }
+        }
+    }
+
+    /// The matrix with its own values, or with `values(nnz)` where the file has none.
+    ///
+    /// # Errors
+    /// [`Error::Structure`] when `values` returns another number of values.
+    pub fn into_csr_with(self, values: impl FnOnce(usize) -> Vec<T>) -> Result<Csr<T>> {
+        match self {
+            Self::Values(csr) => Ok(csr),
+            Self::Pattern(pattern) => {
+                let values = values(pattern.nnz());
                 Csr::new(pattern, values)
             }
         }
@@ -91,6 +94,7 @@ pub fn write_matrix<T: Scalar>(path: &Path, matrix: &Matrix<T>) -> Result<()> {
 pub(super) fn whole_file(path: &Path, error: Error) -> Error {
     match error {
         Error::Structure { detail, .. } => Error::Parse { path: path.to_owned(), line: 0, detail },
+        Error::Memory { what, bytes } => Error::Memory { what: format!("{}: {what}", path.display()), bytes },
         other => other,
     }
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use sparsimd_kernels::Scalar;
 
 use super::number::{Cursor, write_chunks};
-use super::text::{Cut, Fault, ReadOptions, Text};
+use super::text::{Cut, Fault, ReadOptions, Text, concat, quoted};
 use super::{Matrix, write_atomically};
 use crate::dense::MatRef;
 use crate::error::{Error, Result};
@@ -93,7 +93,8 @@ fn read_header(text: &mut Text<'_>) -> Result<Header> {
     let ["%%matrixmarket", object, format, field, symmetry] = words[..] else {
         return Err(text.fault("the first line is not `%%MatrixMarket matrix FORMAT FIELD SYMMETRY`"));
     };
-    let unknown = |what: &str, word: &str, known: &str| Err(text.fault(format!("{what} {word:?} is not {known}")));
+    let unknown =
+        |what: &str, word: &str, known: &str| Err(text.fault(format!("{what} {} is not {known}", quoted(word))));
     if object != "matrix" {
         return unknown("object", object, "matrix");
     }
@@ -129,7 +130,7 @@ fn read_header(text: &mut Text<'_>) -> Result<Header> {
     let (rows, cols, claimed) = match numbers.as_deref() {
         Some(&[rows, cols, entries]) if coordinate => (rows, cols, Some(entries)),
         Some(&[rows, cols]) if !coordinate => (rows, cols, None),
-        _ => return Err(text.fault(format!("the size line {size:?} is not `{expected}`"))),
+        _ => return Err(text.fault(format!("the size line {} is not `{expected}`", quoted(&size)))),
     };
     if rows.max(cols) > u64::from(u32::MAX) {
         return Err(text.fault(format!("{rows} x {cols} exceeds the largest dimension, {}", u32::MAX)));
@@ -177,19 +178,11 @@ fn read_coordinates<T: Scalar>(text: &mut Text<'_>, header: &Header) -> Result<E
         return Err(too_few(text, seen, header));
     }
     Ok(Entries {
-        rows: concat(&chunks, |c| &c.rows),
-        cols: concat(&chunks, |c| &c.cols),
-        values: concat(&chunks, |c| &c.values),
+        rows: concat(text.path(), &chunks, |c| &c.rows)?,
+        cols: concat(text.path(), &chunks, |c| &c.cols)?,
+        values: concat(text.path(), &chunks, |c| &c.values)?,
         stored: seen,
     })
-}
-
-fn concat<C, X: Copy>(chunks: &[C], part: impl Fn(&C) -> &[X]) -> Vec<X> {
-    let mut all = Vec::with_capacity(chunks.iter().map(|c| part(c).len()).sum());
-    for chunk in chunks {
-        all.extend_from_slice(part(chunk));
-    }
-    all
 }
 
 /// Parses whole lines `i j [value]`, at most `limit` of them.
@@ -269,7 +262,7 @@ fn value(text: &mut Cursor<'_>, field: Field) -> Result<f64, Fault> {
             Err(fault(text, format!("value: {} is not an integer", word.word())))
         }
         Some(x) => Ok(x),
-        None => Err(fault(text, format!("value: {} is not a number", word.word()))),
+        None => Err(fault(text, format!("value: {} is not a number of double precision", word.word()))),
     }
 }
 

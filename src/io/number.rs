@@ -84,10 +84,14 @@ impl<'a> Cursor<'a> {
         (1..=19).contains(&(self.at - start)).then_some(value)
     }
 
-    /// Takes a decimal floating point number (`inf` and `nan` included), if one is next.
+    /// Takes a decimal floating point number (`inf` and `nan` included), if one that double precision has is next.
     #[inline]
     pub fn float(&mut self) -> Option<f64> {
-        let (value, len) = fast_float2::parse_partial(&self.bytes[self.at..]).ok()?;
+        let (value, len): (f64, usize) = fast_float2::parse_partial(&self.bytes[self.at..]).ok()?;
+        // Digits that exceed the largest number; the words for infinity have none.
+        if value.is_infinite() && self.bytes[self.at..][..len].iter().any(u8::is_ascii_digit) {
+            return None;
+        }
         self.at += len;
         Some(value)
     }

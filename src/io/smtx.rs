@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::number::{Cursor, write_chunks};
-use super::text::{Cut, Fault, ReadOptions, Text};
+use super::text::{Cut, Fault, ReadOptions, Text, quoted};
 use super::write_atomically;
 use crate::error::{Error, Result};
 use crate::formats::{Pattern, Place, Violation};
@@ -31,7 +31,7 @@ pub fn read_smtx(path: &Path, options: ReadOptions<'_>) -> Result<Arc<Pattern>> 
         .map(|word| word.parse().ok())
         .collect();
     let Some(&[rows, cols, nnz]) = numbers.as_deref() else {
-        return Err(text.fault(format!("the first line {header:?} is not `ROWS, COLUMNS, NONZEROS`")));
+        return Err(text.fault(format!("the first line {} is not `ROWS, COLUMNS, NONZEROS`", quoted(&header))));
     };
     if rows.max(cols) > u64::from(u32::MAX) {
         return Err(text.fault(format!("{rows} x {cols} exceeds the largest dimension, {}", u32::MAX)));

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use sparsimd_kernels::Scalar;
 
+use super::tns::entry_lines;
 use super::{ReadOptions, read_tns, read_tnsb, write_tns, write_tnsb};
 use crate::error::{Error, Result};
 use crate::formats::CooTensor;
@@ -51,7 +52,7 @@ pub enum Duplicates {
 ///
 /// # Errors
 /// [`Error::Argument`] for a name of no known format, [`Error::Io`], and [`Error::Parse`] with the file and line of the
-/// first mistake (line 0 where no single line is to blame, such as two entries at the same place).
+/// first mistake; line 0 where the file has no lines or no single one is wrong.
 #[inline(never)]
 pub fn read_tensor<T: Scalar>(
     path: &Path,
@@ -64,12 +65,41 @@ pub fn read_tensor<T: Scalar>(
         TensorFormat::Tnsb => read_tnsb(path)?,
     };
     match duplicates {
-        Duplicates::Refuse => tensor.check_unique().map_err(|e| super::matrix::whole_file(path, e))?,
+        Duplicates::Refuse => refuse_duplicates(path, &tensor)?,
         Duplicates::Sum => {
-            tensor.sum_duplicates();
+            tensor.sum_duplicates().map_err(|e| super::matrix::whole_file(path, e))?;
         }
     }
     Ok(tensor)
+}
+
+/// Whether no two entries of `tensor`, read from `path`, are at the same place; the error has the line of the second one.
+fn refuse_duplicates<T: Scalar>(path: &Path, tensor: &CooTensor<T>) -> Result<()> {
+    let Some((p, q)) = tensor.first_duplicate().map_err(|e| super::matrix::whole_file(path, e))? else { return Ok(()) };
+    let (line, detail) = match TensorFormat::of(path)? {
+        TensorFormat::Tns => {
+            let [first, second] = entry_lines(path, [p, q])?;
+            (second, format!("the place of line {first} occurs again"))
+        }
+        TensorFormat::Tnsb => {
+            (0, format!("entries {} and {} are both at {:?}, counted from 0", p + 1, q + 1, tensor.places().place(p)))
+        }
+    };
+    Err(Error::Parse { path: path.to_owned(), line, detail })
+}
+
+/// Whether all values of `tensor`, read from the file `path` without changing the order of entries, are finite.
+///
+/// # Errors
+/// [`Error::Parse`] with the line of the first one that is not; 0 for a binary file.
+pub fn check_finite<T: Scalar>(path: &Path, tensor: &CooTensor<T>) -> Result<()> {
+    let Some(p) = tensor.values().iter().position(|x| !x.to_f64().is_finite()) else { return Ok(()) };
+    let [line] = match TensorFormat::of(path)? {
+        TensorFormat::Tns => entry_lines(path, [p])?,
+        TensorFormat::Tnsb => [0],
+    };
+    let detail = format!("entry {}: the value {} is not finite", p + 1, tensor.values()[p]);
+    Err(Error::Parse { path: path.to_owned(), line, detail })
 }
 
 /// Writes `tensor` to the file `path`, whose name tells the format; a text file is 1-based and gets a header only where

@@ -18,11 +18,15 @@ use flate2::read::MultiGzDecoder;
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};
+use crate::memory;
 
 /// Bytes of one block: large against the cost of a task, small enough that parsing finds the text in the L2 cache.
 const BLOCK: usize = 512 << 10;
 /// Blocks of one batch and thread: several, since blocks take unequal times.
 const BLOCKS_PER_THREAD: usize = 4;
+/// Bytes that one byte of text is parsed to, at most: an array of lines of one digit becomes numbers of 8 bytes, with as much
+/// room again while they grow.
+const PARSED: usize = 8;
 /// The longest header line: ten times what any format needs.
 const LONGEST_LINE: u64 = 1 << 20;
 /// The first two bytes of every gzip file.
@@ -93,6 +97,21 @@ impl Read for Counted {
     }
 }
 
+/// `text` in quotes for a message, its first 80 characters at most.
+pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(80) {
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+/// The `part`s of `chunks`, of the file `path`, one after the other.
+pub(super) fn concat<C, X: Copy>(path: &Path, chunks: &[C], part: impl Fn(&C) -> &[X]) -> Result<Vec<X>> {
+    let mut all = memory::reserve(path.display(), chunks.iter().map(|c| part(c).len()).sum())?;
+    chunks.iter().for_each(|chunk| all.extend_from_slice(part(chunk)));
+    Ok(all)
+}
+
 impl<'a> Text<'a> {
     /// Opens `path`; the content, not the name, tells whether it is compressed.
     pub fn open(path: &Path, options: ReadOptions<'a>) -> Result<Self> {
@@ -131,6 +150,16 @@ impl<'a> Text<'a> {
         }
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The line given out last, counted from 1.
+    pub fn line(&self) -> u64 {
+        self.line
+    }
+
     /// An error at the line given out last.
     pub fn fault(&self, detail: impl Into<String>) -> Error {
         Error::Parse { path: self.path.clone(), line: self.line, detail: detail.into() }
@@ -151,8 +180,10 @@ impl<'a> Text<'a> {
         mut sink: impl FnMut(&[u8], R) -> Result<(), Fault> + Send,
     ) -> Result<()> {
         let mut carry = Vec::new();
+        self.ensure_batches()?;
         let mut batch = self.read_batch(cut, &mut carry)?;
         while !batch.is_empty() {
+            self.ensure_batches()?;
             let (next, parsed) = rayon::join(
                 || self.read_batch(cut, &mut carry),
                 || batch.par_iter().map(|block| parse(block)).collect::<Vec<_>>(),
@@ -168,6 +199,12 @@ impl<'a> Text<'a> {
             batch = next?;
         }
         Ok(())
+    }
+
+    /// Whether there is memory for the next batches: one that is read, and what another is parsed to.
+    fn ensure_batches(&self) -> Result<()> {
+        let blocks = BLOCKS_PER_THREAD * rayon::current_num_threads();
+        memory::ensure(self.path.display(), blocks * BLOCK * (1 + PARSED))
     }
 
     /// Reads up to one batch of blocks; none at the end of the file. `carry` keeps what follows the last cut.

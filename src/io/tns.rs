@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::number::{Cursor, write_chunks};
-use super::text::{Cut, Fault, ReadOptions, Text};
+use super::text::{Cut, Fault, ReadOptions, Text, concat, quoted};
 use super::write_atomically;
 use crate::error::Result;
 use crate::formats::{CooTensor, MAX_ORDER};
@@ -67,14 +67,35 @@ pub fn read_tns<T: Scalar>(path: &Path, zero_based: bool, options: ReadOptions<'
             Ok(())
         },
     )?;
-    let coords: Vec<Vec<u32>> =
-        (0..shape.order).into_par_iter().map(|mode| concat(&chunks, |c| &c.coords[mode])).collect();
-    let values = concat(&chunks, |c| &c.values);
+    let coords: Vec<Vec<u32>> = (0..shape.order)
+        .into_par_iter()
+        .map(|mode| concat(path, &chunks, |c| &c.coords[mode]))
+        .collect::<Result<_>>()?;
+    let values = concat(path, &chunks, |c| &c.values)?;
     let dims = match shape.dims {
         Some(dims) => dims.iter().map(|&dim| dim as usize).collect(),
         None => coords.iter().map(|indices| indices.par_iter().max().map_or(0, |&i| i as usize + 1)).collect(),
     };
     CooTensor::new(dims, coords, values).map_err(|e| super::matrix::whole_file(path, e))
+}
+
+/// The lines of entries `wanted` of the file `path`, counted from 1, as far as the file still has them. The file is read again.
+pub(super) fn entry_lines<const N: usize>(path: &Path, wanted: [usize; N]) -> Result<[u64; N]> {
+    let mut text = Text::open(path, ReadOptions::default())?;
+    let mut lines = [0; N];
+    let Some(first) = next_content(&mut text)? else { return Ok(lines) };
+    if first.split_whitespace().count() == 1 && next_content(&mut text)?.is_some() {
+        next_content(&mut text)?;
+    }
+    for entry in 0..=wanted.iter().copied().max().unwrap_or(0) {
+        for (line, _) in lines.iter_mut().zip(wanted).filter(|(_, wanted)| *wanted == entry) {
+            *line = text.line();
+        }
+        if next_content(&mut text)?.is_none() {
+            break;
+        }
+    }
+    Ok(lines)
 }
 
 /// The next line that is neither blank nor a comment.
@@ -92,7 +113,11 @@ fn next_content(text: &mut Text<'_>) -> Result<Option<String>> {
 fn read_header(text: &mut Text<'_>, line: &str) -> Result<Vec<u64>> {
     let order: usize = match line.trim().parse() {
         Ok(order) if (1..=MAX_ORDER).contains(&order) => order,
-        _ => return Err(text.fault(format!("a line of one word is the order, 1 to {MAX_ORDER}; this is {line:?}"))),
+        _ => {
+            return Err(
+                text.fault(format!("a line of one word is the order, 1 to {MAX_ORDER}; this is {}", quoted(line)))
+            );
+        }
     };
     let Some(line) = next_content(text)? else {
         return Err(text.fault("the file ends before the lengths of the modes"));
@@ -103,16 +128,8 @@ fn read_header(text: &mut Text<'_>, line: &str) -> Result<Vec<u64>> {
             None => Ok(dims),
             Some(dim) => Err(text.fault(format!("length {dim} exceeds the largest one, {}", u32::MAX))),
         },
-        _ => Err(text.fault(format!("{line:?} is not the lengths of {order} modes"))),
+        _ => Err(text.fault(format!("{} is not the lengths of {order} modes", quoted(&line)))),
     }
-}
-
-fn concat<C: Sync, X: Copy + Send + Sync>(chunks: &[C], part: impl Fn(&C) -> &[X] + Sync) -> Vec<X> {
-    let mut all = Vec::with_capacity(chunks.iter().map(|c| part(c).len()).sum());
-    for chunk in chunks {
-        all.extend_from_slice(part(chunk));
-    }
-    all
 }
 
 /// Parses whole lines of `shape.order` coordinates and a value.
@@ -149,7 +166,12 @@ fn parse_entries<T: Scalar>(block: &[u8], shape: &Shape) -> Result<Entries<T>, F
         match text.float().filter(|_| text.at_blank()) {
             Some(x) => out.values.push(T::from_f64(x)),
             None if matches!(word.peek(), None | Some(b'\n')) => return Err(ragged(&word, shape, "ends early")),
-            None => return Err(Fault { line: word.line, detail: format!("value: {} is not a number", word.word()) }),
+            None => {
+                return Err(Fault {
+                    line: word.line,
+                    detail: format!("value: {} is not a number of double precision", word.word()),
+                });
+            }
         }
         text.skip_blanks();
         if !matches!(text.peek(), None | Some(b'\n')) {

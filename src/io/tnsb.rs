@@ -1,4 +1,4 @@
-//! The library's own binary format of sparse tensors, `.tnsb`: arrays as they lie in memory, to be mapped.
+//! The library's own binary format of sparse tensors, `.tnsb`: arrays as they lie in memory.
 //!
 //! ```text
 //! 0    8 bytes  magic
@@ -14,17 +14,18 @@
 //! ```
 //! All numbers are little-endian.
 
+use std::any::Any;
 use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use memmap2::{Mmap, MmapOptions};
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::write_atomically;
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, MAX_ORDER};
+use crate::{memory, parallel};
 
 /// A byte above 127, the name, and both kinds of line ends: what a transfer as text would change.
 const MAGIC: [u8; 8] = *b"\x89TNSB\r\n\n";
@@ -33,17 +34,22 @@ const HEADER: usize = 192;
 const CHECKED: usize = 168;
 /// Sections start at cache lines.
 const SECTION_ALIGN: usize = 64;
-/// Elements copied by one task.
-const TASK: usize = 1 << 18;
+/// Bytes that are read and then added to the checksum: half of a common L2 cache, where they still are.
+const PIECE: usize = 256 << 10;
 
-/// An open `.tnsb` file, mapped into memory: header and checksums have been verified.
+/// The contents of a `.tnsb` file whose header and checksums have been verified; coordinates have not.
 #[derive(Debug)]
 pub struct TnsbFile {
-    map: Mmap,
     path: PathBuf,
     dims: Vec<usize>,
-    nnz: usize,
-    value_bytes: usize,
+    coords: Vec<Vec<u32>>,
+    values: Values,
+}
+
+#[derive(Debug)]
+enum Values {
+    Single(Vec<f32>),
+    Double(Vec<f64>),
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -67,56 +73,82 @@ fn sections(order: usize, nnz: usize, value_bytes: usize) -> Option<(Vec<(usize,
     Some((all, at))
 }
 
+/// Reads `bytes` from position `start` of the file `path` on; their checksum.
+fn read_section(path: &Path, start: usize, bytes: &mut [u8]) -> std::io::Result<u64> {
+    // A handle of its own: its position is no other task's.
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(start as u64))?;
+    let mut sum = Xxh3::new();
+    for piece in bytes.chunks_mut(PIECE) {
+        file.read_exact(piece)?;
+        sum.update(piece);
+    }
+    Ok(sum.digest())
+}
+
 impl TnsbFile {
-    /// Maps the file `path` and verifies its header and checksums.
-    ///
-    /// The file must not be changed by anyone while the value lives: the operating system offers no protection against it.
+    /// Reads the file `path`, its sections in parallel in the rayon pool of the caller, and verifies header and checksums.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Parse`] when the file is no `.tnsb` file, of an unknown version, damaged or cut short;
-    /// [`Error::Unavailable`] on a big-endian machine.
+    /// [`Error::Memory`]; [`Error::Unavailable`] on a big-endian machine.
     pub fn open(path: &Path) -> Result<Self> {
         let io = |source| Error::Io { path: path.to_owned(), source };
         let fail = |detail: String| Err(Error::Parse { path: path.to_owned(), line: 0, detail });
         if cfg!(target_endian = "big") {
             return Err(Error::Unavailable { what: ".tnsb", detail: "the machine is big-endian".into() });
         }
-        let file = File::open(path).map_err(io)?;
-        if !file.metadata().map_err(io)?.is_file() {
-            return fail("a .tnsb file is mapped, so it must be a regular file".into());
+        let mut file = File::open(path).map_err(io)?;
+        let meta = file.metadata().map_err(io)?;
+        if !meta.is_file() {
+            return fail("a .tnsb file is read in parallel, so it must be a regular file".into());
         }
-        // SAFETY: the mapping is private to this value and read only; that nobody changes the file meanwhile is the documented
-        // condition of this function.
-        let map = unsafe { MmapOptions::new().populate().map(&file) }.map_err(io)?;
-        if map.len() < HEADER || map[..8] != MAGIC {
+        let mut header = [0; HEADER];
+        if meta.len() < HEADER as u64 {
             return fail("not a .tnsb file".into());
         }
-        if u32_at(&map, 8) != VERSION {
-            return fail(format!("version {} of the format; {VERSION} is supported", u32_at(&map, 8)));
+        file.read_exact(&mut header).map_err(io)?;
+        if header[..8] != MAGIC {
+            return fail("not a .tnsb file".into());
         }
-        if xxh3_64(&map[..CHECKED]) != u64_at(&map, CHECKED) {
+        if u32_at(&header, 8) != VERSION {
+            return fail(format!("version {} of the format; {VERSION} is supported", u32_at(&header, 8)));
+        }
+        if xxh3_64(&header[..CHECKED]) != u64_at(&header, CHECKED) {
             return fail("the header's checksum is wrong".into());
         }
-        let (value_bytes, order) = (u32_at(&map, 12) as usize, u32_at(&map, 16) as usize);
+        let (value_bytes, order) = (u32_at(&header, 12) as usize, u32_at(&header, 16) as usize);
         if !matches!(value_bytes, 4 | 8) || !(1..=MAX_ORDER).contains(&order) {
             return fail(format!("values of {value_bytes} bytes, order {order}"));
         }
-        let nnz = u64_at(&map, 24) as usize;
+        let nnz = u64_at(&header, 24) as usize;
         let Some((sections, len)) = sections(order, nnz, value_bytes) else {
             return fail(format!("{nnz} nonzeros of order {order} do not fit the address space"));
         };
-        if map.len() != len {
-            return fail(format!("{} bytes where the header asks for {len}", map.len()));
+        // The file has what the header claims before anything of that size is allocated.
+        if meta.len() != len as u64 {
+            return fail(format!("{} bytes where the header asks for {len}", meta.len()));
         }
-        let wrong = sections.par_iter().enumerate().find_first(|&(i, &(start, len))| {
-            let slot = if i < order { i } else { MAX_ORDER };
-            xxh3_64(&map[start..start + len]) != u64_at(&map, 96 + 8 * slot)
+        let what = path.display();
+        let mut coords = (0..order).map(|_| memory::zeros(&what, nnz)).collect::<Result<Vec<Vec<u32>>>>()?;
+        let mut values = match value_bytes {
+            4 => Values::Single(memory::zeros(&what, nnz)?),
+            _ => Values::Double(memory::zeros(&what, nnz)?),
+        };
+        let mut parts: Vec<&mut [u8]> = coords.iter_mut().map(|indices| bytemuck::cast_slice_mut(indices)).collect();
+        parts.push(match &mut values {
+            Values::Single(values) => bytemuck::cast_slice_mut(values),
+            Values::Double(values) => bytemuck::cast_slice_mut(values),
         });
-        if let Some((i, _)) = wrong {
-            return fail(format!("the checksum of section {i} of {} is wrong", order + 1));
+        let sums = parallel::map_chunks_mut(&mut parts, 1, |i, part| read_section(path, sections[i].0, part[0]));
+        for (i, sum) in sums.into_iter().enumerate() {
+            let slot = if i < order { i } else { MAX_ORDER };
+            if sum.map_err(io)? != u64_at(&header, 96 + 8 * slot) {
+                return fail(format!("the checksum of section {i} of {} is wrong", order + 1));
+            }
         }
-        let dims = (0..order).map(|mode| u64_at(&map, 32 + 8 * mode) as usize).collect();
-        Ok(Self { map, path: path.to_owned(), dims, nnz, value_bytes })
+        let dims = (0..order).map(|mode| u64_at(&header, 32 + 8 * mode) as usize).collect();
+        Ok(Self { path: path.to_owned(), dims, coords, values })
     }
 
     /// Length of each mode.
@@ -126,54 +158,58 @@ impl TnsbFile {
 
     /// Number of stored entries.
     pub fn nnz(&self) -> usize {
-        self.nnz
+        self.coords[0].len()
     }
 
-    /// Bytes of the `i`-th section.
-    fn section(&self, i: usize) -> &[u8] {
-        // The same call succeeded in `open`.
-        let (all, _) = sections(self.dims.len(), self.nnz, self.value_bytes).expect("checked at opening");
-        let (start, len) = all[i];
-        &self.map[start..start + len]
-    }
-
-    /// The coordinates in `mode`, straight from the file.
+    /// The coordinates in `mode`, as the file has them.
     ///
     /// # Panics
     /// When `mode` is not below the order, as slice indexing does.
     pub fn coords(&self, mode: usize) -> &[u32] {
-        assert!(mode < self.dims.len(), "mode {mode} of a tensor of order {}", self.dims.len());
-        // Mappings start at a page and sections at 64 bytes of it.
-        bytemuck::cast_slice(self.section(mode))
+        &self.coords[mode]
     }
 
-    /// The values, straight from the file, if they are of single precision.
+    /// The values, if they are of single precision.
     pub fn values_f32(&self) -> Option<&[f32]> {
-        (self.value_bytes == 4).then(|| bytemuck::cast_slice(self.section(self.dims.len())))
+        match &self.values {
+            Values::Single(values) => Some(values),
+            Values::Double(_) => None,
+        }
     }
 
-    /// The values, straight from the file, if they are of double precision.
+    /// The values, if they are of double precision.
     pub fn values_f64(&self) -> Option<&[f64]> {
-        (self.value_bytes == 8).then(|| bytemuck::cast_slice(self.section(self.dims.len())))
+        match &self.values {
+            Values::Single(_) => None,
+            Values::Double(values) => Some(values),
+        }
     }
 
-    /// A copy of the tensor, values converted to `T`.
+    /// The tensor, values converted to `T`. Arrays are moved; values of another precision are copied.
     ///
     /// # Errors
-    /// [`Error::Parse`] when a coordinate is out of range.
-    pub fn to_coo<T: Scalar>(&self) -> Result<CooTensor<T>> {
-        let coords = (0..self.dims.len()).map(|mode| par_copy(self.coords(mode), |&i| i)).collect();
-        let values = match (self.values_f32(), self.values_f64()) {
-            (Some(values), _) => par_copy(values, |&x| T::from_f64(f64::from(x))),
-            (_, Some(values)) => par_copy(values, |&x| T::from_f64(x)),
-            (None, None) => unreachable!("a value has 4 or 8 bytes: checked at opening"),
+    /// [`Error::Parse`] when a coordinate is out of range; [`Error::Memory`].
+    pub fn into_coo<T: Scalar>(self) -> Result<CooTensor<T>> {
+        let Self { path, dims, coords, values } = self;
+        let values = match values {
+            Values::Single(values) => converted(&path, values)?,
+            Values::Double(values) => converted(&path, values)?,
         };
-        CooTensor::new(self.dims.clone(), coords, values).map_err(|e| super::matrix::whole_file(&self.path, e))
+        CooTensor::new(dims, coords, values).map_err(|e| super::matrix::whole_file(&path, e))
     }
 }
 
-fn par_copy<A: Sync, B: Send>(from: &[A], convert: impl Fn(&A) -> B + Sync + Send) -> Vec<B> {
-    from.par_iter().with_min_len(TASK).map(convert).collect()
+/// `values` as they are, if they are of type `T`, else a converted copy.
+fn converted<S: Scalar, T: Scalar>(path: &Path, values: Vec<S>) -> Result<Vec<T>> {
+    let values: Box<dyn Any> = Box::new(values);
+    match values.downcast::<Vec<T>>() {
+        Ok(values) => Ok(*values),
+        Err(values) => {
+            let values: &[S] = values.downcast_ref::<Vec<S>>().map_or(&[], Vec::as_slice);
+            memory::ensure(path.display(), values.len().saturating_mul(size_of::<T>()))?;
+            Ok(parallel::map(values.len(), |p| T::from_f64(values[p].to_f64())))
+        }
+    }
 }
 
 /// The tensor in the `.tnsb` file `path`, values converted to `T`, entries in file order.
@@ -181,30 +217,31 @@ fn par_copy<A: Sync, B: Send>(from: &[A], convert: impl Fn(&A) -> B + Sync + Sen
 /// # Errors
 /// As [`TnsbFile::open`], and [`Error::Parse`] when a coordinate is out of range.
 pub fn read_tnsb<T: Scalar>(path: &Path) -> Result<CooTensor<T>> {
-    TnsbFile::open(path)?.to_coo()
+    TnsbFile::open(path)?.into_coo()
 }
 
 /// Writes `tensor` to the `.tnsb` file `path`.
 ///
 /// # Errors
-/// [`Error::Io`], nothing is left behind; [`Error::Unavailable`] on a big-endian machine.
+/// [`Error::Io`], nothing is left behind; [`Error::Memory`]; [`Error::Unavailable`] on a big-endian machine.
 pub fn write_tnsb<T: Scalar>(path: &Path, tensor: &CooTensor<T>) -> Result<()> {
     if cfg!(target_endian = "big") {
         return Err(Error::Unavailable { what: ".tnsb", detail: "the machine is big-endian".into() });
     }
-    let single: Vec<f32>;
-    let double: Vec<f64>;
+    let (single, double): (Vec<f32>, Vec<f64>);
+    let stored = tensor.values();
+    memory::ensure(path.display(), size_of_val(stored))?;
     let values: &[u8] = if size_of::<T>() == 4 {
-        single = par_copy(tensor.values(), |x| x.to_f64() as f32);
+        single = parallel::map(stored.len(), |p| stored[p].to_f64() as f32);
         bytemuck::cast_slice(&single)
     } else {
-        double = par_copy(tensor.values(), |x| x.to_f64());
+        double = parallel::map(stored.len(), |p| stored[p].to_f64());
         bytemuck::cast_slice(&double)
     };
     let order = tensor.order();
     let mut parts: Vec<&[u8]> = tensor.all_coords().iter().map(|indices| bytemuck::cast_slice(indices)).collect();
     parts.push(values);
-    let sums: Vec<u64> = parts.par_iter().map(|part| xxh3_64(part)).collect();
+    let sums: Vec<u64> = parallel::map_tasks(parts.len(), |i| xxh3_64(parts[i]));
 
     let mut header = [0u8; HEADER];
     header[..8].copy_from_slice(&MAGIC);

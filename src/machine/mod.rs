@@ -21,6 +21,11 @@ pub use page_buffer::PageBuffer;
 pub use pages::{MemoryMode, MemoryPolicy, move_pages, move_pages_at, page_bytes, page_nodes, page_nodes_at};
 pub use pinning::Pinning;
 
+/// Bytes of memory and swap space of this system that nobody uses, where it says.
+pub(crate) fn available_memory() -> Option<u64> {
+    sysfs::available_memory("/".as_ref())
+}
+
 /// Assumed when nothing tells: the smallest L1 data cache of today's server and desktop cores.
 const DEFAULT_L1D: usize = 32 << 10;
 /// Assumed when nothing tells.

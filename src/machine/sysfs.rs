@@ -135,6 +135,12 @@ fn kilobytes(text: &str, key: &str) -> Option<u64> {
     words.get(at + 1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
+/// Bytes of memory and swap space that nobody uses.
+pub(super) fn available_memory(root: &Path) -> Option<u64> {
+    let text = Folder(root.join("proc")).text("meminfo")?;
+    Some(kilobytes(&text, "MemAvailable:")?.saturating_add(kilobytes(&text, "SwapFree:").unwrap_or(0)))
+}
+
 fn total_memory(root: &Path) -> Option<u64> {
     kilobytes(&Folder(root.join("proc")).text("meminfo")?, "MemTotal:")
 }
@@ -269,11 +275,12 @@ mod tests {
         for cpu in 0..2 {
             root.write(&format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"), "-1");
         }
-        root.write("proc/meminfo", "MemTotal:       1024 kB");
+        root.write("proc/meminfo", "MemTotal:       1024 kB\nMemAvailable:    512 kB\nSwapFree:  8 kB\n");
         let machine = root.read("0-1").unwrap();
         assert_eq!((machine.threads().len(), machine.cores(), machine.nodes().len(), machine.sockets()), (2, 2, 1, 1));
         assert_eq!((machine.l1d_bytes(), machine.l2_bytes(), machine.l3_bytes()), (32 << 10, 1 << 20, 8 << 20));
         assert_eq!(machine.nodes()[0].memory, 1 << 20);
+        assert_eq!(super::available_memory(&root.0), Some(520 << 10));
     }
 
     #[test]

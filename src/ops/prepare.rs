@@ -11,6 +11,7 @@ use crate::cpu::Cpu;
 use crate::dense::{Aligned, addresses, fill_with, reserved_aligned};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern, PatternRef, gather};
+use crate::memory;
 use crate::plan::{DirectPlan, Op, PanelPlan, Plan, PlanOptions, Stats, Target, Task, blocks};
 
 /// A sparse operand prepared for one operation and one number of dense columns.
@@ -45,7 +46,7 @@ impl Cpu {
     /// Prepares `a` for many runs of the operation of `options`, as [`Plan::choose`] finds best on this executor's machine.
     ///
     /// # Errors
-    /// [`Error::Argument`] when the dense operands have no columns, or `a` is prepared already.
+    /// [`Error::Argument`] when the dense operands have no columns, or `a` is prepared already; [`Error::Memory`].
     pub fn prepare<'a, T: Scalar>(
         &self,
         a: impl Into<SparseOperand<'a, T>>,
@@ -60,6 +61,10 @@ impl Cpu {
         a: SparseOperand<'_, T>,
         options: &PlanOptions,
     ) -> Result<Prepared<T>> {
+        // Starts, offsets and the values' order, with as much again while they grow; a copy of the pattern, or its transpose.
+        let each = 4 * size_of::<u32>() + 2 * size_of::<usize>() + size_of::<T>();
+        let (of, lines) = (a.pattern(), a.pattern().rows() + a.pattern().cols());
+        memory::ensure("preparing the matrix", memory::total(&[(of.nnz(), each), (lines, 2 * size_of::<usize>())]))?;
         let pattern = a.pattern().to_pattern();
         let values = match a {
             SparseOperand::Csr(a) => Some(a.values()),

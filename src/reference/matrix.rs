@@ -2,7 +2,7 @@
 
 use sparsimd_kernels::Scalar;
 
-use super::{Expected, Limits};
+use super::{Expected, Limits, finite, finite_rows};
 use crate::dense::{MatRef, check_shape};
 use crate::error::Result;
 use crate::formats::Csr;
@@ -62,7 +62,7 @@ fn product<T: Scalar>(
     check_shape(op, "B", b.shape(), (a.cols(), n))?;
     check_shape(op, "C", c.shape(), (a.rows(), n))?;
     let (alpha, beta, limits) = (alpha.to_f64(), beta.to_f64(), Limits::of::<T>());
-    Ok(Expected::by_rows(a.rows(), n, |i, values, bounds| {
+    let expected = Expected::by_rows(a.rows(), n, |i, values, bounds| {
         let nonzeros = row(a, i);
         let count = nonzeros.len();
         for (j, x) in nonzeros {
@@ -75,7 +75,9 @@ fn product<T: Scalar>(
             *value += old;
             *bound = limits.sum(count + usize::from(beta != 0.0), *bound + old.abs());
         }
-    }))
+    })?;
+    let scalars = alpha.is_finite() && beta.is_finite();
+    Ok(expected.forgive_overflow(|| scalars && finite(a.values()) && finite_rows(b) && (beta == 0.0 || finite_rows(c))))
 }
 
 /// Row `i` as columns and values.
@@ -119,7 +121,8 @@ pub fn sddmm<T: Scalar>(a: &Csr<T>, scaled: bool, c: MatRef<'_, T>, b: MatRef<'_
     };
     let of_row = |i: usize| row(a, i).map(|nonzero| element(i, nonzero)).collect::<Vec<_>>();
     let (values, bounds) = parallel::map_tasks(a.rows(), of_row).into_iter().flatten().unzip();
-    Ok(Expected { rows: 1, cols: a.nnz(), values, bounds })
+    let expected = Expected { rows: 1, cols: a.nnz(), values, bounds };
+    Ok(expected.forgive_overflow(|| (!scaled || finite(a.values())) && finite_rows(c) && finite_rows(b)))
 }
 
 /// E_i = sum over j of w_ij D_j for the nonzeros (i, j) of A, w_ij the edge function of s_ij = C_i . B_j and a_ij.
@@ -167,7 +170,7 @@ pub fn fusedmm<T: Scalar>(
     check_shape(op, "B", b.shape(), (a.cols(), n))?;
     check_shape(op, "D", d.shape(), (a.cols(), d.cols()))?;
     let limits = Limits::of::<T>();
-    Ok(Expected::by_rows(a.rows(), d.cols(), |i, values, bounds| {
+    Expected::by_rows(a.rows(), d.cols(), |i, values, bounds| {
         let edges: Vec<Dot> = row(a, i)
             .map(|(j, a)| {
                 let (s, magnitude) = dot(c.row(i), b.row(j));
@@ -182,7 +185,7 @@ pub fn fusedmm<T: Scalar>(
         for bound in bounds.iter_mut().filter(|bound| bound.is_nan()) {
             *bound = 0.0;
         }
-    }))
+    })
 }
 
 /// A nonzero: its column, value, dot product and that one's error.

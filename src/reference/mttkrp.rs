@@ -2,7 +2,7 @@
 
 use sparsimd_kernels::Scalar;
 
-use super::{Expected, Limits};
+use super::{Expected, Limits, finite, finite_rows};
 use crate::dense::{MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::CooTensor;
@@ -30,7 +30,7 @@ pub fn mttkrp<T: Scalar>(tensor: &CooTensor<T>, factors: &[MatRef<'_, T>], mode:
         of_row[i as usize].push(p);
     }
     let limits = Limits::of::<T>();
-    Ok(Expected::by_rows(tensor.dims()[mode], rank, |i, values, bounds| {
+    let expected = Expected::by_rows(tensor.dims()[mode], rank, |i, values, bounds| {
         for &p in &of_row[i] {
             for (r, (value, bound)) in values.iter_mut().zip(&mut *bounds).enumerate() {
                 let rows = (0..order).filter(|&m| m != mode).map(|m| factors[m].row(tensor.coords(m)[p] as usize)[r]);
@@ -41,5 +41,7 @@ pub fn mttkrp<T: Scalar>(tensor: &CooTensor<T>, factors: &[MatRef<'_, T>], mode:
         }
         // Each product has order - 1 multiplications.
         bounds.iter_mut().for_each(|bound| *bound = limits.sum(of_row[i].len() + order, *bound));
-    }))
+    })?;
+    let others = || factors.iter().enumerate().filter(|&(m, _)| m != mode);
+    Ok(expected.forgive_overflow(|| finite(tensor.values()) && others().all(|(_, factor)| finite_rows(*factor))))
 }

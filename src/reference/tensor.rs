@@ -2,7 +2,7 @@
 
 use sparsimd_kernels::Scalar;
 
-use super::{Expected, Limits};
+use super::{Expected, Limits, finite, finite_rows};
 use crate::dense::MatRef;
 use crate::error::{Error, Result};
 use crate::formats::CooTensor;
@@ -49,7 +49,7 @@ pub fn ttm<T: Scalar>(x: &CooTensor<T>, mode: usize, u: MatRef<'_, T>, places: &
         return Err(Error::shape(OP, format!("the fiber at {place:?} is missing")));
     }
     let limits = Limits::of::<T>();
-    Ok(Expected::by_rows(rows, u.cols(), |row, values, bounds| {
+    let expected = Expected::by_rows(rows, u.cols(), |row, values, bounds| {
         for &p in fibers[row] {
             let (x, u) = (x.values()[p].to_f64(), u.row(x.coords(mode)[p] as usize));
             for ((value, magnitude), &u) in values.iter_mut().zip(&mut *bounds).zip(u) {
@@ -58,7 +58,8 @@ pub fn ttm<T: Scalar>(x: &CooTensor<T>, mode: usize, u: MatRef<'_, T>, places: &
             }
         }
         bounds.iter_mut().for_each(|b| *b = limits.sum(fibers[row].len(), *b));
-    }))
+    })?;
+    Ok(expected.forgive_overflow(|| finite(x.values()) && finite_rows(u)))
 }
 
 /// y = X x_n v, n being `mode`, one row of one column for each fiber; see [`ttm`].

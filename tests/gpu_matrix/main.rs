@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use sparsimd::generate::{random_matrix, uniform_dense, uniform_values};
 use sparsimd::gpu::{DeviceOptions, DeviceScalar, EdgeKind, Gpu};
-use sparsimd::io::{Fill, ReadOptions, read_matrix};
+use sparsimd::io::{ReadOptions, read_matrix};
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::{Csr, Error, Mat, Pattern, reference};
 
@@ -227,7 +227,10 @@ fn wide_operands_take_the_unfused_way() {
 fn real_matrices() {
     let (Some(gpu), Some(dir)) = (gpu(), common::data_dir()) else { return };
     for file in common::matrix_files(&dir) {
-        let a = read_matrix::<f32>(&file, ReadOptions::default()).unwrap().into_csr(Fill::Uniform(1)).unwrap();
+        let a = read_matrix::<f32>(&file, ReadOptions::default())
+            .unwrap()
+            .into_csr_with(|nnz| uniform_values(nnz, 1))
+            .unwrap();
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
         // The largest ones at one width: the reference is what takes the time.
         let widths: &[usize] = if a.nnz() > 300_000 { &[17] } else { &[1, 32, 100] };

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sparsimd::io::{Fill, ReadOptions, read_matrix};
+use sparsimd::io::{ReadOptions, read_matrix};
 use sparsimd::{Csr, Error, Result};
 
 use super::matrix::{Kernel, Task};
@@ -56,7 +56,10 @@ impl Files {
         if self.last.as_ref().is_none_or(|(last, _)| *last != file) {
             self.last = None;
             let path = &self.files[file];
-            let a = bench.cpu.install(|| read_matrix(path, ReadOptions::default())?.into_csr(Fill::Uniform(0)))?;
+            let a = bench.cpu.install(|| {
+                read_matrix(path, ReadOptions::default())?
+                    .into_csr_with(|nnz| sparsimd::generate::uniform_values(nnz, 0))
+            })?;
             self.last = Some((file, a));
         }
         match &self.last {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use sparsimd::formats::FiberCoo;
 use sparsimd::generate::{self, TensorSpec};
-use sparsimd::io::{Fill, ReadOptions, read_matrix};
+use sparsimd::io::{ReadOptions, read_matrix};
 use sparsimd::ops::Arithmetic;
 use sparsimd::plan::{Op, PlanOptions, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, Result, Scalar, edge};
@@ -184,7 +184,7 @@ impl Args {
             Input { matrix: Some(path), .. } => {
                 let progress = Progress::of(path);
                 let update = |done, total| progress.update(done, total);
-                let a = read_matrix(path, ReadOptions::default().progress(&update))?.into_csr(Fill::Ones)?;
+                let a = read_matrix(path, ReadOptions::default().progress(&update))?.into_csr()?;
                 Ok(Loaded::Matrix(file_name(path), a))
             }
             Input { tensor: Some(path), .. } => {

@@ -91,6 +91,7 @@ impl<T: Scalar> Tiled<T> {
     /// layout does not fit 128 bits; [`Error::Structure`] when two entries are at the same place.
     #[inline(never)]
     pub fn from_coo(coo: &CooTensor<T>, spec: &TiledSpec) -> Result<Self> {
+        coo.ensure("tiled layout", 2 * coo.entry_bytes())?;
         let order = coo.order();
         let mut modes = spec.inputs.clone();
         modes.push(spec.mode);
@@ -238,7 +239,7 @@ mod tests {
         let coords = (0..nnz).map(|_| dims.iter().map(|&d| next(d)).collect::<Vec<_>>()).collect::<Vec<_>>();
         let columns = (0..dims.len()).map(|m| coords.iter().map(|c| c[m]).collect()).collect();
         let mut coo = CooTensor::new(dims.to_vec(), columns, (0..nnz).map(|p| p as f64 + 1.0).collect()).unwrap();
-        coo.sum_duplicates();
+        coo.sum_duplicates().unwrap();
         coo
     }
 

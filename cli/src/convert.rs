@@ -17,6 +17,13 @@ pub struct Args {
     output: PathBuf,
 }
 
+impl Args {
+    /// The operand as the user named it.
+    pub fn operand(&self) -> String {
+        self.input.display().to_string()
+    }
+}
+
 /// Reads one file and writes the other.
 pub fn run(args: &Args) -> Result<Verdict> {
     // Before the work of reading: is there anything that could be written?

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use sparsimd::io::{ReadOptions, read_dense, write_dense};
+use sparsimd::io::{ReadOptions, check_finite, read_dense, write_dense};
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatRef, Result, Scalar};
 
 use super::device::Ran;
@@ -89,6 +89,11 @@ pub struct Report {
 }
 
 impl Common {
+    /// The tensor as the user named it.
+    pub fn operand(&self) -> String {
+        self.tensor.display().to_string()
+    }
+
     /// The executor, and what becomes of its pages.
     pub fn cpu(&self) -> Result<(Cpu, Numa)> {
         self.executor.cpu()
@@ -99,7 +104,13 @@ impl Common {
         if self.every == 0 {
             return Err(Error::Argument { name: "every", detail: "0 iterations; at least 1".to_owned() });
         }
+        if !self.tol.is_finite() {
+            return Err(Error::Argument { name: "tol", detail: format!("{} is not a finite number", self.tol) });
+        }
         let tensor = cpu.install(|| read_file(&self.tensor, self.zero_based, self.sum_duplicates))?;
+        if !self.sum_duplicates {
+            check_finite(&self.tensor, &tensor)?;
+        }
         std::fs::create_dir_all(&self.out).map_err(|source| Error::Io { path: self.out.clone(), source })?;
         Ok(tensor)
     }

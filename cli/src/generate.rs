@@ -44,6 +44,13 @@ pub struct Args {
     executor: Executor,
 }
 
+impl Args {
+    /// The operand as the user named it.
+    pub fn operand(&self) -> String {
+        self.name.clone()
+    }
+}
+
 fn argument(name: &'static str, detail: impl Into<String>) -> Error {
     Error::Argument { name, detail: detail.into() }
 }

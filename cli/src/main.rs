@@ -3,6 +3,7 @@
 //! Results go to standard output, everything else to standard error. Exit status: 0; 1 when a verification failed; 2 for
 //! an error, which is one line.
 
+mod allocator;
 mod bench;
 mod convert;
 mod cp;
@@ -34,7 +35,10 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
-use sparsimd::Result;
+use sparsimd::{Error, Result};
+
+#[global_allocator]
+static ALLOCATOR: allocator::Checked = allocator::Checked;
 
 /// What a command that ran came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +121,31 @@ impl Command {
             Self::BenchProbe(args) => bench::probe(args),
         }
     }
+
+    /// The sparse operand as the user named it, where the command has one.
+    fn operand(&self) -> Option<String> {
+        match self {
+            Self::Spmm(args) | Self::Sddmm(args) | Self::Fusedmm(args) => args.source.operand(),
+            Self::Convert(args) => Some(args.operand()),
+            Self::Generate(args) => Some(args.operand()),
+            Self::Mttkrp(args) => args.operand(),
+            Self::Cp(args) => Some(args.operand()),
+            Self::Tucker(args) => Some(args.operand()),
+            Self::Ttm(args) | Self::Ttv(args) => args.operand(),
+            Self::Stats(args) => Some(args.operand()),
+            _ => None,
+        }
+    }
+
+    /// `error` with the operand's name, where the memory for an object made from it is not available.
+    fn with_operand(&self, error: Error) -> Error {
+        match (error, self.operand()) {
+            (Error::Memory { what, bytes }, Some(operand)) if !what.starts_with(&operand) => {
+                Error::Memory { what: format!("{operand}: {what}"), bytes }
+            }
+            (error, _) => error,
+        }
+    }
 }
 
 /// Parses the arguments, runs the command, reports.
@@ -133,11 +162,12 @@ fn main() -> ExitCode {
         }
         Err(error) => return fail(&usage_line(&error)),
     };
+    cli.command.operand().into_iter().for_each(allocator::name_operand);
     match cli.command.run() {
         Ok(Verdict::Good) => ExitCode::SUCCESS,
         Ok(Verdict::Wrong) => ExitCode::from(1),
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => fail(&error.to_string()),
+        Err(error) => fail(&cli.command.with_operand(error).to_string()),
     }
 }
 

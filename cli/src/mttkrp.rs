@@ -29,6 +29,13 @@ pub struct Args {
     explain: bool,
 }
 
+impl Args {
+    /// The tensor as the user named it.
+    pub fn operand(&self) -> Option<String> {
+        self.common.source.operand()
+    }
+}
+
 /// Runs, verifies and times MTTKRP in the modes asked for.
 pub fn run(args: &Args) -> Result<Verdict> {
     match args.common.dtype {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use sparsimd::formats::{
     Bcsf, Csf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, FiberCoo, HiCoo, Linear, MmCsf, MmCsfStrategy, rooted_mode_order,
 };
-use sparsimd::{CooTensor, Cpu, Result};
+use sparsimd::{CooTensor, Cpu, Error, Result};
 
 use super::tensor::read_file;
 use super::{Verdict, output};
@@ -31,6 +31,13 @@ pub struct Args {
     /// One JSON object instead of text
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    /// The operand as the user named it.
+    pub fn operand(&self) -> String {
+        self.file.display().to_string()
+    }
 }
 
 /// What one mode looks like.
@@ -116,10 +123,14 @@ pub fn run(args: &Args) -> Result<Verdict> {
 }
 
 fn of_mode(x: &CooTensor<f32>, mode: usize) -> Result<Mode> {
-    let mut per_slice = vec![0usize; x.dims()[mode]];
-    x.coords(mode).iter().for_each(|&i| per_slice[i as usize] += 1);
-    let slices = per_slice.iter().filter(|&&n| n > 0).count();
-    let fibers = FiberCoo::new(x.clone(), mode)?;
+    // Sorted, not counted by coordinate: the mode may be far longer than there are nonzeros.
+    let by_slice = x.sorted_permutation(&rooted_mode_order(x.dims(), mode))?;
+    let (mut slices, mut longest_slice) = (0, 0);
+    for slice in by_slice.chunk_by(|&p, &q| x.coords(mode)[p] == x.coords(mode)[q]) {
+        (slices, longest_slice) = (slices + 1, longest_slice.max(slice.len()));
+    }
+    drop(by_slice);
+    let fibers = FiberCoo::new(x.try_clone()?, mode)?;
     let lens = || fibers.ptr().windows(2).map(|w| w[1] - w[0]);
     let mut histogram = Vec::new();
     for len in lens() {
@@ -135,7 +146,7 @@ fn of_mode(x: &CooTensor<f32>, mode: usize) -> Result<Mode> {
         dim: x.dims()[mode],
         slices,
         nnz_per_slice: mean(slices),
-        longest_slice: per_slice.iter().copied().max().unwrap_or(0),
+        longest_slice,
         fibers: fibers.num_fibers(),
         nnz_per_fiber: mean(fibers.num_fibers()),
         longest_fiber: lens().max().unwrap_or(0),
@@ -153,11 +164,15 @@ pub fn storage(x: &CooTensor<f32>) -> Result<Vec<Storage>> {
     };
     add("coo", x.index_bytes(), None, None);
     // These two are refused where the coordinates of a place need more than 128 bits.
-    if let Ok(tensor) = HiCoo::new(x, DEFAULT_BLOCK_BITS) {
-        add("hicoo", tensor.index_bytes(), None, None);
-    }
-    if let Ok(tensor) = Linear::from_coo(x) {
-        add("alto", tensor.index_bytes(), None, None);
+    for (name, bytes) in [
+        ("hicoo", HiCoo::new(x, DEFAULT_BLOCK_BITS).map(|tensor| tensor.index_bytes())),
+        ("alto", Linear::from_coo(x).map(|tensor| tensor.index_bytes())),
+    ] {
+        match bytes {
+            Ok(bytes) => add(name, bytes, None, None),
+            Err(error @ Error::Memory { .. }) => return Err(error),
+            Err(_) => {}
+        }
     }
     if x.order() >= 2 {
         let level = x.order() - 2;

@@ -43,6 +43,13 @@ struct Origin {
 }
 
 impl Source {
+    /// The tensor as the user named it.
+    pub fn operand(&self) -> Option<String> {
+        let generated = |spec: &TensorSpec| format!("--generate with {} nonzeros of {:?}", spec.nnz, spec.dims);
+        let file = self.origin.tensor.as_ref().map(|path| path.display().to_string());
+        file.or_else(|| self.origin.generate.as_ref().map(generated))
+    }
+
     /// Reads or makes the tensor, in the rayon pool of the caller.
     pub fn load<T: Scalar>(&self) -> Result<CooTensor<T>> {
         match (&self.origin.tensor, &self.origin.generate) {

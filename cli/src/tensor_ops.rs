@@ -21,6 +21,13 @@ pub struct ProductArgs {
     common: Common,
 }
 
+impl ProductArgs {
+    /// The tensor as the user named it.
+    pub fn operand(&self) -> Option<String> {
+        self.common.source.operand()
+    }
+}
+
 /// Arguments of `tew` and `ts`.
 #[derive(Debug, clap::Args)]
 pub struct ElementwiseArgs {

@@ -49,19 +49,23 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let binding = machine.pin(&args.pin, threads)?;
     // What can be refused comes before the first line of output.
     let partition = args.matrix.as_ref().map(|path| partition(args, path, &machine, &binding)).transpose()?;
-    output::line(machine.tree(&binding).trim_end())?;
+    let tree = machine.tree(&binding);
+    let refused = match machine.source() {
+        Source::Described => 0,
+        _ => {
+            let cpu = Cpu::builder().machine(machine).pinning(args.pin.clone()).threads(threads).build()?;
+            cpu.unpinned_threads().saturating_sub(threads - binding.len())
+        }
+    };
+    output::line(tree.trim_end())?;
     if binding.len() < threads && args.pin != Pinning::None {
         output::line(&format!("{} of {threads} threads are not bound: no processor is left", threads - binding.len()))?;
     }
     if let Some(text) = partition {
         output::line(text.trim_end())?;
     }
-    if machine.source() != Source::Described {
-        let cpu = Cpu::builder().machine(machine).pinning(args.pin.clone()).threads(threads).build()?;
-        let refused = cpu.unpinned_threads().saturating_sub(threads - binding.len());
-        if refused > 0 && args.pin != Pinning::None {
-            output::line(&format!("the operating system refused to bind {refused} threads: they run unbound"))?;
-        }
+    if refused > 0 && args.pin != Pinning::None {
+        output::line(&format!("the operating system refused to bind {refused} threads: they run unbound"))?;
     }
     Ok(Verdict::Good)
 }

@@ -24,6 +24,13 @@ pub struct Args {
     seed: Option<u64>,
 }
 
+impl Args {
+    /// The operand as the user named it.
+    pub fn operand(&self) -> String {
+        self.common.operand()
+    }
+}
+
 /// Decomposes the tensor and writes the result.
 pub fn run(args: &Args) -> Result<Verdict> {
     let (cpu, numa) = args.common.cpu()?;

@@ -109,6 +109,7 @@ fn bad_machines_and_lists_are_one_line() {
     assert!(refusal(&["topology", "--pin", "0,99999"]).contains("does not exist"));
     assert!(refusal(&["topology", "--pin", "nearby"]).contains("scatter"));
     assert!(refusal(&["topology", "--machine", "core:2", "--pin", "0,0"]).contains("twice"));
+    refusal(&["topology", "--threads", "10000"]);
     assert!(refusal(&["topology", "--threads", "0", "--pin", "0"]).contains("0 is not a number of threads"));
     assert!(refusal(&["info", "--machine", "core:2", "--ceilings"]).contains("described"));
     assert!(refusal(&["info", "--fresh"]).contains("--ceilings"));

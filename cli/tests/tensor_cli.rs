@@ -272,3 +272,18 @@ fn mistakes_are_one_line() {
         refused(&[command, "--tensor", good, "--rank", "1", "--out", out, "--checkpoint", bad, "--resume"]);
     }
 }
+
+#[test]
+fn decompositions_refuse_what_is_not_finite() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("nan.tns");
+    std::fs::write(&file, "1 1 1.0\n2 2 nan\n").unwrap();
+    let (file, out) = (file.to_str().unwrap(), dir.path().join("out"));
+    for command in ["cp", "tucker"] {
+        let args = [command, "--tensor", file, "--rank", "1", "--out", out.to_str().unwrap()];
+        assert!(refused(&args).contains("nan.tns:2: entry 2: the value NaN is not finite"));
+        for tol in ["nan", "inf"] {
+            assert!(refused(&[&args[..], &["--tol", tol]].concat()).contains("tol: "));
+        }
+    }
+}

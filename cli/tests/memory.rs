@@ -1,0 +1,94 @@
+//! Running out of memory is an error: exit status 2 and one line that names the operand, or a result, and never a signal.
+
+#![cfg(target_os = "linux")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use sparsimd::generate::{random_matrix, skewed};
+use sparsimd::io::{Matrix, write_matrix, write_tensor};
+
+/// A run of the program that may use `mebibytes` of address space.
+fn limited(mebibytes: usize, args: &[&str]) -> Output {
+    let script = format!("ulimit -v {} && exec \"$0\" \"$@\"", mebibytes << 10);
+    Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_sparsimd")]).args(args).output().expect("a shell")
+}
+
+/// Standard error of a run under each of several limits, the smallest of which does not do. Each ends in 0 or 2.
+fn under_limits(args: &[&str], operand: &str) {
+    let mut refused = 0;
+    for mebibytes in [64, 96, 128, 160, 192, 256, 384, 512, 1024] {
+        let out = limited(mebibytes, args);
+        let message = String::from_utf8_lossy(&out.stderr);
+        let place = format!("{args:?} in {mebibytes} MiB: {:?} {message}", out.status);
+        match out.status.code() {
+            Some(0) => {}
+            Some(2) => {
+                refused += 1;
+                assert_eq!(message.lines().count(), 1, "{place}");
+                assert!(out.stdout.is_empty(), "{place}");
+                assert!(message.contains(operand) || !message.contains("bytes of memory"), "{place}");
+            }
+            _ => panic!("{place}"),
+        }
+    }
+    assert!(refused > 0, "{args:?} never ran out of memory");
+}
+
+fn name(path: &Path) -> &str {
+    path.to_str().expect("a name in UTF-8")
+}
+
+#[test]
+fn commands_end_in_an_error_under_small_limits() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let threads = ["--threads", "2"];
+    let matrix = dir.path().join("a.mtx");
+    write_matrix(&matrix, &Matrix::Values(random_matrix::<f64>(3000, 3000, 0.7, 1).expect("a matrix")))
+        .expect("a file");
+    let (binary, text) = (dir.path().join("a.tnsb"), dir.path().join("a.tns"));
+    let tensor = skewed::<f64>(&[3000, 2000, 1000], 1_000_000, 1).expect("a tensor");
+    write_tensor(&binary, &tensor).expect("a file");
+    write_tensor(&text, &tensor).expect("a file");
+
+    let spmm = ["spmm", "--random", "6000x6000@0.5", "-n", "16", "--repeat", "1", "--verify"];
+    under_limits(&[&spmm[..], &threads].concat(), "6000x6000@0.5");
+    under_limits(&["convert", name(&matrix), name(&dir.path().join("a.smtx"))], "a.mtx");
+    for file in [&binary, &text] {
+        let file = name(file);
+        under_limits(&["stats", file], file);
+        let out = dir.path().join("out");
+        let cp = ["cp", "--tensor", file, "--rank", "8", "--iters", "1", "--out", name(&out)];
+        under_limits(&[&cp[..], &threads].concat(), file);
+        under_limits(&[&["mttkrp", "--tensor", file, "--repeat", "1"][..], &threads].concat(), file);
+    }
+}
+
+#[test]
+fn a_claim_is_not_allocated_before_the_data_are_seen() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path
+    };
+    // Rows that do not ascend, of a matrix of 2^32 - 1 columns.
+    let matrix = file("wide.smtx", "2 4294967295 3\n0 2 3\n7 5 4294967294\n");
+    let out = limited(512, &["convert", name(&matrix), name(&dir.path().join("b.smtx"))]);
+    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+    // A mode of 2^32 - 2 coordinates, two of which have a nonzero.
+    let tensor = file("long.tns", "4294967294 5\n2 6\n9 1\n");
+    let out = limited(512, &["stats", name(&tensor)]);
+    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
+fn a_random_matrix_that_does_not_fit_is_refused_before_it_is_made() {
+    let start = std::time::Instant::now();
+    let out = limited(4096, &["spmm", "--random", "100000x100000@0.5", "-n", "8"]);
+    let message = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{message}");
+    assert!(message.contains("--random 100000x100000@0.5") && message.contains("bytes of memory"), "{message}");
+    // Drawing its 5 billion nonzeros would take minutes.
+    assert!(start.elapsed().as_secs() < 20);
+}

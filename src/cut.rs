@@ -61,7 +61,8 @@ mod tests {
         assert_eq!((bounds(2, 5, |i| i), ranges(2, 5, |i| i)), (vec![0, 0, 0, 1, 1, 2], vec![0..1, 1..2]));
         assert_eq!((bounds(0, 3, |i| i), ranges(0, 3, |i| i)), (vec![0; 4], vec![]));
         // No parts are one, items without weight belong to the last.
-        assert_eq!((bounds(4, 0, |i| i), ranges(4, 3, |_| 0)), (vec![0, 4], vec![0..4]));
+        assert_eq!(bounds(4, 0, |i| i), [0, 4]);
+        assert!(ranges(4, 3, |_| 0).into_iter().eq(std::iter::once(0..4)));
         // One heavy item.
         let before = [0, 1, 100, 101, 102];
         assert_eq!(ranges(4, 2, |i| before[i]), [0..2, 2..4]);

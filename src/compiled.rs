@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use sparsimd_kernels::Scalar;
 
-use crate::formats::{Bcsf, Coo, CooRef, CooTensor, Csf, CsfSet, FiberCoo, HiCoo, Linear, MmCsf, SemiCoo, Tiled};
+use crate::formats::{Alto, Bcsf, Coo, CooRef, CooTensor, Csf, CsfSet, FiberCoo, HiCoo, MmCsf, SemiCoo, Tiled};
 use crate::ops::{MttkrpTensor, Prepared};
 use crate::plan::TensorStats;
 use crate::{Cpu, edge, generate, io, reference};
@@ -66,8 +66,8 @@ instances! { core<T: Scalar>:
     FiberCoo::<T>::to_coo,
     HiCoo::<T>::with_free_modes,
     HiCoo::<T>::to_coo,
-    Linear::<T>::from_coo,
-    Linear::<T>::to_coo,
+    Alto::<T>::from_coo,
+    Alto::<T>::to_coo,
     MmCsf::<T>::from_coo,
     MmCsf::<T>::to_coo,
     SemiCoo::<T>::from_coo,

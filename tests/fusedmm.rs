@@ -6,7 +6,7 @@ use common::matrices::{
     STRATEGIES, Strided, WIDTHS, aligned, assert_dense, bits, executors, executors_with_small_caches, on_every_path,
     prepare, shapes, sparse_rows, streams,
 };
-use sparsimd::edge::{self, Each, Edge};
+use sparsimd::edge::{self, Edge, Map};
 use sparsimd::plan::Op;
 use sparsimd::{Cpu, Csr, Error, Mat, Scalar, generate, reference};
 
@@ -27,7 +27,7 @@ fn check<T: Scalar, F: Edge<T>>(widths: &[usize], edge: impl Fn(usize) -> F, wan
     }
 }
 
-/// The reference's edge function; `Each` stands for [`leaky`].
+/// The reference's edge function; `Map` stands for [`leaky`].
 #[derive(Clone, Copy)]
 enum Wanted {
     Identity,
@@ -46,7 +46,7 @@ impl Wanted {
             Self::Scale => reference::Edge::Scale,
             Self::Sigmoid => reference::Edge::Sigmoid,
             Self::Softmax(scale) => reference::Edge::Softmax { scale },
-            Self::Leaky => reference::Edge::Each(&each),
+            Self::Leaky => reference::Edge::Map(&each),
         };
         reference::fusedmm(a, edge, c.view(), b.view(), d.view()).unwrap()
     }
@@ -88,7 +88,7 @@ macro_rules! every_edge {
         }
         #[test]
         fn $each() {
-            check::<$t, _>(&[1, 17, 64, 130], |_| Each(leaky::<$t>), |_| Wanted::Leaky);
+            check::<$t, _>(&[1, 17, 64, 130], |_| Map(leaky::<$t>), |_| Wanted::Leaky);
         }
     )*};
 }

@@ -55,7 +55,7 @@ pub fn format_of(format: TensorFormat) -> Option<MttkrpFormat> {
         TensorFormat::Bcsf => MttkrpFormat::Bcsf,
         TensorFormat::Mmcsf => MttkrpFormat::MmCsf,
         TensorFormat::Hicoo => MttkrpFormat::HiCoo,
-        TensorFormat::Alto => MttkrpFormat::Linear,
+        TensorFormat::Alto => MttkrpFormat::Alto,
         TensorFormat::Tiled => MttkrpFormat::Tiled,
         TensorFormat::Tree => MttkrpFormat::Tree,
         TensorFormat::Joint => MttkrpFormat::Joint,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use sparsimd::formats::{
-    Bcsf, Csf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, FiberCoo, HiCoo, Linear, MmCsf, MmCsfStrategy, rooted_mode_order,
+    Alto, Bcsf, Csf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, FiberCoo, HiCoo, MmCsf, MmCsfStrategy, rooted_mode_order,
 };
 use sparsimd::{CooTensor, Cpu, Error, Result};
 
@@ -166,7 +166,7 @@ pub fn storage(x: &CooTensor<f32>) -> Result<Vec<Storage>> {
     // These two are refused where the coordinates of a place need more than 128 bits.
     for (name, bytes) in [
         ("hicoo", HiCoo::new(x, DEFAULT_BLOCK_BITS).map(|tensor| tensor.index_bytes())),
-        ("alto", Linear::from_coo(x).map(|tensor| tensor.index_bytes())),
+        ("alto", Alto::from_coo(x).map(|tensor| tensor.index_bytes())),
     ] {
         match bytes {
             Ok(bytes) => add(name, bytes, None, None),

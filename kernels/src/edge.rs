@@ -55,11 +55,11 @@ pub struct Softmax<T> {
     pub scale: T,
 }
 
-/// Any function of (s, a), lane by lane: `Each(|s, a| if s > 0.0 { a * s } else { 0.0 })`.
+/// Any function of (s, a), lane by lane: `Map(|s, a| if s > 0.0 { a * s } else { 0.0 })`.
 ///
 /// It is inlined into the kernel and vectorised there where its body allows it.
 #[derive(Clone, Copy, Debug)]
-pub struct Each<F>(pub F);
+pub struct Map<F>(pub F);
 
 impl<T: Scalar> Edge<T> for Identity {
     const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = Some(|_| BuiltIn::Identity);
@@ -101,7 +101,7 @@ impl<T: Scalar> Edge<T> for Softmax<T> {
     }
 }
 
-impl<T: Scalar, F: Fn(T, T) -> T + Copy + Send + Sync> Edge<T> for Each<F> {
+impl<T: Scalar, F: Fn(T, T) -> T + Copy + Send + Sync> Edge<T> for Map<F> {
     const USES_VALUES: bool = true;
 
     #[inline(always)]

@@ -98,7 +98,7 @@ pub unsafe extern "C" fn sparsimd_mttkrp_create(
             5 => Some(MttkrpFormat::Bcsf),
             6 => Some(MttkrpFormat::MmCsf),
             7 => Some(MttkrpFormat::HiCoo),
-            8 => Some(MttkrpFormat::Linear),
+            8 => Some(MttkrpFormat::Alto),
             9 => Some(MttkrpFormat::Tiled),
             10 => Some(MttkrpFormat::Tree),
             11 => Some(MttkrpFormat::Joint),

@@ -1,5 +1,6 @@
 //! Storage formats: owned, checked at construction, pattern apart from values.
 
+mod alto;
 mod bcsf;
 mod block;
 mod borrowed;
@@ -11,7 +12,6 @@ mod csr;
 mod deposit;
 mod fiber_coo;
 mod hicoo;
-mod linear;
 mod mmcsf;
 pub(crate) mod packing;
 mod panel;
@@ -21,6 +21,7 @@ mod semi_coo;
 mod tiled;
 mod transpose;
 
+pub use alto::{Alto, AltoKeys};
 pub use bcsf::Bcsf;
 pub(crate) use block::{Block, CellView};
 pub use borrowed::{ColumnIndex, CsrRef, PatternRef, PointerIndex, RowPointers};
@@ -33,7 +34,6 @@ pub use csr::{Csr, Pattern};
 pub(crate) use csr::{Place, Violation};
 pub use fiber_coo::{FiberCoo, Fibers};
 pub use hicoo::{BlockPattern, DEFAULT_BLOCK_BITS, HiCoo};
-pub use linear::{Linear, LinearKeys};
 pub use mmcsf::{MmCsf, MmCsfStrategy, mmcsf_partition};
 pub use panel::{MAX_WIDTH, Panel};
 pub(crate) use places::gather;

@@ -34,7 +34,7 @@ mod ttv;
 
 pub use mttkrp::MttkrpTensor;
 #[cfg(feature = "decomp")]
-pub(crate) use mttkrp::Turns;
+pub(crate) use mttkrp::SweepState;
 pub use operand::SparseOperand;
 pub use placed::NumaPrepared;
 pub use prepare::Prepared;

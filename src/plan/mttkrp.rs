@@ -41,7 +41,7 @@ pub enum MttkrpFormat {
     /// Hierarchical coordinates.
     HiCoo,
     /// All coordinates in one integer.
-    Linear,
+    Alto,
     /// One tiled copy per mode.
     Tiled,
     /// Tiled partial products that several modes share.
@@ -61,7 +61,7 @@ impl MttkrpFormat {
         Self::Bcsf,
         Self::MmCsf,
         Self::HiCoo,
-        Self::Linear,
+        Self::Alto,
         Self::Tiled,
         Self::Tree,
         Self::Joint,
@@ -77,7 +77,7 @@ impl MttkrpFormat {
             Self::Bcsf => "bcsf",
             Self::MmCsf => "mmcsf",
             Self::HiCoo => "hicoo",
-            Self::Linear => "alto",
+            Self::Alto => "alto",
             Self::Tiled => "tiled",
             Self::Tree => "tree",
             Self::Joint => "joint",
@@ -325,7 +325,7 @@ impl MttkrpPlan {
             (MttkrpFormat::Tiled, order * entry_tiled, "one copy per mode, its tiles sized for L2"),
             (MttkrpFormat::Coo, value + 4 * order, lists.as_str()),
             (MttkrpFormat::CsfOne, value + 16, "one tree of fibers"),
-            (MttkrpFormat::Linear, value + 8 + 8 * wide, "one copy for all modes"),
+            (MttkrpFormat::Alto, value + 8 + 8 * wide, "one copy for all modes"),
         ];
         if fiber >= LONG_FIBER {
             candidates.swap(1, 2);

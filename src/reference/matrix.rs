@@ -26,7 +26,7 @@ pub enum Edge<'a> {
         scale: f64,
     },
     /// (w, |dw/ds|) from (s, a): the slope, or the largest one near s, carries the error of s on to w.
-    Each(&'a (dyn Fn(f64, f64) -> (f64, f64) + Sync)),
+    Map(&'a (dyn Fn(f64, f64) -> (f64, f64) + Sync)),
 }
 
 /// C = alpha A B + beta C. As in BLAS, `c` is not read when `beta` is 0.
@@ -209,7 +209,7 @@ fn pointwise_row<T: Scalar>(
         let (w, slope) = match edge {
             Edge::Scale => (a * s, a.abs()),
             Edge::Sigmoid => (sigmoid(s), sigmoid(s + delta).min(0.25)),
-            Edge::Each(f) => f(s, a),
+            Edge::Map(f) => f(s, a),
             Edge::Identity | Edge::Softmax { .. } => (s, 1.0),
         };
         let own = if matches!(edge, Edge::Identity) { 0.0 } else { EDGE_ERROR * (limits.eps * w.abs() + limits.tiny) };
@@ -296,7 +296,7 @@ mod tests {
         let w = 1.0 / (1.0 + (-4.4f64).exp());
         approx::assert_relative_eq!(fused(Edge::Softmax { scale: 0.1 }).values()[0], 5.0 * w + (1.0 - w));
         assert_eq!(fused(Edge::Softmax { scale: 0.1 }).values()[2..], [0.0, 0.0]);
-        assert_eq!(fused(Edge::Each(&|s, a| (s - a, 1.0))).values()[0], 62.0 * 5.0 + 19.0);
+        assert_eq!(fused(Edge::Map(&|s, a| (s - a, 1.0))).values()[0], 62.0 * 5.0 + 19.0);
     }
 
     #[test]

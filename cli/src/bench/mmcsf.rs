@@ -44,7 +44,7 @@ const FORMATS: [(MttkrpFormat, &str); 9] = [
     (MttkrpFormat::CsfOne, "csf-one"),
     (MttkrpFormat::Coo, "coo"),
     (MttkrpFormat::HiCoo, "hicoo"),
-    (MttkrpFormat::Linear, "alto"),
+    (MttkrpFormat::Alto, "alto"),
     (MttkrpFormat::Tiled, "tiled"),
     (MttkrpFormat::Tree, "tree"),
 ];

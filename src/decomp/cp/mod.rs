@@ -29,7 +29,7 @@ use crate::cpu::Cpu;
 use crate::dense::{Mat, MatRef};
 use crate::error::{Error, Result};
 use crate::generate::uniform_dense;
-use crate::ops::{MttkrpTensor, Turns};
+use crate::ops::{MttkrpTensor, SweepState};
 
 /// Columns that a decomposition may have: their Gram matrices stay in L2.
 pub const MAX_CP_RANK: usize = 128;
@@ -128,10 +128,10 @@ impl Cpu {
     ) -> Result<CpState<T>> {
         let order = tensor.sweep_order();
         let target = Target { dims: tensor.dims(), order: &order, norm_squared: tensor.norm_squared() };
-        let mut turns = Turns::new(self, tensor);
+        let mut state = SweepState::new(self, tensor);
         let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
             let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
-            turns.product(&views, mode, out.as_mut())
+            state.product(&views, mode, out.as_mut())
         };
         decompose(self, target, options, &mut mttkrp, observe)
     }

@@ -33,7 +33,7 @@ use self::operands::{Buffers, Factor, check_shapes, kernel_stride, with_output};
 use self::part::{Call, Part, Pointers};
 use self::stored::Stored;
 #[cfg(feature = "decomp")]
-pub(crate) use self::sweep::Turns;
+pub(crate) use self::sweep::SweepState;
 use self::tree::Tree;
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};

@@ -12,7 +12,7 @@ use super::windows::{Task, window};
 use crate::cut;
 use crate::error::{Error, Result};
 use crate::formats::{
-    Bcsf, CooTensor, Csf, CsfKind, CsfPattern, CsfSet, DEFAULT_BLOCK_BITS, HiCoo, Linear, LinearKeys, MAX_ORDER, MmCsf,
+    Alto, AltoKeys, Bcsf, CooTensor, Csf, CsfKind, CsfPattern, CsfSet, DEFAULT_BLOCK_BITS, HiCoo, MAX_ORDER, MmCsf,
     MmCsfStrategy, Offsets, Tiled, TiledTask, rooted_mode_order,
 };
 use crate::plan::{ModePlan, MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, joint_root};
@@ -47,7 +47,7 @@ pub(super) enum Stored<T> {
     Bcsf(Vec<Bcsf<T>>),
     MmCsf(MmCsf<T>),
     HiCoo(HiCoo<T>),
-    Linear(Linear<T>),
+    Alto(Alto<T>),
     /// One per mode.
     Tiled(Vec<Tiled<T>>),
 }
@@ -88,7 +88,7 @@ impl<T: Scalar> Stored<T> {
             }
             MttkrpFormat::MmCsf => Self::MmCsf(MmCsf::from_coo(coo, MmCsfStrategy::Dynamic)?),
             MttkrpFormat::HiCoo => Self::HiCoo(HiCoo::new(coo, DEFAULT_BLOCK_BITS)?),
-            MttkrpFormat::Linear => Self::Linear(Linear::from_coo(coo)?),
+            MttkrpFormat::Alto => Self::Alto(Alto::from_coo(coo)?),
             MttkrpFormat::Tiled => {
                 let of_mode = |(mode, plan): (usize, &ModePlan)| match &plan.tiles {
                     Some(spec) if spec.mode == mode => Tiled::from_coo(coo, spec),
@@ -113,7 +113,7 @@ impl<T: Scalar> Stored<T> {
             Self::Bcsf(all) => all.iter().map(Bcsf::index_bytes).sum(),
             Self::MmCsf(mm) => mm.index_bytes(),
             Self::HiCoo(hicoo) => hicoo.index_bytes(),
-            Self::Linear(linear) => linear.index_bytes(),
+            Self::Alto(linear) => linear.index_bytes(),
             Self::Tiled(all) => all.iter().map(Tiled::index_bytes).sum(),
         }
     }
@@ -128,7 +128,7 @@ impl<T: Scalar> Stored<T> {
         };
         Some(match self {
             Self::Coo { copies, first, by_rows } if *by_rows && sorted_by(copies, *first, mode) => MttkrpAlgorithm::Row,
-            Self::Coo { .. } | Self::HiCoo(_) | Self::Linear(_) => MttkrpAlgorithm::Element,
+            Self::Coo { .. } | Self::HiCoo(_) | Self::Alto(_) => MttkrpAlgorithm::Element,
             Self::CsfSet(set) => of_tree(set.tree(mode)),
             Self::Trees(all) => of_tree(&all[mode]),
             Self::Bcsf(_) => MttkrpAlgorithm::Slice,
@@ -167,7 +167,7 @@ impl<T: Scalar> Stored<T> {
                 snap_to_rows(&mut parts, if copies.len() > 1 { rows } else { coo.coords(*first) });
                 parts.into_iter().map(|part| Task { copy: 0, rows: window(&rows[part.clone()]), part }).collect()
             }
-            Self::Linear(linear) => flat(linear.nnz(), &linear.expand(mode)),
+            Self::Alto(linear) => flat(linear.nnz(), &linear.expand(mode)),
             Self::HiCoo(hicoo) => {
                 let ptr = hicoo.pattern().ptr();
                 let rows = hicoo.pattern().expand(mode);
@@ -225,11 +225,11 @@ impl<T: Scalar> Stored<T> {
                 // SAFETY: the caller's promise.
                 unsafe { mttkrp_entries(arch, view, operands) };
             }
-            Self::Linear(linear) => {
+            Self::Alto(linear) => {
                 let order = linear.dims().len();
                 let decode = |part: Range<usize>, m: usize, out: &mut [u32]| match linear.keys() {
-                    LinearKeys::Narrow(keys) => extract_coordinates(&keys[part], linear.masks()[m] as u64, out),
-                    LinearKeys::Wide(keys) => extract_coordinates_wide(&keys[part], linear.masks()[m], out),
+                    AltoKeys::Narrow(keys) => extract_coordinates(&keys[part], linear.masks()[m] as u64, out),
+                    AltoKeys::Wide(keys) => extract_coordinates_wide(&keys[part], linear.masks()[m], out),
                 };
                 // SAFETY: the caller's promise.
                 unsafe { compute_decoded(arch, order, linear.values(), task.part.clone(), mode, operands, decode) };

@@ -9,16 +9,16 @@ use crate::cpu::Cpu;
 use crate::dense::{Aligned, Mat, MatMut, MatRef};
 use crate::error::{Error, Result};
 
-/// The turns of a tensor's modes, in the order of [`MttkrpTensor::sweep_order`], over and over, and the partial products that are
+/// Where a sweep over the modes stands, in the order of [`MttkrpTensor::sweep_order`], over and over, and the partial products that are
 /// kept from one turn to the next.
-pub(crate) struct Turns<'a, T: Scalar> {
+pub(crate) struct SweepState<'a, T: Scalar> {
     cpu: &'a Cpu,
     tensor: &'a MttkrpTensor<T>,
     /// Those of the group whose turn it is.
     products: Option<Aligned<T>>,
 }
 
-impl<'a, T: Scalar> Turns<'a, T> {
+impl<'a, T: Scalar> SweepState<'a, T> {
     pub(crate) fn new(cpu: &'a Cpu, tensor: &'a MttkrpTensor<T>) -> Self {
         Self { cpu, tensor, products: None }
     }
@@ -50,7 +50,7 @@ impl<'a, T: Scalar> Turns<'a, T> {
     }
 }
 
-impl<T: Scalar> Drop for Turns<'_, T> {
+impl<T: Scalar> Drop for SweepState<'_, T> {
     fn drop(&mut self) {
         self.products.take().into_iter().for_each(|products| self.tensor.buffers.give(products));
     }
@@ -74,10 +74,10 @@ impl Cpu {
         mut update: impl FnMut(usize, &[Mat<T>], &mut [Mat<T>]) -> Result<()>,
     ) -> Result<()> {
         check_products(tensor, products.iter().map(Mat::cols))?;
-        let mut turns = Turns::new(self, tensor);
+        let mut state = SweepState::new(self, tensor);
         for mode in tensor.sweep_order() {
             let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
-            turns.product(&views, mode, products[mode].as_mut())?;
+            state.product(&views, mode, products[mode].as_mut())?;
             update(mode, products, factors)?;
         }
         Ok(())
@@ -105,8 +105,8 @@ impl Cpu {
             check_shapes(tensor.dims(), mode, factors, product)?;
         }
         let Some(part) = tensor.joint() else {
-            let mut turns = Turns::new(self, tensor);
-            let mut turn = |mode: usize| turns.product(factors, mode, products[mode].reborrow());
+            let mut state = SweepState::new(self, tensor);
+            let mut turn = |mode: usize| state.product(factors, mode, products[mode].reborrow());
             return tensor.sweep_order().into_iter().try_for_each(&mut turn);
         };
         let buffers: &Buffers<T> = &tensor.buffers;

@@ -14,7 +14,7 @@ use crate::parallel;
 
 /// The sorted integers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LinearKeys {
+pub enum AltoKeys {
     /// The coordinates fit 64 bits.
     Narrow(Vec<u64>),
     /// They fit 128.
@@ -23,15 +23,15 @@ pub enum LinearKeys {
 
 /// A sparse tensor as one sorted integer and one value per nonzero.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Linear<T> {
+pub struct Alto<T> {
     dims: Vec<usize>,
     /// The bits of each mode; bit `b` of a coordinate is the `b`-th lowest of them.
     masks: Vec<u128>,
-    keys: LinearKeys,
+    keys: AltoKeys,
     values: Vec<T>,
 }
 
-impl<T: Scalar> Linear<T> {
+impl<T: Scalar> Alto<T> {
     /// The tensor `coo` linearised. Runs in the rayon pool of the caller.
     ///
     /// # Errors
@@ -47,11 +47,11 @@ impl<T: Scalar> Linear<T> {
         let (keys, values) = match bits {
             0..=64 => {
                 let (keys, values) = sorted::<u64, T>(coo, positions, bits)?;
-                (LinearKeys::Narrow(keys), values)
+                (AltoKeys::Narrow(keys), values)
             }
             65..=128 => {
                 let (keys, values) = sorted::<u128, T>(coo, positions, bits)?;
-                (LinearKeys::Wide(keys), values)
+                (AltoKeys::Wide(keys), values)
             }
             _ => {
                 return Err(Error::Unavailable {
@@ -79,7 +79,7 @@ impl<T: Scalar> Linear<T> {
     }
 
     /// The integers, ascending.
-    pub fn keys(&self) -> &LinearKeys {
+    pub fn keys(&self) -> &AltoKeys {
         &self.keys
     }
 
@@ -91,8 +91,8 @@ impl<T: Scalar> Linear<T> {
     /// Bytes of the integers.
     pub fn index_bytes(&self) -> usize {
         match &self.keys {
-            LinearKeys::Narrow(keys) => size_of_val(keys.as_slice()),
-            LinearKeys::Wide(keys) => size_of_val(keys.as_slice()),
+            AltoKeys::Narrow(keys) => size_of_val(keys.as_slice()),
+            AltoKeys::Wide(keys) => size_of_val(keys.as_slice()),
         }
     }
 
@@ -103,8 +103,8 @@ impl<T: Scalar> Linear<T> {
     pub fn expand(&self, mode: usize) -> Vec<u32> {
         let mask = self.masks[mode];
         match &self.keys {
-            LinearKeys::Narrow(keys) => parallel::map(keys.len(), |p| extract(u128::from(keys[p]), mask)),
-            LinearKeys::Wide(keys) => parallel::map(keys.len(), |p| extract(keys[p], mask)),
+            AltoKeys::Narrow(keys) => parallel::map(keys.len(), |p| extract(u128::from(keys[p]), mask)),
+            AltoKeys::Wide(keys) => parallel::map(keys.len(), |p| extract(keys[p], mask)),
         }
     }
 
@@ -161,8 +161,8 @@ mod tests {
                 .collect();
             let mut coo = CooTensor::new(dims.clone(), coords, (0..n).map(|p| p as f64).collect()).unwrap();
             coo.sum_duplicates().unwrap();
-            let linear = Linear::from_coo(&coo).unwrap();
-            assert_eq!(matches!(linear.keys(), LinearKeys::Wide(_)), wide);
+            let linear = Alto::from_coo(&coo).unwrap();
+            assert_eq!(matches!(linear.keys(), AltoKeys::Wide(_)), wide);
             assert_eq!(linear.index_bytes(), coo.nnz() * if wide { 16 } else { 8 });
             let mut back = linear.to_coo();
             back.sort(&(0..dims.len()).collect::<Vec<_>>()).unwrap();
@@ -173,8 +173,8 @@ mod tests {
     #[test]
     fn refuses_too_many_bits_and_duplicates() {
         let wide = CooTensor::new(vec![u32::MAX as usize; 5], vec![vec![7]; 5], vec![1.0f32]).unwrap();
-        assert!(matches!(Linear::from_coo(&wide), Err(Error::Unavailable { .. })));
+        assert!(matches!(Alto::from_coo(&wide), Err(Error::Unavailable { .. })));
         let twice = CooTensor::new(vec![2, 2], vec![vec![1, 1], vec![0, 0]], vec![1.0f32, 2.0]).unwrap();
-        assert!(matches!(Linear::from_coo(&twice), Err(Error::Structure { .. })));
+        assert!(matches!(Alto::from_coo(&twice), Err(Error::Structure { .. })));
     }
 }

@@ -95,6 +95,29 @@ typedef uint32_t sparsimd_path;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// The integers of an index array that is borrowed.
+enum sparsimd_index
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // uint32_t.
+  SPARSIMD_INDEX_U32 = 0,
+  // int32_t.
+  SPARSIMD_INDEX_I32 = 1,
+  // uint64_t; of row pointers only.
+  SPARSIMD_INDEX_U64 = 2,
+  // int64_t; of row pointers only.
+  SPARSIMD_INDEX_I64 = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum sparsimd_index sparsimd_index;
+#else
+typedef uint32_t sparsimd_index;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // The function f of FusedMM: the weight of a nonzero from the dot product s and the value a.
 enum sparsimd_edge
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -324,6 +347,33 @@ sparsimd_status sparsimd_csr_create_f64(size_t rows,
                                         const double *values,
                                         sparsimd_csr **csr);
 
+// A matrix of `rows` x `cols` in CSR that stays in the caller's arrays, as scipy and PyTorch hold it: `rows + 1` row pointers
+// of `row_ptr_type` (a sparsimd_index), and as many column indices of `col_idx_type` (SPARSIMD_INDEX_U32 or
+// SPARSIMD_INDEX_I32) and values as the last row pointer says. `values` may be null for a pattern alone. The first row
+// pointer may be above 0, as that of some rows of a larger matrix is: nonzeros are counted from there.
+//
+// The arrays are checked here, once, and nothing is copied. They must remain, unchanged, until the matrix and all plans made
+// from it are destroyed: plans by SPARSIMD_PATH_DIRECT read them where they are (but for sparsimd_spmm_t_f32(), which needs
+// the transpose); plans by SPARSIMD_PATH_PANEL have copied what they need. An output must not overlap them.
+sparsimd_status sparsimd_csr_borrow_f32(size_t rows,
+                                        size_t cols,
+                                        const void *row_ptr,
+                                        uint32_t row_ptr_type,
+                                        const void *col_idx,
+                                        uint32_t col_idx_type,
+                                        const float *values,
+                                        sparsimd_csr **csr);
+
+// As sparsimd_csr_borrow_f32().
+sparsimd_status sparsimd_csr_borrow_f64(size_t rows,
+                                        size_t cols,
+                                        const void *row_ptr,
+                                        uint32_t row_ptr_type,
+                                        const void *col_idx,
+                                        uint32_t col_idx_type,
+                                        const double *values,
+                                        sparsimd_csr **csr);
+
 // Frees the matrix; plans made from it remain. Null is allowed.
 sparsimd_status sparsimd_csr_destroy(sparsimd_csr *csr);
 
@@ -331,7 +381,8 @@ sparsimd_status sparsimd_csr_destroy(sparsimd_csr *csr);
 sparsimd_status sparsimd_csr_shape(const sparsimd_csr *csr, size_t *rows, size_t *cols, size_t *nnz);
 
 // Prepares the matrix for about `reuse` runs of an operation (a sparsimd_op) on dense operands of `n` columns, by a
-// sparsimd_path. The plan keeps what it needs of the matrix. Runs with another number of columns are right, and may be slower.
+// sparsimd_path. The plan keeps what it needs of the matrix; of a borrowed one (sparsimd_csr_borrow_f32()) it may be the arrays
+// themselves. Runs with another number of columns are right, and may be slower.
 sparsimd_status sparsimd_plan_create(const sparsimd_cpu *cpu,
                                      uint32_t op,
                                      const sparsimd_csr *csr,
@@ -548,6 +599,33 @@ sparsimd_status sparsimd_csr_create_f64(size_t rows,
                                         const double *values,
                                         sparsimd_csr **csr);
 
+// A matrix of `rows` x `cols` in CSR that stays in the caller's arrays, as scipy and PyTorch hold it: `rows + 1` row pointers
+// of `row_ptr_type` (a sparsimd_index), and as many column indices of `col_idx_type` (SPARSIMD_INDEX_U32 or
+// SPARSIMD_INDEX_I32) and values as the last row pointer says. `values` may be null for a pattern alone. The first row
+// pointer may be above 0, as that of some rows of a larger matrix is: nonzeros are counted from there.
+//
+// The arrays are checked here, once, and nothing is copied. They must remain, unchanged, until the matrix and all plans made
+// from it are destroyed: plans by SPARSIMD_PATH_DIRECT read them where they are (but for sparsimd_spmm_t_f32(), which needs
+// the transpose); plans by SPARSIMD_PATH_PANEL have copied what they need. An output must not overlap them.
+sparsimd_status sparsimd_csr_borrow_f32(size_t rows,
+                                        size_t cols,
+                                        const void *row_ptr,
+                                        uint32_t row_ptr_type,
+                                        const void *col_idx,
+                                        uint32_t col_idx_type,
+                                        const float *values,
+                                        sparsimd_csr **csr);
+
+// As sparsimd_csr_borrow_f32().
+sparsimd_status sparsimd_csr_borrow_f64(size_t rows,
+                                        size_t cols,
+                                        const void *row_ptr,
+                                        uint32_t row_ptr_type,
+                                        const void *col_idx,
+                                        uint32_t col_idx_type,
+                                        const double *values,
+                                        sparsimd_csr **csr);
+
 // Frees the matrix; plans made from it remain. Null is allowed.
 sparsimd_status sparsimd_csr_destroy(sparsimd_csr *csr);
 
@@ -555,7 +633,8 @@ sparsimd_status sparsimd_csr_destroy(sparsimd_csr *csr);
 sparsimd_status sparsimd_csr_shape(const sparsimd_csr *csr, size_t *rows, size_t *cols, size_t *nnz);
 
 // Prepares the matrix for about `reuse` runs of an operation (a sparsimd_op) on dense operands of `n` columns, by a
-// sparsimd_path. The plan keeps what it needs of the matrix. Runs with another number of columns are right, and may be slower.
+// sparsimd_path. The plan keeps what it needs of the matrix; of a borrowed one (sparsimd_csr_borrow_f32()) it may be the arrays
+// themselves. Runs with another number of columns are right, and may be slower.
 sparsimd_status sparsimd_plan_create(const sparsimd_cpu *cpu,
                                      uint32_t op,
                                      const sparsimd_csr *csr,

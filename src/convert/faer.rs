@@ -71,6 +71,8 @@ impl<'a, T> From<MatRef<'a, T>> for FaerRef<'a, T> {
 impl<'a, T> From<MatMut<'a, T>> for FaerMut<'a, T> {
     fn from(matrix: MatMut<'a, T>) -> Self {
         let (rows, cols, stride) = (matrix.rows(), matrix.cols(), matrix.stride());
-        Self::from_row_major_slice_with_stride_mut(matrix.into_data(), rows, cols, stride)
+        // SAFETY: the view borrows the rows, which are inside its data a stride apart, for 'a and alone. (faer 0.24.4's own
+        // from_row_major_slice_with_stride_mut exchanges the strides.)
+        unsafe { Self::from_raw_parts_mut(matrix.into_data().as_mut_ptr(), rows, cols, stride as isize, 1) }
     }
 }

@@ -1,6 +1,6 @@
 //! ndarray: two-dimensional arrays and views.
 
-use ndarray::{ArrayView2, ArrayViewMut2, ShapeBuilder};
+use ndarray::{ArrayView2, ArrayViewMut2, Ix2, ShapeBuilder, StrideShape};
 use sparsimd_kernels::Scalar;
 
 use super::not_row_major;
@@ -29,6 +29,11 @@ impl<'a, T> TryFrom<ArrayViewMut2<'a, T>> for MatMut<'a, T> {
     }
 }
 
+/// The shape and strides; no strides where there are no elements, since ndarray looks for those of one row.
+fn shape(rows: usize, cols: usize, stride: usize) -> StrideShape<Ix2> {
+    if rows == 0 || cols == 0 { (rows, cols).into() } else { (rows, cols).strides((stride, 1)) }
+}
+
 /// A copy of an array of any layout.
 impl<T: Scalar> TryFrom<ArrayView2<'_, T>> for Mat<T> {
     type Error = Error;
@@ -41,7 +46,7 @@ impl<T: Scalar> TryFrom<ArrayView2<'_, T>> for Mat<T> {
 /// The matrix's elements where they are.
 impl<'a, T> From<MatRef<'a, T>> for ArrayView2<'a, T> {
     fn from(matrix: MatRef<'a, T>) -> Self {
-        let shape = (matrix.rows(), matrix.cols()).strides((matrix.stride(), 1));
+        let shape = shape(matrix.rows(), matrix.cols(), matrix.stride());
         Self::from_shape(shape, matrix.data()).expect("rows inside the data, a stride apart")
     }
 }
@@ -49,7 +54,7 @@ impl<'a, T> From<MatRef<'a, T>> for ArrayView2<'a, T> {
 /// The matrix's elements where they are.
 impl<'a, T> From<MatMut<'a, T>> for ArrayViewMut2<'a, T> {
     fn from(matrix: MatMut<'a, T>) -> Self {
-        let shape = (matrix.rows(), matrix.cols()).strides((matrix.stride(), 1));
+        let shape = shape(matrix.rows(), matrix.cols(), matrix.stride());
         Self::from_shape(shape, matrix.into_data()).expect("rows inside the data, a stride apart")
     }
 }

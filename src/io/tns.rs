@@ -190,6 +190,7 @@ fn bound(shape: &Shape, mode: usize) -> u64 {
 fn bad_coordinate(word: &Cursor<'_>, found: Option<u64>, shape: &Shape, mode: usize) -> Fault {
     let detail = match found {
         Some(0) => format!("coordinate 0 of mode {mode}: coordinates start at 1 in this file"),
+        Some(i) if bound(shape, mode) == 0 => format!("coordinate {i} of mode {mode}, whose length is 0"),
         Some(i) => format!("coordinate {i} of mode {mode} exceeds {}", bound(shape, mode) - 1 + shape.base),
         None if matches!(word.peek(), None | Some(b'\n')) => return ragged(word, shape, "ends early"),
         None => format!("coordinate {mode} of {}: {} is not a whole number", shape.order, word.word()),

@@ -104,6 +104,7 @@ fn mistakes_in_text_name_the_line() {
         ("3\n4 5\n", 2, "lengths of 3"),
         ("3\n", 1, "before the lengths"),
         ("2\n4 5\n1 6 1.0\n", 3, "exceeds 5"),
+        ("2\n0 5\n1 1 1.0\n", 3, "mode 0, whose length is 0"),
         ("2\n4 5000000000\n", 2, "largest"),
         ("1 4294967296 1.0\n", 1, "exceeds 4294967295"),
         ("1 99999999999999999999999 1.0\n", 1, "not a whole number"),

@@ -146,7 +146,7 @@ fn tensors() -> Result<Vec<Guard>> {
     let tree = Csf::from_coo(&x, &[0, 1, 2])?;
     guards.push(guard("ttm_chain".into(), move |cpu| {
         let u: Vec<Mat<f32>> =
-            [50, 40].iter().map(|&dim| generate::uniform_dense(dim, 16, 1)).collect::<Result<_>>()?;
+            [60, 50, 40].iter().map(|&dim| generate::uniform_dense(dim, 16, 1)).collect::<Result<_>>()?;
         let u: Vec<MatRef<'_, f32>> = u.iter().map(Mat::as_ref).collect();
         Ok(shortest(|| drop(cpu.ttm_chain(&tree, &u).expect("a run"))))
     }));

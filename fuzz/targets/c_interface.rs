@@ -77,7 +77,16 @@ unsafe fn borrow(
     let kind = Index::U64 as u32;
     // SAFETY: the caller's promise; usize is 64 bits wide here.
     unsafe {
-        sparsimd_csr_borrow_f32(rows, cols, row_ptr.as_ptr().cast(), kind, columns.cast(), Index::U32 as u32, values, csr)
+        sparsimd_csr_borrow_f32(
+            rows,
+            cols,
+            row_ptr.as_ptr().cast(),
+            kind,
+            columns.cast(),
+            Index::U32 as u32,
+            values,
+            csr,
+        )
     }
 }
 
@@ -132,14 +141,8 @@ unsafe fn tensors(input: &Input, cpu: *mut CpuHandle) {
     let mut tensor = null_mut();
     // SAFETY: one array of nnz coordinates for each mode, and nnz values.
     unsafe {
-        let made = sparsimd_tensor_create_f64(
-            dims.len(),
-            dims.as_ptr(),
-            nnz,
-            pointers.as_ptr(),
-            values.as_ptr(),
-            &mut tensor,
-        );
+        let made =
+            sparsimd_tensor_create_f64(dims.len(), dims.as_ptr(), nnz, pointers.as_ptr(), values.as_ptr(), &mut tensor);
         if made == Status::Ok {
             let mut fibers = null_mut();
             if sparsimd_fibers_create(cpu, tensor, input.mode as usize, &mut fibers) == Status::Ok {

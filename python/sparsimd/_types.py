@@ -1,0 +1,8 @@
+"""Names of options."""
+
+from typing import Literal
+
+Op = Literal["spmm", "spmm_t", "sddmm", "fusedmm"]
+Effort = Literal["estimate", "measure"]
+Strategy = Literal["auto", "direct", "panel"]
+Edge = Literal["identity", "scale", "sigmoid", "softmax", "leaky_relu", "softmax_leaky_relu"]

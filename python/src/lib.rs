@@ -1,0 +1,48 @@
+//! The compiled half of the Python package `sparsimd`: arrays of numpy as operands of the library's operations.
+//!
+//! ```text
+//! Python object ──▶ array.rs: a view by its strides, or one copy ──▶ ops.rs, tensor.rs: shapes are checked
+//!                                                                          │ the interpreter is released
+//!                                                                          ▼
+//!                                            threads.rs: the pool of this process ──▶ the library
+//! ```
+
+mod array;
+mod edge;
+mod error;
+mod files;
+mod machine;
+mod matrix;
+mod ops;
+mod plan;
+mod sparse;
+mod threads;
+
+/// What `import sparsimd._sparsimd` gives.
+#[pyo3::pymodule]
+mod _sparsimd {
+    #[pymodule_export]
+    use super::array::empty;
+    #[pymodule_export]
+    use super::error::SparsimdError;
+    #[pymodule_export]
+    use super::files::{read, write};
+    #[pymodule_export]
+    use super::machine::{info, topology};
+    #[pymodule_export]
+    use super::matrix::{Csr, Transposed};
+    #[pymodule_export]
+    use super::ops::{fusedmm, sddmm, spmm};
+    #[pymodule_export]
+    use super::plan::Plan;
+    #[pymodule_export]
+    use super::threads::{get_num_threads, set_num_threads};
+
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::threads::watch_forks();
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

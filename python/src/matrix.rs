@@ -1,0 +1,490 @@
+//! `CSR`: a sparse matrix whose indices are a checked copy and whose values are an array of numpy.
+
+use std::sync::Arc;
+
+use numpy::ndarray::ArrayView1;
+use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use sparsimd::{Error, Pattern, PatternRef};
+
+use crate::array::{Element, is_single, shape_text};
+use crate::error::{guarded, value};
+use crate::ops::{Factors, product, values_of};
+use crate::plan::{Plan, Request};
+use crate::sparse::{Either, Given, Typed, each};
+
+/// A sparse matrix by rows. Made by `csr()`.
+///
+/// The indices are a checked copy. `data` is the array that was given, where it has the matrix' dtype and is contiguous: what
+/// Python writes to it, later operations see. Plans have a copy of it.
+///
+/// Attributes
+/// ----------
+/// shape : tuple of int
+/// nnz : int
+/// dtype : numpy.dtype
+///     ``float32`` or ``float64``.
+/// data, indices, indptr : numpy.ndarray
+///     Values, and read-only views of columns and row pointers.
+/// T : Transposed
+///     For ``A.T @ Y``. What the transpose needs is made once and kept.
+#[pyclass(frozen, name = "CSR", module = "sparsimd")]
+pub struct Csr {
+    pub inner: Either<Typed<f32>, Typed<f64>>,
+}
+
+impl Csr {
+    /// Where the nonzeros are.
+    pub fn pattern(&self) -> &Arc<Pattern> {
+        each!(&self.inner, matrix => &matrix.pattern)
+    }
+
+    /// A matrix of new values, whatever their array is.
+    fn on(pattern: Arc<Pattern>, data: &Bound<'_, PyAny>, single: bool) -> PyResult<Self> {
+        let inner = if single {
+            Either::F32(Typed::new(pattern, &values_of::<f32>(data, "data")?)?)
+        } else {
+            Either::F64(Typed::new(pattern, &values_of::<f64>(data, "data")?)?)
+        };
+        Ok(Self { inner })
+    }
+
+    /// The matrix that has memory of its own.
+    pub fn of_core<T: Element>(py: Python<'_>, matrix: &sparsimd::Csr<T>) -> PyResult<Self> {
+        let data = PyArray1::from_slice(py, matrix.values());
+        Self::on(Arc::clone(matrix.pattern()), data.as_any(), T::DTYPE == f32::DTYPE)
+    }
+}
+
+#[pymethods]
+impl Csr {
+    /// From arrays; what `csr()` calls.
+    #[staticmethod]
+    #[pyo3(signature = (data, indices, indptr, shape, single))]
+    fn _from_arrays(
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        indices: &Bound<'_, PyAny>,
+        indptr: &Bound<'_, PyAny>,
+        shape: (usize, usize),
+        single: bool,
+    ) -> PyResult<Self> {
+        let (rows, cols) = shape;
+        let columns: Vec<u32> = indices_of(indices, "indices")?;
+        let pointers: Vec<usize> = indices_of(indptr, "indptr")?;
+        let count = data.len()?;
+        if count != columns.len() {
+            return Err(value("data", format!("{count} values for {} column indices", columns.len())));
+        }
+        let found = py.detach(|| {
+            guarded(|| match PatternRef::new(rows, cols, &pointers, &columns) {
+                Ok(_) => Ok(None),
+                Err(error) => summed(rows, cols, &pointers, &columns).map(Some).ok_or(error),
+            })
+        });
+        match found {
+            Ok(None) => {
+                let made = py.detach(|| guarded(|| Pattern::new(rows, cols, pointers, columns)));
+                Self::on(made.map_err(named)?, data, single)
+            }
+            // Entries at one place are added up, in a copy of the values.
+            Ok(Some(sum)) if single => Self::of_sum::<f32>(data, sum, shape),
+            Ok(Some(sum)) => Self::of_sum::<f64>(data, sum, shape),
+            Err(failure) => Err(named(failure)),
+        }
+    }
+
+    /// Rows and columns.
+    #[getter]
+    fn shape(&self) -> (usize, usize) {
+        (self.pattern().rows(), self.pattern().cols())
+    }
+
+    /// Number of stored entries.
+    #[getter]
+    fn nnz(&self) -> usize {
+        self.pattern().nnz()
+    }
+
+    /// 2, as numpy's matrices have.
+    #[getter]
+    fn ndim(&self) -> usize {
+        2
+    }
+
+    /// ``float32`` or ``float64``.
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        match &self.inner {
+            Either::F32(_) => numpy::dtype::<f32>(py).into_any(),
+            Either::F64(_) => numpy::dtype::<f64>(py).into_any(),
+        }
+    }
+
+    /// The value of each stored entry: the array that operations read.
+    #[getter]
+    fn data(&self, py: Python<'_>) -> Py<PyAny> {
+        each!(&self.inner, matrix => matrix.data.clone_ref(py).into_any())
+    }
+
+    /// The column of each stored entry, read-only.
+    #[getter]
+    fn indices<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let pattern = slf.get().pattern();
+        let columns = pattern.col_idx();
+        if pattern.cols() <= i32::MAX as usize + 1 {
+            // SAFETY: u32 and i32 have the same layout.
+            let signed = unsafe { std::slice::from_raw_parts(columns.as_ptr().cast::<i32>(), columns.len()) };
+            return Ok(read_only(slf, signed));
+        }
+        Ok(read_only(slf, columns))
+    }
+
+    /// Where each row starts in `indices`, and the end of the last one, read-only.
+    #[getter]
+    fn indptr<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyAny> {
+        let pointers = slf.get().pattern().row_ptr();
+        // SAFETY: usize is i64 without its sign on the 64-bit processors that Python wheels are for, and the pointers are small.
+        let signed = unsafe { std::slice::from_raw_parts(pointers.as_ptr().cast::<isize>(), pointers.len()) };
+        read_only(slf, signed)
+    }
+
+    /// The transpose, for ``A.T @ Y``.
+    #[getter]
+    #[pyo3(name = "T")]
+    fn transpose(slf: Bound<'_, Self>) -> Transposed {
+        Transposed { matrix: slf.unbind() }
+    }
+
+    /// The matrix with other values at the same places.
+    ///
+    /// Parameters
+    /// ----------
+    /// values : array_like
+    ///     (nnz,), used where it is if it is contiguous. ``float32`` and ``float64`` keep their dtype, other numbers get the
+    ///     matrix'.
+    ///
+    /// Returns
+    /// -------
+    /// CSR
+    ///     Which shares the indices.
+    fn with_values(&self, values: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = values.py();
+        let values = py.import("sparsimd._arrays")?.call_method1("values", (values, self.dtype(py)))?;
+        let count = values.len()?;
+        if count != self.nnz() {
+            return Err(value("values", format!("{count} values for {} nonzeros", self.nnz())));
+        }
+        let single = is_single(py, &values.getattr("dtype")?, "values")?;
+        Self::on(Arc::clone(self.pattern()), &values, single)
+    }
+
+    /// The matrix with its values in another dtype.
+    ///
+    /// Parameters
+    /// ----------
+    /// dtype : dtype
+    ///     ``float32`` or ``float64``.
+    ///
+    /// Returns
+    /// -------
+    /// CSR
+    fn astype(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let single = is_single(py, dtype, "dtype")?;
+        let data = self.data(py).bind(py).call_method1("astype", (if single { "float32" } else { "float64" },))?;
+        Self::on(Arc::clone(self.pattern()), &data, single)
+    }
+
+    /// Prepare the matrix for many runs of one operation.
+    ///
+    /// Parameters
+    /// ----------
+    /// op : {"spmm", "spmm_t", "sddmm", "fusedmm"}
+    ///     ``spmm_t`` multiplies by the transpose.
+    /// n : int
+    ///     Columns of the dense operands. Other numbers are right and may be slower.
+    /// reuse : int, optional
+    ///     About how many runs there will be: preparing takes the time of some.
+    /// effort : {"estimate", "measure"}, optional
+    ///     Whether a model of the machine chooses the layout, or the layouts are tried.
+    /// strategy : {"auto", "direct", "panel"}, optional
+    ///     The layout, if it is not to be chosen.
+    ///
+    /// Returns
+    /// -------
+    /// Plan
+    ///     To be given to the operation in the matrix' place.
+    #[pyo3(signature = (op, n, *, reuse = 1000, effort = "estimate", strategy = "auto"))]
+    fn prepare(
+        slf: &Bound<'_, Self>,
+        op: &str,
+        n: usize,
+        reuse: usize,
+        effort: &str,
+        strategy: &str,
+    ) -> PyResult<Plan> {
+        Plan::new(slf, &Request::parse(op, n, reuse, effort, strategy)?)
+    }
+
+    fn __matmul__<'py>(slf: &Bound<'py, Self>, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        product(&Given::Matrix(slf.clone()), false, other, None, Factors::default())
+    }
+
+    fn __rmatmul__<'py>(slf: &Bound<'py, Self>, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        from_the_left(slf, true, other)
+    }
+
+    /// ``A @ x``, for ``scipy.sparse.linalg.aslinearoperator``.
+    fn matvec<'py>(slf: &Bound<'py, Self>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        Self::__matmul__(slf, x)
+    }
+
+    /// ``A.T @ x``: values are real.
+    fn rmatvec<'py>(slf: &Bound<'py, Self>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        product(&Given::Matrix(slf.clone()), true, x, None, Factors::default())
+    }
+
+    /// ``A @ X``.
+    fn matmat<'py>(slf: &Bound<'py, Self>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        Self::__matmul__(slf, x)
+    }
+
+    /// ``A.T @ X``.
+    fn rmatmat<'py>(slf: &Bound<'py, Self>, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        Self::rmatvec(slf, x)
+    }
+
+    /// The matrix as scipy has it; values are shared.
+    ///
+    /// Returns
+    /// -------
+    /// scipy.sparse.csr_array
+    fn to_scipy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("sparsimd._matrix")?.call_method1("to_scipy", (slf,))
+    }
+
+    /// The matrix as a dense array.
+    ///
+    /// Returns
+    /// -------
+    /// numpy.ndarray
+    fn toarray<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("sparsimd._matrix")?.call_method1("to_dense", (slf,))
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        let (py, this) = (slf.py(), slf.get());
+        let restore = py.import("sparsimd._matrix")?.getattr("restore_matrix")?;
+        let arrays = (this.data(py), Self::indices(slf)?, Self::indptr(slf), this.shape());
+        (restore, arrays).into_pyobject(py)
+    }
+
+    fn __repr__(&self) -> String {
+        let (rows, cols) = self.shape();
+        let dtype = if matches!(self.inner, Either::F32(_)) { f32::DTYPE } else { f64::DTYPE };
+        format!("<sparsimd.CSR {rows} x {cols}, {} nonzeros, {dtype}>", self.nnz())
+    }
+
+    /// numpy leaves ``array @ matrix`` to this class.
+    #[classattr]
+    fn __array_ufunc__() -> Option<bool> {
+        None
+    }
+}
+
+impl Csr {
+    /// The matrix with the values of `data` added up as `sum` says.
+    fn of_sum<T: Element>(data: &Bound<'_, PyAny>, sum: Sum, (rows, cols): (usize, usize)) -> PyResult<Self> {
+        let py = data.py();
+        let given = values_of::<T>(data, "data")?;
+        let given = given.readonly();
+        let given = given.as_slice().map_err(|_| value("data", "is not contiguous"))?;
+        let mut values = vec![T::ZERO; sum.columns.len()];
+        sum.of.iter().for_each(|&(entry, to)| values[to] += given[entry]);
+        let pattern = guarded(|| Pattern::new(rows, cols, sum.pointers, sum.columns)).map_err(named)?;
+        Self::on(pattern, PyArray1::from_vec(py, values).as_any(), T::DTYPE == f32::DTYPE)
+    }
+}
+
+/// How entries at the same place are added up.
+struct Sum {
+    pointers: Vec<usize>,
+    columns: Vec<u32>,
+    /// Entry, and the one it is added to, ascending by the latter.
+    of: Vec<(usize, usize)>,
+}
+
+/// The entries by ascending columns, those at one place as one; none when the arrays break another rule than that of places.
+fn summed(rows: usize, cols: usize, pointers: &[usize], columns: &[u32]) -> Option<Sum> {
+    let valid = pointers.len() == rows + 1
+        && pointers[0] == 0
+        && pointers.is_sorted()
+        && pointers[rows] == columns.len()
+        && columns.iter().all(|&j| (j as usize) < cols);
+    if !valid {
+        return None;
+    }
+    let mut sum = Sum { pointers: vec![0], columns: Vec::new(), of: Vec::with_capacity(columns.len()) };
+    for row in pointers.windows(2) {
+        let mut entries: Vec<usize> = (row[0]..row[1]).collect();
+        entries.sort_by_key(|&p| columns[p]);
+        let first = sum.columns.len();
+        for p in entries {
+            if sum.columns.len() == first || sum.columns.last() != Some(&columns[p]) {
+                sum.columns.push(columns[p]);
+            }
+            sum.of.push((p, sum.columns.len() - 1));
+        }
+        sum.pointers.push(sum.columns.len());
+    }
+    Some(sum)
+}
+
+/// A structure's error with the argument that has it.
+fn named(failure: crate::error::Failure) -> PyErr {
+    match failure {
+        crate::error::Failure::Library(Error::Structure { detail, .. }) => value("A", detail),
+        other => other.into(),
+    }
+}
+
+/// A copy of an index array of 32 or 64 bits as what the library counts with.
+pub fn indices_of<I: TryFrom<i64> + TryFrom<i32> + Send>(array: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<I>> {
+    fn copied<F, I>(array: &PyReadonlyArray1<'_, F>, name: &str) -> PyResult<Vec<I>>
+    where
+        F: numpy::Element + Copy + std::fmt::Display,
+        I: TryFrom<F>,
+    {
+        let each = array.as_array();
+        let convert = |(p, &i): (usize, &F)| {
+            I::try_from(i).map_err(|_| value(name, format!("{i} at position {p} is negative or too large")))
+        };
+        each.iter().enumerate().map(convert).collect()
+    }
+    if let Ok(array) = array.extract::<PyReadonlyArray1<'_, i32>>() {
+        return copied(&array, name);
+    }
+    if let Ok(array) = array.extract::<PyReadonlyArray1<'_, i64>>() {
+        return copied(&array, name);
+    }
+    // Other integers, and lists.
+    let converted = array.py().import("sparsimd._arrays")?.call_method1("integers", (array, name))?;
+    let converted = converted.extract::<PyReadonlyArray1<'_, i64>>();
+    copied(&converted.map_err(|_| PyTypeError::new_err(format!("{name}: integers are expected")))?, name)
+}
+
+/// `slice`, which `owner` has, as an array that keeps it alive.
+fn read_only<'py, E: numpy::Element>(owner: &Bound<'py, Csr>, slice: &[E]) -> Bound<'py, PyAny> {
+    // SAFETY: the slice belongs to the pattern, which the matrix never changes; the array holds the matrix. Numpy does not let
+    // anybody make an array writable whose owner has no buffer.
+    let array = unsafe { PyArray1::borrow_from_array(&ArrayView1::from(slice), owner.clone().into_any()) };
+    array.readwrite().make_nonwriteable();
+    array.into_any()
+}
+
+/// X A = (A^T X^T)^T, or X A^T.
+fn from_the_left<'py>(
+    matrix: &Bound<'py, Csr>,
+    transposed: bool,
+    x: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let helper = matrix.py().import("sparsimd._arrays")?;
+    let x = helper.call_method1("dense", (x, "X"))?;
+    let x = x.cast::<PyUntypedArray>()?;
+    if x.ndim() == 0 || x.ndim() > 2 {
+        return Err(PyValueError::new_err(format!("X: shape {} has not one or two dimensions", shape_text(x.shape()))));
+    }
+    let product = product(&Given::Matrix(matrix.clone()), transposed, &x.getattr("T")?, None, Factors::default())?;
+    product.getattr("T")
+}
+
+/// The transpose of a `CSR`, for ``A.T @ Y``.
+///
+/// Attributes
+/// ----------
+/// shape : tuple of int
+/// nnz : int
+/// dtype : numpy.dtype
+/// T : CSR
+///     The matrix itself.
+#[pyclass(frozen, module = "sparsimd")]
+pub struct Transposed {
+    matrix: Py<Csr>,
+}
+
+#[pymethods]
+impl Transposed {
+    /// Rows and columns.
+    #[getter]
+    fn shape(&self) -> (usize, usize) {
+        let (rows, cols) = self.matrix.get().shape();
+        (cols, rows)
+    }
+
+    /// Number of stored entries.
+    #[getter]
+    fn nnz(&self) -> usize {
+        self.matrix.get().nnz()
+    }
+
+    /// 2, as numpy's matrices have.
+    #[getter]
+    fn ndim(&self) -> usize {
+        2
+    }
+
+    /// ``float32`` or ``float64``.
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        self.matrix.get().dtype(py)
+    }
+
+    /// The matrix itself.
+    #[getter]
+    #[pyo3(name = "T")]
+    fn transpose(&self, py: Python<'_>) -> Py<Csr> {
+        self.matrix.clone_ref(py)
+    }
+
+    /// As `CSR.prepare`; the only operation is "spmm".
+    #[pyo3(signature = (op, n, *, reuse = 1000, effort = "estimate", strategy = "auto"))]
+    fn prepare(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        n: usize,
+        reuse: usize,
+        effort: &str,
+        strategy: &str,
+    ) -> PyResult<Plan> {
+        if op != "spmm" {
+            return Err(value("op", format!("{op:?} is not an operation of a transpose; \"spmm\" is")));
+        }
+        Plan::new(self.matrix.bind(py), &Request::parse("spmm_t", n, reuse, effort, strategy)?)
+    }
+
+    fn __matmul__<'py>(&self, py: Python<'py>, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        product(&Given::Matrix(self.matrix.bind(py).clone()), true, other, None, Factors::default())
+    }
+
+    fn __rmatmul__<'py>(&self, py: Python<'py>, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        from_the_left(self.matrix.bind(py), false, other)
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let restore = py.import("sparsimd._matrix")?.getattr("restore_transposed")?;
+        (restore, (self.matrix.bind(py),)).into_pyobject(py)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{}.T", self.matrix.get().__repr__())
+    }
+
+    /// numpy leaves ``array @ matrix`` to this class.
+    #[classattr]
+    fn __array_ufunc__() -> Option<bool> {
+        None
+    }
+}

@@ -1,0 +1,261 @@
+//! `Plan`: a matrix prepared for many runs of one operation.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use numpy::PyArrayMethods;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
+use sparsimd::plan::{Op, PlanOptions, Strategy};
+use sparsimd::{Cpu, CsrRef, Mat, Pattern, Prepared, Result, SparseOperand, edge, generate};
+
+use crate::array::{Element, helper};
+use crate::error::{released, value};
+use crate::matrix::Csr;
+use crate::ops::{Factors, product, values_of};
+use crate::sparse::{Either, Given, Typed, each};
+
+/// What a plan was asked to be.
+pub struct Request {
+    op: Op,
+    n: usize,
+    reuse: usize,
+    measure: bool,
+    strategy: Strategy,
+}
+
+/// Operations by name.
+const OPS: [(&str, Op); 4] =
+    [("spmm", Op::Spmm), ("spmm_t", Op::SpmmTransposed), ("sddmm", Op::Sddmm), ("fusedmm", Op::FusedMm)];
+/// Strategies by name.
+const STRATEGIES: [(&str, Strategy); 3] =
+    [("auto", Strategy::Auto), ("direct", Strategy::Direct), ("panel", Strategy::Panel)];
+
+/// What `name` stands for among `all`.
+fn parse<V: Copy>(argument: &str, name: &str, all: &[(&str, V)]) -> PyResult<V> {
+    let found = all.iter().find(|(known, _)| *known == name).map(|&(_, value)| value);
+    found.ok_or_else(|| {
+        let known: Vec<_> = all.iter().map(|&(known, _)| known).collect();
+        value(argument, format!("{name:?} is none of {}", known.join(", ")))
+    })
+}
+
+/// The name of `wanted` among `all`.
+fn name_of<V: PartialEq>(wanted: &V, all: &[(&'static str, V)]) -> &'static str {
+    all.iter().find(|(_, value)| value == wanted).map_or("", |(name, _)| name)
+}
+
+impl Request {
+    /// From the arguments of `prepare`.
+    pub fn parse(op: &str, n: usize, reuse: usize, effort: &str, strategy: &str) -> PyResult<Self> {
+        if n == 0 {
+            return Err(value("n", "0 columns; at least 1"));
+        }
+        Ok(Self {
+            op: parse("op", op, &OPS)?,
+            n,
+            reuse,
+            measure: parse("effort", effort, &[("estimate", false), ("measure", true)])?,
+            strategy: parse("strategy", strategy, &STRATEGIES)?,
+        })
+    }
+}
+
+/// A matrix prepared for many runs of one operation. Made by `CSR.prepare`.
+///
+/// Give it to the operation in the matrix' place; ``plan @ X`` is ``spmm(plan, X)``. It has a copy of the values, which
+/// `set_values` replaces.
+///
+/// Attributes
+/// ----------
+/// op : str
+/// n : int
+///     Columns that it was made for.
+/// strategy : str
+///     "direct" or "panel".
+/// shape : tuple of int
+///     Of the matrix.
+/// nnz : int
+#[pyclass(frozen, module = "sparsimd")]
+pub struct Plan {
+    pub inner: Either<RwLock<Prepared<f32>>, RwLock<Prepared<f64>>>,
+    matrix: Py<Csr>,
+    pattern: Arc<Pattern>,
+    request: Request,
+    text: String,
+    chosen: Strategy,
+}
+
+static LOG: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+impl Plan {
+    /// Prepares `matrix`.
+    pub fn new(matrix: &Bound<'_, Csr>, request: &Request) -> PyResult<Self> {
+        let py = matrix.py();
+        let (inner, text, chosen) = match &matrix.get().inner {
+            Either::F32(typed) => {
+                let prepared = prepare(py, typed, request)?;
+                let (text, chosen) = (prepared.plan().explain(), prepared.plan().strategy());
+                (Either::F32(RwLock::new(prepared)), text, chosen)
+            }
+            Either::F64(typed) => {
+                let prepared = prepare(py, typed, request)?;
+                let (text, chosen) = (prepared.plan().explain(), prepared.plan().strategy());
+                (Either::F64(RwLock::new(prepared)), text, chosen)
+            }
+        };
+        helper(py, &LOG, "log_plan")?.call1((&text,))?;
+        let pattern = Arc::clone(matrix.get().pattern());
+        let &Request { op, n, reuse, measure, strategy } = request;
+        let request = Request { op, n, reuse, measure, strategy };
+        Ok(Self { inner, matrix: matrix.clone().unbind(), pattern, request, text, chosen })
+    }
+
+    /// Where the nonzeros are.
+    pub fn pattern(&self) -> &Arc<Pattern> {
+        &self.pattern
+    }
+
+    /// Whether it multiplies by the transpose.
+    pub fn is_transposed(&self) -> bool {
+        self.request.op == Op::SpmmTransposed
+    }
+}
+
+fn prepare<T: Element>(py: Python<'_>, matrix: &Typed<T>, request: &Request) -> PyResult<Prepared<T>> {
+    let values = matrix.values(py)?;
+    let values = values.slice();
+    let options = PlanOptions::new(request.op, request.n).reuse(request.reuse).strategy(request.strategy);
+    let measure = request.measure && request.strategy == Strategy::Auto;
+    released(py, |cpu| {
+        let matrix = CsrRef::on(&matrix.pattern, values)?;
+        if !measure {
+            return cpu.prepare(matrix, &options);
+        }
+        let candidates = [Strategy::Direct, Strategy::Panel].map(|strategy| {
+            let begin = Instant::now();
+            let prepared = cpu.prepare(matrix, &options.strategy(strategy))?;
+            let preparing = begin.elapsed();
+            let run = time(cpu, &prepared, options.op(), options.n())?;
+            // What all runs together would take.
+            let runs = u32::try_from(request.reuse).unwrap_or(u32::MAX);
+            Ok((prepared, preparing.saturating_add(run.saturating_mul(runs))))
+        });
+        let [direct, panel] = candidates;
+        let (direct, panel) = (direct?, panel?);
+        Ok(if panel.1 < direct.1 { panel.0 } else { direct.0 })
+    })
+}
+
+/// The shortest of some runs of what was prepared.
+fn time<T: Element>(cpu: &Cpu, prepared: &Prepared<T>, op: Op, n: usize) -> Result<Duration> {
+    /// Runs that are timed.
+    const RUNS: usize = 5;
+    let (rows, cols, nnz) = (prepared.pattern().rows(), prepared.pattern().cols(), prepared.pattern().nnz());
+    let [tall, wide] = [generate::uniform_dense::<T>(rows, n, 1)?, generate::uniform_dense::<T>(cols, n, 2)?];
+    let into = if op == Op::SpmmTransposed { cols } else { rows };
+    let mut dense = Mat::zeros(into, n)?;
+    let mut dots = vec![T::ZERO; if op == Op::Sddmm { nnz } else { 0 }];
+    let mut least = Duration::MAX;
+    for _ in 0..RUNS {
+        let begin = Instant::now();
+        let a = SparseOperand::from(prepared);
+        match op {
+            Op::Spmm => cpu.spmm(T::ONE, a, wide.as_ref(), T::ZERO, dense.as_mut())?,
+            Op::SpmmTransposed => cpu.spmm_t(T::ONE, a, tall.as_ref(), T::ZERO, dense.as_mut())?,
+            Op::Sddmm => cpu.sddmm(a, tall.as_ref(), wide.as_ref(), &mut dots)?,
+            Op::FusedMm => {
+                let softmax = edge::Softmax { scale: T::ONE };
+                cpu.fusedmm(a, softmax, tall.as_ref(), wide.as_ref(), wide.as_ref(), dense.as_mut())?;
+            }
+        }
+        least = least.min(begin.elapsed());
+    }
+    Ok(least)
+}
+
+#[pymethods]
+impl Plan {
+    /// What will be done and why.
+    ///
+    /// Returns
+    /// -------
+    /// str
+    fn explain(&self) -> &str {
+        &self.text
+    }
+
+    /// The operation.
+    #[getter]
+    fn op(&self) -> &'static str {
+        name_of(&self.request.op, &OPS)
+    }
+
+    /// Columns that it was made for.
+    #[getter]
+    fn n(&self) -> usize {
+        self.request.n
+    }
+
+    /// "direct" or "panel".
+    #[getter]
+    fn strategy(&self) -> &'static str {
+        name_of(&self.chosen, &STRATEGIES)
+    }
+
+    /// Rows and columns of the matrix.
+    #[getter]
+    fn shape(&self) -> (usize, usize) {
+        (self.pattern.rows(), self.pattern.cols())
+    }
+
+    /// Number of stored entries.
+    #[getter]
+    fn nnz(&self) -> usize {
+        self.pattern.nnz()
+    }
+
+    /// Replace the values.
+    ///
+    /// Parameters
+    /// ----------
+    /// values : array_like
+    ///     (nnz,), in the order of the matrix' `data`. They are copied.
+    fn set_values(&self, values: &Bound<'_, PyAny>) -> PyResult<()> {
+        each!(&self.inner, plan => set_values(plan, self.pattern.nnz(), values))
+    }
+
+    fn __matmul__<'py>(slf: &Bound<'py, Self>, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        product(&Given::Plan(slf.clone()), false, other, None, Factors::default())
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let restore = py.import("sparsimd._matrix")?.getattr("restore_plan")?;
+        let Request { n, reuse, measure, strategy, .. } = self.request;
+        let effort = if measure { "measure" } else { "estimate" };
+        let options = (self.op(), n, reuse, effort, name_of(&strategy, &STRATEGIES));
+        (restore, (self.matrix.bind(py), options)).into_pyobject(py)
+    }
+
+    fn __repr__(&self) -> String {
+        let (rows, cols) = self.shape();
+        format!("<sparsimd.Plan for {rows} x {cols}, {} nonzeros: {}>", self.nnz(), self.text)
+    }
+
+    /// numpy leaves ``array @ plan`` alone.
+    #[classattr]
+    fn __array_ufunc__() -> Option<bool> {
+        None
+    }
+}
+
+fn set_values<T: Element>(plan: &RwLock<Prepared<T>>, nnz: usize, values: &Bound<'_, PyAny>) -> PyResult<()> {
+    let array = values_of::<T>(values, "values")?;
+    let array = array.readonly();
+    let values = array.as_slice().map_err(|_| value("values", "are not contiguous"))?;
+    if values.len() != nnz {
+        return Err(value("values", format!("{} values for {nnz} nonzeros", values.len())));
+    }
+    released(array.py(), |cpu| plan.write().unwrap_or_else(PoisonError::into_inner).set_values(cpu, values))
+}

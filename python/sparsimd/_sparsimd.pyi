@@ -9,7 +9,23 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from ._types import Edge, Effort, Op, Strategy
 
 __version__: str
-__all__: list[str]
+__all__ = [
+    "CSR",
+    "Plan",
+    "SparsimdError",
+    "Transposed",
+    "__version__",
+    "empty",
+    "fusedmm",
+    "get_num_threads",
+    "info",
+    "read",
+    "sddmm",
+    "set_num_threads",
+    "spmm",
+    "topology",
+    "write",
+]
 
 class SparsimdError(Exception): ...
 

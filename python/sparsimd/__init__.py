@@ -4,42 +4,59 @@ Matrices: `csr`, `spmm`, `sddmm`, `fusedmm`, `attention`. Tensors: `Tensor`, `mt
 Files: `read`, `write`. Threads: `set_num_threads`, `get_num_threads`, `threads`. The machine: `info`, `topology`.
 """
 
+from ._attention import attention
+from ._decomposition import CP, Tucker, cp_als, tucker
 from ._matrix import csr
 from ._sparsimd import (
     CSR,
     Plan,
+    PreparedTensor,
     SparsimdError,
+    Tensor,
     Transposed,
     __version__,
     empty,
     fusedmm,
     get_num_threads,
     info,
+    mttkrp,
     read,
     sddmm,
     set_num_threads,
     spmm,
     topology,
+    ttm,
+    ttv,
     write,
 )
 from ._threads import threads
 
 __all__ = [
+    "CP",
     "CSR",
     "Plan",
+    "PreparedTensor",
     "SparsimdError",
+    "Tensor",
     "Transposed",
+    "Tucker",
     "__version__",
+    "attention",
+    "cp_als",
     "csr",
     "empty",
     "fusedmm",
     "get_num_threads",
     "info",
+    "mttkrp",
     "read",
     "sddmm",
     "set_num_threads",
     "spmm",
     "threads",
     "topology",
+    "ttm",
+    "ttv",
+    "tucker",
     "write",
 ]

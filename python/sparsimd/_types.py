@@ -6,3 +6,6 @@ Op = Literal["spmm", "spmm_t", "sddmm", "fusedmm"]
 Effort = Literal["estimate", "measure"]
 Strategy = Literal["auto", "direct", "panel"]
 Edge = Literal["identity", "scale", "sigmoid", "softmax", "leaky_relu", "softmax_leaky_relu"]
+Format = Literal[
+    "auto", "coo", "csf-all", "csf-one", "csf-two", "bcsf", "mmcsf", "hicoo", "alto", "tiled", "tree", "joint"
+]

@@ -8,14 +8,18 @@
 //! ```
 
 mod array;
+mod decomposition;
 mod edge;
 mod error;
 mod files;
 mod machine;
 mod matrix;
+mod mttkrp;
+mod observe;
 mod ops;
 mod plan;
 mod sparse;
+mod tensor;
 mod threads;
 
 /// What `import sparsimd._sparsimd` gives.
@@ -23,6 +27,8 @@ mod threads;
 mod _sparsimd {
     #[pymodule_export]
     use super::array::empty;
+    #[pymodule_export]
+    use super::decomposition::{_cp_als, _tucker};
     #[pymodule_export]
     use super::error::SparsimdError;
     #[pymodule_export]
@@ -32,9 +38,13 @@ mod _sparsimd {
     #[pymodule_export]
     use super::matrix::{Csr, Transposed};
     #[pymodule_export]
+    use super::mttkrp::{PreparedTensor, mttkrp};
+    #[pymodule_export]
     use super::ops::{fusedmm, sddmm, spmm};
     #[pymodule_export]
     use super::plan::Plan;
+    #[pymodule_export]
+    use super::tensor::{Tensor, ttm, ttv};
     #[pymodule_export]
     use super::threads::{get_num_threads, set_num_threads};
 

@@ -77,6 +77,9 @@ impl Request {
 /// shape : tuple of int
 ///     Of the matrix.
 /// nnz : int
+/// dtype : numpy.dtype
+/// matrix : CSR
+///     What was prepared.
 #[pyclass(frozen, module = "sparsimd")]
 pub struct Plan {
     pub inner: Either<RwLock<Prepared<f32>>, RwLock<Prepared<f64>>>,
@@ -214,6 +217,21 @@ impl Plan {
     #[getter]
     fn nnz(&self) -> usize {
         self.pattern.nnz()
+    }
+
+    /// ``float32`` or ``float64``.
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        match &self.inner {
+            Either::F32(_) => numpy::dtype::<f32>(py).into_any(),
+            Either::F64(_) => numpy::dtype::<f64>(py).into_any(),
+        }
+    }
+
+    /// The matrix that was prepared.
+    #[getter]
+    fn matrix(&self, py: Python<'_>) -> Py<Csr> {
+        self.matrix.clone_ref(py)
     }
 
     /// Replace the values.

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""sparsimd beside scipy, torch and pyttb: one process for each peer, equal threads, in turns, every result verified first.
+
+    python python/benchmarks/compare.py [--threads 1 2] [--filter spmm] [--out DIR]
+
+Prints a table; DIR/compare.json has all times, DIR/compare.png a picture where matplotlib is installed. Peers that are not installed
+are named and left out. Real matrices are taken from the folder that SPARSIMD_DATA names; without it those of the project are used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import peers
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Peer:
+    """A process that runs the operations of one package."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        environment = dict(os.environ)
+        # Threads that wait by spinning would take the time of the peer whose turn it is.
+        environment |= {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+        for variable in ("SPARSIMD", "OMP", "MKL", "OPENBLAS"):
+            environment[f"{variable}_NUM_THREADS"] = str(threads)
+        command = [sys.executable, str(Path(peers.__file__)), name]
+        pipes: dict[str, Any] = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        self.name, self.process = name, subprocess.Popen(command, **pipes)
+        self.missing = self._answer().get("missing")
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} ended with status {self.process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """What the process answers to a request."""
+        assert self.process.stdin
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        return self._answer()
+
+    def end(self) -> None:
+        """Ends the process."""
+        if self.process.stdin:
+            self.process.stdin.close()
+        self.process.wait()
+
+
+def cases(data: Path | None, quick: bool) -> list[dict[str, Any]]:
+    """What is compared: an operation, its variants, and the file or the random matrix it runs on."""
+    own = ROOT / "tests" / "data"
+    matrices = [str(own / "ca-CondMat.mtx.gz"), "random:4096x4096@0.9"]
+    tensors = ["random:300x400x500@200000"]
+    texts = [str(own / "pyfr_p6hex_m460.mtx")]
+    if data and not quick:
+        names = ["pubmed.mtx", "facebook_combined.mtx", "p2p-Gnutella31.mtx.gz", "amazon_book.mtx.gz"]
+        matrices += [str(data / name) for name in names if (data / name).exists()]
+        tensors = [str(data / name) for name in ["nell995.tns.gz"] if (data / name).exists()] + tensors
+        texts += [str(data / name) for name in ["facebook_combined.mtx", "pubmed.mtx"] if (data / name).exists()]
+    found = [{"op": "call", "operand": "random:64x64@0.9", "n": 64}]
+    for operand in matrices:
+        found.append({"op": "spmm", "operand": operand, "n": 128})
+        found.append({"op": "spmm new", "operand": operand, "n": 128})
+        found.append({"op": "sddmm", "operand": operand, "n": 128})
+        found.append({"op": "attention", "operand": operand, "n": 64})
+    for operand in tensors:
+        found.append({"op": "mttkrp", "operand": operand, "n": 16})
+        found.append({"op": "cp_als", "operand": operand, "n": 16})
+    found += [{"op": "read", "operand": operand, "n": 0} for operand in texts]
+    return found
+
+
+def compare(case: dict[str, Any], running: list[Peer], rounds: int) -> dict[str, Any]:
+    """Verifies the case with every peer that has it, then times them in turns."""
+    ours, lines = [], []
+    for peer in running:
+        answer = peer.ask(**case, do="verify")
+        if answer["has"] and not answer["right"]:
+            raise SystemExit(f"{peer.name} is wrong on {case}: {answer['error']}")
+        if answer["has"]:
+            ours.append(peer)
+            lines.append({"peer": peer.name, "variant": answer["variant"], "times": []})
+    for _ in range(rounds):
+        for peer, line in zip(ours, lines, strict=True):
+            line["times"].append(peer.ask(**case, do="time")["seconds"])
+    for peer in ours:
+        peer.ask(**case, do="forget")
+    return {**case, "operand": Path(case["operand"]).name, "peers": lines}
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """The shortest times, and how many times as long each peer takes."""
+    rows = ["| operation | operand | threads | sparsimd | " + " | ".join(peers.PEERS[1:]) + " |"]
+    rows.append("| --- " * (4 + len(peers.PEERS[1:])) + "|")
+    for result in results:
+        best = {line["peer"]: min(line["times"]) for line in result["peers"]}
+        cells = [
+            f"{1e3 * best[name]:.3f} ms, {best[name] / best['sparsimd']:.2f} x" if name in best else "" for name in peers.PEERS[1:]
+        ]
+        rows.append(
+            f"| {result['op']} | {result['operand']}, {result['n']} | {result['threads']} "
+            f"| {1e3 * best['sparsimd']:.3f} ms | " + " | ".join(cells) + " |"
+        )
+    return "\n".join(rows)
+
+
+def picture(results: list[dict[str, Any]], path: Path) -> bool:
+    """Bars of the peers' time by ours; whether there is matplotlib to draw them."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import patches, pyplot
+    except ImportError:
+        return False
+    bars = []
+    for result in results:
+        best = {line["peer"]: min(line["times"]) for line in result["peers"]}
+        label = f"{result['op']}, {result['operand']}, {result['threads']} thr."
+        bars += [(label, name, best[name] / best["sparsimd"]) for name in peers.PEERS[1:] if name in best]
+    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.22 * len(bars)), layout="constrained")
+    colours = {name: f"C{at}" for at, name in enumerate(peers.PEERS[1:])}
+    axes.barh(range(len(bars)), [bar[2] for bar in bars], color=[colours[bar[1]] for bar in bars])
+    axes.set_yticks(range(len(bars)), [bar[0] for bar in bars], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_xlabel("time by that of sparsimd: above 1 we are faster")
+    handles = [patches.Patch(color=colour) for colour in colours.values()]
+    axes.legend(handles, list(colours), loc="lower right")
+    figure.savefig(path, dpi=120)
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, len(os.sched_getaffinity(0))}))
+    parser.add_argument("--filter", default="", help="only operations whose name contains this")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="only the matrices that come with the project")
+    parser.add_argument("--out", type=Path, help="folder for compare.json and compare.png")
+    arguments = parser.parse_args()
+    data = os.environ.get("SPARSIMD_DATA")
+    results = []
+    for threads in arguments.threads:
+        running = [Peer(name, threads) for name in peers.PEERS]
+        for peer in running:
+            if peer.missing:
+                print(f"{peer.name} is left out: {peer.missing}")
+        running = [peer for peer in running if not peer.missing]
+        for case in cases(Path(data) if data else None, arguments.quick):
+            if arguments.filter in case["op"]:
+                results.append({**compare(case, running, arguments.rounds), "threads": threads})
+        for peer in running:
+            peer.end()
+    text = table(results)
+    print(text)
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=arguments.out, delete=False, suffix=".json") as file:
+            json.dump(results, file, indent=1)
+        os.replace(file.name, arguments.out / "compare.json")
+        if not picture(results, arguments.out / "compare.png"):
+            print("matplotlib is not installed: no picture")
+
+
+if __name__ == "__main__":
+    main()

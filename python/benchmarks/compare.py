@@ -107,7 +107,8 @@ def table(results: list[dict[str, Any]]) -> str:
     for result in results:
         best = {line["peer"]: min(line["times"]) for line in result["peers"]}
         cells = [
-            f"{1e3 * best[name]:.3f} ms, {best[name] / best['sparsimd']:.2f} x" if name in best else "" for name in peers.PEERS[1:]
+            f"{1e3 * best[name]:.3f} ms, {best[name] / best['sparsimd']:.2f} x" if name in best else ""
+            for name in peers.PEERS[1:]
         ]
         rows.append(
             f"| {result['op']} | {result['operand']}, {result['n']} | {result['threads']} "

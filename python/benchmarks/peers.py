@@ -266,7 +266,9 @@ class Case:
 
         def check(results: Any) -> float:
             pairs = zip(results, references, strict=True)
-            return max(float(np.max(np.abs(got - want)) / (1e-9 * max(1.0, np.max(np.abs(want))))) for got, want in pairs)
+            return max(
+                float(np.max(np.abs(got - want)) / (1e-9 * max(1.0, np.max(np.abs(want))))) for got, want in pairs
+            )
 
         self.check = check
 

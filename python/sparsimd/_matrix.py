@@ -84,9 +84,7 @@ def _dtype_of(data: NDArray[Any], dtype: DTypeLike | None) -> np.dtype[Any]:
     return np.dtype(np.float32 if data.dtype in (np.float32, np.float16) else np.float64)
 
 
-def _from_arrays(
-    data: Any, indices: Any, indptr: Any, shape: tuple[int, int], dtype: DTypeLike | None
-) -> CSR:
+def _from_arrays(data: Any, indices: Any, indptr: Any, shape: tuple[int, int], dtype: DTypeLike | None) -> CSR:
     data = np.asarray(data)
     if data.ndim != 1:
         raise ValueError(f"data: has {data.ndim} dimensions; 1 is expected")
@@ -155,9 +153,7 @@ def to_dense(A: CSR) -> NDArray[Any]:
     return array
 
 
-def restore_matrix(
-    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, int]
-) -> CSR:
+def restore_matrix(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, int]) -> CSR:
     """A matrix from its pickle; it is checked again."""
     return _from_arrays(data, indices, indptr, shape, None)
 

@@ -179,7 +179,7 @@ def mttkrp(
     factors: Sequence[ArrayLike | None],
     mode: int,
     *,
-    out: NDArray[Any] | None = None,
+    out: Any = None,
     copy: bool = True,
 ) -> NDArray[Any]: ...
 def ttm(T: Tensor, U: ArrayLike, mode: int, *, copy: bool = True) -> Tensor: ...
@@ -210,7 +210,7 @@ def spmm(
     A: Any,
     X: ArrayLike,
     *,
-    out: NDArray[Any] | None = None,
+    out: Any = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     copy: bool = True,
@@ -221,7 +221,7 @@ def sddmm(
     X2: ArrayLike,
     *,
     scaled: bool = False,
-    out: NDArray[Any] | None = None,
+    out: Any = None,
     copy: bool = True,
 ) -> NDArray[Any]: ...
 def fusedmm(
@@ -233,7 +233,7 @@ def fusedmm(
     edge: Edge = "softmax",
     scale: float = 1.0,
     negative_slope: float = 0.2,
-    out: NDArray[Any] | None = None,
+    out: Any = None,
     copy: bool = True,
 ) -> NDArray[Any]: ...
 def empty(shape: SupportsIndex | tuple[int, ...], dtype: DTypeLike | None = None) -> NDArray[Any]: ...

@@ -111,7 +111,11 @@ def _attention_backward(
     crow: Tensor, col: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, grad: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """P again from the log-sum-exp; dV = P^T dO, dS = P (dO V^T - rowsum(dO O)), dQ = dS K, dK = dS^T Q."""
-    gradients = (torch.empty(q.shape, dtype=q.dtype), torch.empty(k.shape, dtype=k.dtype), torch.empty(v.shape, dtype=v.dtype))
+    gradients = (
+        torch.empty(q.shape, dtype=q.dtype),
+        torch.empty(k.shape, dtype=k.dtype),
+        torch.empty(v.shape, dtype=v.dtype),
+    )
     rows = _rows(crow, col.numel())
     for head in range(q.shape[0]):
         scores = _sddmm(crow, col, q[head], k[head]).mul_(scale)
@@ -146,9 +150,7 @@ def _sddmm_fake(crow: Tensor, col: Tensor, x1: Tensor, x2: Tensor) -> Tensor:
     return x1.new_empty((col.shape[0],))
 
 
-def _attention_fake(
-    crow: Tensor, col: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float
-) -> tuple[Tensor, Tensor]:
+def _attention_fake(crow: Tensor, col: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     return q.new_empty((q.shape[0], q.shape[1], v.shape[2])), q.new_empty((q.shape[0], q.shape[1]))
 
 

@@ -226,7 +226,7 @@ REFUSED = [
     (lambda A, X: ss.sddmm(A, X[:20], X), ValueError, r"^X2: has shape \(30, 4\); \(4, 30\)"),
     (lambda A, X: ss.sddmm(A, X[:20, 0], X.T), ValueError, "^X1: has 1 dimensions"),
     (lambda A, X: ss.sddmm(A, X[:20], X.T, out=np.zeros(3, X.dtype)), ValueError, "^out: has shape"),
-    (lambda A, X: ss.fusedmm(A, X[:20], X, X, edge="tanh"), ValueError, "^edge: \"tanh\" is none of identity"),
+    (lambda A, X: ss.fusedmm(A, X[:20], X, X, edge="tanh"), ValueError, '^edge: "tanh" is none of identity'),
     (lambda A, X: ss.fusedmm(A, X[:20], X[:, :2], X), ValueError, "^Y: "),
     (lambda A, X: ss.fusedmm(A, X[:20], X, X[1:]), ValueError, "^Z: "),
     (lambda A, X: ss.fusedmm(A, X[:20], X, X, negative_slope=2.0), ValueError, "^negative_slope: "),

@@ -119,7 +119,11 @@ def test_duplicates_are_added_up():
 
 
 REFUSED = [
-    (lambda: ss.Tensor([[0], [3]], [1.0], (2, 3)), ValueError, "^coords: entry 0: coordinate 3 of mode 1 is not below 3"),
+    (
+        lambda: ss.Tensor([[0], [3]], [1.0], (2, 3)),
+        ValueError,
+        "^coords: entry 0: coordinate 3 of mode 1 is not below 3",
+    ),
     (lambda: ss.Tensor([[0], [-1]], [1.0], (2, 3)), ValueError, "^coords: -1 at position 0 is negative"),
     (lambda: ss.Tensor([[0], [1]], [1.0, 2.0], (2, 3)), ValueError, "^coords: 1 in mode 0 for 2 values"),
     (lambda: ss.Tensor([[0]], [1.0], (2, 3)), ValueError, "^coords: 1 rows for a shape of 2 modes"),
@@ -127,7 +131,7 @@ REFUSED = [
     (lambda: ss.Tensor([[0.5]], [1.0], (2,)), TypeError, "^coords: float64 are not integers"),
     (lambda: ss.Tensor([[0]], ["x"], (2,)), TypeError, "^values: .* are not real numbers"),
     (lambda: small().prepare(0), ValueError, "^rank: 0"),
-    (lambda: small().prepare(4, "tile"), ValueError, "^format: \"tile\" is none of auto, coo"),
+    (lambda: small().prepare(4, "tile"), ValueError, '^format: "tile" is none of auto, coo'),
     (lambda: ss.mttkrp(small(), ones(3), 3), ValueError, "^mode: 3 is not a mode of a tensor of order 3"),
     (lambda: ss.mttkrp(small(), ones(3)[:2], 0), ValueError, "^factors: 2 for a tensor of order 3"),
     (lambda: ss.mttkrp(small(), [*ones(3)[:2], np.ones((7, 3))], 0), ValueError, r"^factors\[2\]: has shape \(7, 3\)"),
@@ -144,7 +148,7 @@ REFUSED = [
     (lambda: ss.cp_als(small(), 0), ValueError, "^rank: 0"),
     (lambda: ss.cp_als(small(), 2, maxiters=0), ValueError, "^maxiters: 0"),
     (lambda: ss.cp_als(small(), 2, ridge=-1.0), ValueError, "^ridge: "),
-    (lambda: ss.cp_als(small(), 2, init="svd"), ValueError, "^init: \"svd\" is not \"random\""),
+    (lambda: ss.cp_als(small(), 2, init="svd"), ValueError, '^init: "svd" is not "random"'),
     (lambda: ss.cp_als(small(), 2, init=ones(3)[:2]), ValueError, "^init: "),
     (lambda: ss.cp_als(ss.Tensor([[0], [0]], [np.inf], (2, 2)), 2), ValueError, "not finite"),
     (lambda: ss.tucker(small(), (9, 9, 9)), ValueError, "^rank: "),

@@ -158,7 +158,9 @@ def test_errors(matrix):
 
 def test_tensors_as_matrices_and_operands(rng):
     data, indices, indptr = random_csr(rng, 9, 8, 0.4, np.float32)
-    t = torch.sparse_csr_tensor(torch.from_numpy(indptr), torch.from_numpy(indices.astype(np.int64)), torch.from_numpy(data), (9, 8))
+    t = torch.sparse_csr_tensor(
+        torch.from_numpy(indptr), torch.from_numpy(indices.astype(np.int64)), torch.from_numpy(data), (9, 8)
+    )
     A = ss.csr(t)
     assert np.shares_memory(A.data, t.values().numpy())
     X, out = torch.rand(8, 5), torch.zeros(9, 5)

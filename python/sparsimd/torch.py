@@ -26,6 +26,7 @@ PATTERNS = 64
 """How many index structures are kept."""
 
 Tensor = torch.Tensor
+_FLOATS = (torch.float32, torch.float64)
 
 _kept: OrderedDict[tuple[Any, ...], tuple[dict[Any, _core.CSR], Tensor, Tensor]] = OrderedDict()
 
@@ -229,13 +230,15 @@ _torch_library.register_autograd("sparsimd::attention_backward", _no_second_grad
 
 
 def _check(name: str, x: Tensor, dims: int, dtype: torch.dtype | None = None) -> None:
+    if x.dim() == dims and x.device.type == "cpu" and (x.dtype == dtype or dtype is None and x.dtype in _FLOATS):
+        return
     if x.dim() != dims:
         raise ValueError(f"{name}: has {x.dim()} dimensions; {dims} are expected")
     if x.device.type not in ("cpu", "meta"):
         raise TypeError(f"{name}: is on {x.device}; the processor's memory is expected")
     if dtype is not None and x.dtype != dtype:
         raise TypeError(f"{name}: {x.dtype}; {dtype} is expected, as of the other operands")
-    if dtype is None and x.dtype not in (torch.float32, torch.float64):
+    if dtype is None and x.dtype not in _FLOATS:
         raise TypeError(f"{name}: {x.dtype} is neither float32 nor float64")
 
 

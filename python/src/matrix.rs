@@ -172,6 +172,13 @@ impl Csr {
     ///     Which shares the indices.
     fn with_values(&self, values: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = values.py();
+        // The usual arrays without a detour.
+        let own = |single| Self::on(Arc::clone(self.pattern()), values, single);
+        match (values.cast::<PyArray1<f32>>(), values.cast::<PyArray1<f64>>()) {
+            (Ok(array), _) if array.len() == self.nnz() => return own(true),
+            (_, Ok(array)) if array.len() == self.nnz() => return own(false),
+            _ => (),
+        }
         let values = py.import("sparsimd._arrays")?.call_method1("values", (values, self.dtype(py)))?;
         let count = values.len()?;
         if count != self.nnz() {

@@ -1,0 +1,17 @@
+"""Sphinx: `sphinx-build -W -b html python/docs OUT`, with the package installed."""
+
+import sparsimd
+
+project = "sparsimd"
+copyright = "the sparsimd authors"
+version = release = sparsimd.__version__
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.doctest", "numpydoc"]
+autosummary_generate = True
+# Attributes are described in the classes' own text.
+numpydoc_show_class_members = False
+templates_path = ["_templates"]
+exclude_patterns = ["_build", "_templates"]
+html_theme = "pydata_sphinx_theme"
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_show_sourcelink = False
+doctest_global_setup = "import numpy as np\nimport sparsimd as ss"

@@ -7,7 +7,7 @@ use sparsimd_gpu_abi::{
 use spirv_std::glam::{UVec2, UVec3, UVec4};
 use spirv_std::spirv;
 
-use crate::panels::{Memory, Panels, Seat};
+use crate::panels::{Memory, Panels, ThreadIndex};
 use crate::spmm::{Nonzeros, Shape};
 use crate::team::{Place, Subgroup, linear};
 use crate::{elementwise, fusedmm, fusedmm_tiled, gather, mttkrp, sddmm, sddmm_tiled, spmm, spmm_tiled, ttv};
@@ -82,9 +82,9 @@ macro_rules! entry_points {
             #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] partial: &mut [$v],
             #[spirv(workgroup)] memory: &mut [$v; TILE_BYTES / size_of::<$v>()],
         ) {
-            let seat = Seat { group: linear(workgroup, workgroups), local, tile: workgroup.z };
+            let thread = ThreadIndex { group: linear(workgroup, workgroups), local, tile: workgroup.z };
             let (shape, panels) = (Shape { team, registers }, Panels { rows, ptr, columns });
-            spmm_tiled::body(shape, parts, p, seat, panels, values, b, c, partial, &mut Tile(memory));
+            spmm_tiled::body(shape, parts, p, thread, panels, values, b, c, partial, &mut Tile(memory));
         }
 
         /// [`spmm::reduce`] on the device.
@@ -150,9 +150,9 @@ macro_rules! entry_points {
             #[spirv(workgroup)] memory: &mut [$v; TILE_BYTES / size_of::<$v>()],
         ) {
             let lanes = Subgroup::new(invocation, team);
-            let seat = Seat::of_subgroup(linear(workgroup, workgroups), subgroup, subgroups, invocation);
+            let thread = ThreadIndex::of_subgroup(linear(workgroup, workgroups), subgroup, subgroups, invocation);
             let (shape, panels) = (Shape { team, registers }, Panels { rows, ptr, columns });
-            sddmm_tiled::body(shape, parts, p, seat, lanes, panels, order, val, c, b, out, &mut Tile(memory));
+            sddmm_tiled::body(shape, parts, p, thread, lanes, panels, order, val, c, b, out, &mut Tile(memory));
         }
 
         /// [`fusedmm::body`] on the device.
@@ -209,10 +209,12 @@ macro_rules! entry_points {
             #[spirv(workgroup)] memory: &mut [$v; 2 * TILE_BYTES / size_of::<$v>()],
         ) {
             let lanes = Subgroup::new(invocation, team);
-            let seat = Seat::of_subgroup(linear(workgroup, workgroups), subgroup, subgroups, invocation);
+            let thread = ThreadIndex::of_subgroup(linear(workgroup, workgroups), subgroup, subgroups, invocation);
             let (shape, panels) = (Shape { team, registers }, Panels { rows, ptr, columns });
             let memory = &mut Tile(memory);
-            fusedmm_tiled::body(shape, variant, parts, p, seat, lanes, panels, val, c, b, d, e, partial, stats, memory);
+            fusedmm_tiled::body(
+                shape, variant, parts, p, thread, lanes, panels, val, c, b, d, e, partial, stats, memory,
+            );
         }
 
         /// [`fusedmm::apply`] on the device.

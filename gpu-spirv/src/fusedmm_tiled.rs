@@ -1,5 +1,5 @@
-//! FusedMM of a pattern so dense that rows share columns: E_i = sum over the nonzeros k of row i of f(C_i . B_k) D_k, by panels with B
-//! and D from workgroup memory.
+//! FusedMM of a pattern so dense that rows share columns: E_i = sum over the nonzeros k of row i of f(C_i . B_k) D_k,
+//! by panels with B and D from workgroup memory.
 //!
 //! ```text
 //! team = panel; lane owns the blocks lane, lane + T, ... of four rows of C and of E, in registers
@@ -9,8 +9,8 @@
 //!     for the columns k: acc[i] += (w of column k and row i) D[k]      for the rows i that have column k
 //! ```
 //!
-//! Row softmax runs online as in [`crate::fusedmm`]: the lanes l mod 4 = i have the largest score m of row i so far, and each of them
-//! the sum l of its own weights.
+//! Row softmax runs online as in [`crate::fusedmm`]: the lanes l mod 4 = i have the largest score m of row i so far,
+//! and each of them the sum l of its own weights.
 
 use sparsimd_gpu_abi::edge::{SCALE, SOFTMAX};
 use sparsimd_gpu_abi::{FusedParams, GRANULE, NOTHING, Tiled};
@@ -19,12 +19,13 @@ use spirv_std::glam::UVec4;
 use crate::block::{Block, Element, at, put};
 use crate::each_register;
 use crate::fusedmm::{edge, larger, shrink, weight};
-use crate::panels::{Lists, Memory, Panels, Rows, Seat, Span, Station, copy_rows, entry, exchanged, listed};
+use crate::panels::{Lists, Memory, PanelItem, Panels, Rows, Span, ThreadIndex, copy_rows, entry, exchanged, listed};
 use crate::sddmm::{Dense, Share, fold_quad};
 use crate::spmm::Shape;
 use crate::team::Team;
 
-/// `f(a, b)` over the lanes that have the same row: those whose numbers differ by 4 and by 8, where they have other columns.
+/// `f(a, b)` over the lanes that have the same row: those whose numbers differ by 4 and by 8, where they have other
+/// columns.
 #[inline(always)]
 fn over_columns<E: Element, T: Team>(team: T, x: E, f: impl Fn(E, E) -> E) -> E {
     let mut x = x;
@@ -75,14 +76,15 @@ fn scale_rows<V: Block, T: Team>(shape: Shape, team: T, acc: &mut Rows<V>, x: V:
 }
 
 /// What one invocation does. All of a workgroup call it together; `parts` workgroups share the columns of the same panels.
-/// `val` has the values of the four rows at each column. `memory` has room for the rows of B, and for those of D after them.
+/// `val` has the values of the four rows at each column. `memory` has room for the rows of B, and for those of D after
+/// them.
 #[inline(always)]
 pub fn body<V: Block, T: Team, M: Memory<V>>(
     shape: Shape,
     variant: u32,
     parts: u32,
     p: &Tiled<FusedParams<V::Element>>,
-    seat: Seat,
+    thread: ThreadIndex,
     team: T,
     panels: Panels<'_>,
     val: &[V::Element],
@@ -95,18 +97,18 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
     memory: &mut M,
 ) {
     let (of, walk) = (&p.of, &p.walk);
-    let station = Station::new(shape, parts, of.tasks, seat);
-    if !station.any {
+    let item = PanelItem::new(shape, parts, of.tasks, thread);
+    if !item.any {
         return;
     }
     let c = Dense { data: c, stride: of.c_stride, offset: 0 };
     let b = Dense { data: b, stride: of.b_stride, offset: 0 };
     let d = Dense { data: d, stride: of.d_stride, offset: 0 };
-    let (lane, tile) = (station.lane, shape.blocks());
+    let (lane, tile) = (item.lane, shape.blocks());
     let d_place = walk.span * GRANULE * tile;
-    let live = station.panel < of.tasks;
-    let lists = Lists::new(panels, walk, station.panel, live);
-    let rows = if live { at(panels.rows, station.panel) } else { UVec4::splat(NOTHING) };
+    let live = item.panel < of.tasks;
+    let lists = Lists::new(panels, walk, item.panel, live);
+    let rows = if live { at(panels.rows, item.panel) } else { UVec4::splat(NOTHING) };
     // Of four columns' sums: lanes l mod 4 divide the rows, l / 4 the columns.
     let share = Share::of(team, 4);
     let own = Rows::load(shape, c, exchanged(rows, lane % 4), lane, of.width);
@@ -114,11 +116,11 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
     let mut acc = Rows::zero();
     // Of row l mod 4: the largest score, the sum of this lane's weights, and whether it has met an edge.
     let (mut m, mut l, mut met) = (V::Element::LOWEST, zero, zero);
-    let mut span = Span::first(walk, station.part, parts);
+    let mut span = Span::first(walk, item.part, parts);
     while span.any() {
         memory.barrier();
-        copy_rows(memory, 0, b, walk, span, 0, tile, of.width, seat.local);
-        copy_rows(memory, d_place, d, walk, span, 0, tile, of.out_width, seat.local);
+        copy_rows(memory, 0, b, walk, span, 0, tile, of.width, thread.local);
+        copy_rows(memory, d_place, d, walk, span, 0, tile, of.out_width, thread.local);
         memory.barrier();
         let mut granule = span.first;
         while granule < span.next {
@@ -176,7 +178,7 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
         }
         span = span.following(walk);
     }
-    let slot = station.slot(parts);
+    let slot = item.slot(parts);
     if variant == SOFTMAX {
         l = over_columns(team, l, |a, b| a + b);
         met = over_columns(team, met, larger);

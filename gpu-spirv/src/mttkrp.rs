@@ -1,7 +1,8 @@
 //! MTTKRP: M_i = sum over the nonzeros x of slice i of x times the product of the other modes' factor rows.
 //!
-//! The nonzeros lie in fibers that share all coordinates but one. All factors lie in one stack of rows, and coordinates are rows of
-//! the stack. A task is an output row with a range of items, as for SpMM with parts of long rows added in order:
+//! The nonzeros lie in fibers that share all coordinates but one. All factors lie in one stack of rows, and coordinates
+//! are rows of the stack. A task is an output row with a range of items, as for SpMM with parts of long rows added in
+//! order:
 //!
 //! ```text
 //! fibers (slice and fiber algorithms of the MM-CSF paper): an item is a fiber
@@ -9,19 +10,20 @@
 //! nonzeros (nonzero algorithm; element- and row-centric on COO): an item is a nonzero
 //!   acc += x * product of the rows of its fiber but the output's
 //! atomic (an option; coordinates only): a task is a run of nonzeros in the order in which they are stored
-//!   acc += x * product of the rows of its nonzero but the output's; when the output's row changes, acc is added to it atomically
+//!   acc += x * product of the rows of its nonzero but the output's; when the output's row changes, acc is added to it
+//!   atomically
 //! ```
 //!
 //! The slice algorithm's items are the fibers in their order; the fiber and nonzero algorithms reach theirs through a list
-//! sorted by output row, which makes every team owner of what it adds: no atomics, and the same bits each time. The atomic one
-//! needs no list for any mode, and gives sums in whatever order the device runs its teams.
+//! sorted by output row, which makes every team owner of what it adds: no atomics, and the same bits each time. The
+//! atomic one needs no list for any mode, and gives sums in whatever order the device runs its teams.
 
 use sparsimd_gpu_abi::{MttkrpParams, RUN};
 use spirv_std::glam::UVec4;
 
 use crate::block::{Block, Element, at, put};
 use crate::each_register;
-use crate::spmm::{Nonzeros, Shape, accumulate, claim, settle};
+use crate::spmm::{Nonzeros, Shape, accumulate, row_item, store_sums};
 use crate::team::{Place, Team};
 
 /// acc *= the rows of `item` in the table but that of level `skip`.
@@ -76,11 +78,11 @@ pub fn fibers<V: Block>(
     out: &mut [V],
     partial: &mut [V],
 ) {
-    let claim = claim(shape, place, tile, tasks, p.tasks, p.width);
-    if !claim.any {
+    let item = row_item(shape, place, tile, tasks, p.tasks, p.width);
+    if !item.any {
         return;
     }
-    let (row, start, end, first) = (claim.task.x, claim.task.y, claim.task.z, claim.first);
+    let (row, start, end, first) = (item.task.x, item.task.y, item.task.z, item.first);
     let last = p.f_offset + p.width - 1;
     let mut acc = [V::ZERO; 4];
     let mut i = start;
@@ -94,13 +96,13 @@ pub fn fibers<V: Block>(
         });
         i += 1;
     }
-    settle(shape, claim, p.width, acc, partial, |j, sum| add(p, out, row, j, sum));
+    store_sums(shape, item, p.width, acc, partial, |j, sum| add(p, out, row, j, sum));
 }
 
 /// One lane's share of a task whose items are nonzeros; adds to `out`.
 ///
-/// The lanes fetch the values and the fibers of as many nonzeros as they are, side by side, and hand them round: otherwise each
-/// nonzero would begin with a chain of three loads, all the same for the whole team.
+/// The lanes fetch the values and the fibers of as many nonzeros as they are, side by side, and hand them round:
+/// otherwise each nonzero would begin with a chain of three loads, all the same for the whole team.
 #[inline(always)]
 pub fn nonzeros<V: Block, T: Team>(
     shape: Shape,
@@ -119,11 +121,11 @@ pub fn nonzeros<V: Block, T: Team>(
 ) {
     // Lanes past the row's end fetch for the others.
     let place = Place { team: task, lane: team.lane() };
-    let claim = claim(shape, place, tile, tasks, p.tasks, u32::MAX);
+    let item = row_item(shape, place, tile, tasks, p.tasks, u32::MAX);
     let (mut start, mut end) = (0, 0);
-    if claim.any {
-        start = claim.task.y;
-        end = claim.task.z;
+    if item.any {
+        start = item.task.y;
+        end = item.task.z;
     }
     let mut acc = [V::ZERO; 4];
     let mut steps = team.in_step_max((end - start).div_ceil(team.size()));
@@ -142,7 +144,7 @@ pub fn nonzeros<V: Block, T: Team>(
             let (x, fiber) = (team.value_of(x, i), team.word_of(fiber, i));
             if i < left {
                 let mut product = [V::splat(x); 4];
-                times_rows(shape, p, &mut product, fiber, table, factors, claim.first);
+                times_rows(shape, p, &mut product, fiber, table, factors, item.first);
                 each_register!(shape.registers, |R| {
                     acc[R] = acc[R].plus(product[R]);
                 });
@@ -152,9 +154,9 @@ pub fn nonzeros<V: Block, T: Team>(
         start += left;
         steps -= 1;
     }
-    if claim.any {
-        let row = claim.task.x;
-        settle(shape, claim, p.width, acc, partial, |j, sum| add(p, out, row, j, sum));
+    if item.any {
+        let row = item.task.x;
+        store_sums(shape, item, p.width, acc, partial, |j, sum| add(p, out, row, j, sum));
     }
 }
 
@@ -164,8 +166,8 @@ pub trait Add<E> {
     fn add(&mut self, i: u32, x: E);
 }
 
-/// One lane's share of a run of nonzeros; adds to `out`, element by element. `p.tasks` counts the nonzeros, and `p.c_offset` has the
-/// first row of the output's mode in the stack taken off.
+/// One lane's share of a run of nonzeros; adds to `out`, element by element. `p.tasks` counts the nonzeros, and
+/// `p.c_offset` has the first row of the output's mode in the stack taken off.
 #[inline(always)]
 pub fn atomic<V: Block, O: Add<V::Element>>(
     shape: Shape,

@@ -1,4 +1,5 @@
-//! What the tiled kernels share: A by panels of four rows, and the walk over the columns of A with rows of B in workgroup memory.
+//! What the tiled kernels share: A by panels of four rows, and the walk over the columns of A with rows of B in
+//! workgroup memory.
 //!
 //! ```text
 //! workgroup = (128 / T panels of four rows, a range of the columns of A)
@@ -7,12 +8,13 @@
 //!     team = panel: takes the columns that any of its four rows has, four at a time
 //! ```
 //!
-//! Why: a kernel by rows loads 16 bytes of B for four multiply-adds of a lane, whatever serves the load. Here a row of B leaves the
-//! second-level cache once for all panels of a workgroup, and once in registers it serves every row of the panel that has its
-//! column: at 70 % zeros 1.58 of four on average.
+//! Why: a kernel by rows loads 16 bytes of B for four multiply-adds of a lane, whatever serves the load. Here a row of
+//! B leaves the second-level cache once for all panels of a workgroup, and once in registers it serves every row of the
+//! panel that has its column: at 70 % zeros 1.58 of four on average.
 //!
-//! The lists of four panels stand side by side, a quad of each in turn, so that four teams of a subgroup read their columns by one
-//! wavefront, and what belongs to a column of each by another. The order of a granule's columns is the host's to choose.
+//! The lists of four panels stand side by side, a quad of each in turn, so that four teams of a subgroup read their
+//! columns by one wavefront, and what belongs to a column of each by another. The order of a granule's columns is the
+//! host's to choose.
 
 use sparsimd_gpu_abi::{BUNDLE, GRANULE, NOTHING, WORKGROUP, Walk};
 use spirv_std::glam::{UVec2, UVec4};
@@ -37,10 +39,11 @@ pub trait Memory<V> {
 pub struct Panels<'a> {
     /// The rows of each panel, [`NOTHING`] where the last one has fewer.
     pub rows: &'a [UVec4],
-    /// First step of each granule of each bundle of panels, and the end of the bundle's last. A step has a quad for each panel.
+    /// First step of each granule of each bundle of panels, and the end of the bundle's last. A step has a quad for
+    /// each panel.
     pub ptr: &'a [u32],
-    /// Quads of columns, 16 bits each: the column within its granule, then a bit for each row that has it. Zeros where the list of
-    /// another panel of the bundle is longer.
+    /// Quads of columns, 16 bits each: the column within its granule, then a bit for each row that has it. Zeros where
+    /// the list of another panel of the bundle is longer.
     pub columns: &'a [UVec2],
 }
 
@@ -93,7 +96,7 @@ pub fn listed(quad: UVec2) -> bool {
 
 /// Which workgroup and which invocation of it.
 #[derive(Clone, Copy)]
-pub struct Seat {
+pub struct ThreadIndex {
     /// Number of the workgroup among those of its tile.
     pub group: u32,
     /// Number of the invocation in it: teams are neighbours.
@@ -102,9 +105,9 @@ pub struct Seat {
     pub tile: u32,
 }
 
-impl Seat {
-    /// The seat of an invocation of subgroup number `subgroup` of the `subgroups` that workgroup `group` has, for teams that exchange
-    /// values: they must lie within a subgroup. The host asks for full subgroups.
+impl ThreadIndex {
+    /// The thread of an invocation of subgroup number `subgroup` of the `subgroups` that workgroup `group` has, for
+    /// teams that exchange values: they must lie within a subgroup. The host asks for full subgroups.
     #[inline(always)]
     pub fn of_subgroup(group: u32, subgroup: u32, subgroups: u32, invocation: u32) -> Self {
         Self { group, local: subgroup * (WORKGROUP / subgroups) + invocation, tile: 0 }
@@ -113,7 +116,7 @@ impl Seat {
 
 /// What one invocation has to do.
 #[derive(Clone, Copy)]
-pub struct Station {
+pub struct PanelItem {
     /// Whether its workgroup has a panel. Where not, the whole workgroup may go: nobody waits for it at a barrier.
     pub any: bool,
     /// Its team's panel, which may be past the last one.
@@ -124,16 +127,16 @@ pub struct Station {
     pub lane: u32,
 }
 
-impl Station {
-    /// The station of a seat, where `parts` workgroups share the columns of the same panels.
+impl PanelItem {
+    /// The item of a thread, where `parts` workgroups share the columns of the same panels.
     #[inline(always)]
-    pub fn new(shape: Shape, parts: u32, count: u32, seat: Seat) -> Self {
-        let first = seat.group / parts * (WORKGROUP / shape.team);
+    pub fn new(shape: Shape, parts: u32, count: u32, thread: ThreadIndex) -> Self {
+        let first = thread.group / parts * (WORKGROUP / shape.team);
         Self {
             any: first < count,
-            panel: first + seat.local / shape.team,
-            part: seat.group % parts,
-            lane: seat.local % shape.team,
+            panel: first + thread.local / shape.team,
+            part: thread.group % parts,
+            lane: thread.local % shape.team,
         }
     }
 
@@ -177,8 +180,9 @@ impl Span {
     }
 }
 
-/// Copies the rows of a span of a dense operand to workgroup memory from block `to` on, of each the blocks of a tile of `tile`
-/// blocks from block `base` on, zeros past `width`. All invocations of a workgroup take part, between two barriers.
+/// Copies the rows of a span of a dense operand to workgroup memory from block `to` on, of each the blocks of a tile of
+/// `tile` blocks from block `base` on, zeros past `width`. All invocations of a workgroup take part, between two
+/// barriers.
 #[inline(always)]
 pub fn copy_rows<V: Block, M: Memory<V>>(
     memory: &mut M,
@@ -250,11 +254,11 @@ impl<V: Block> Rows<V> {
         Self { a: row(rows.x), b: row(rows.y), c: row(rows.z), d: row(rows.w) }
     }
 
-    /// Adds one column: `entry` is its own, `x` has the rows' values, `first` is the lane's first block of the granule's row 0 in
-    /// workgroup memory.
+    /// Adds one column: `entry` is its own, `x` has the rows' values, `first` is the lane's first block of the
+    /// granule's row 0 in workgroup memory.
     ///
-    /// Which rows add is a mask, not a zero among the values: a row must not meet an element of B that it has no nonzero for,
-    /// which may be infinite.
+    /// Which rows add is a mask, not a zero among the values: a row must not meet an element of B that it has no
+    /// nonzero for, which may be infinite.
     #[inline(always)]
     pub fn add_entry<M: Memory<V>>(&mut self, shape: Shape, memory: &M, entry: u32, x: V, first: u32) {
         let place = row_of(shape, entry, first);
@@ -301,8 +305,8 @@ impl<V: Block> Rows<V> {
         s
     }
 
-    /// The dot products of the four rows with the four rows of B of a quad, each still spread over the lanes: `[column][row]`, the
-    /// columns in this lane's order: number c XOR `by` at c.
+    /// The dot products of the four rows with the four rows of B of a quad, each still spread over the lanes:
+    /// `[column][row]`, the columns in this lane's order: number c XOR `by` at c.
     #[inline(always)]
     pub fn dots_of_quad<M: Memory<V>>(
         &self,

@@ -1,4 +1,5 @@
-//! SDDMM of a pattern so dense that rows share columns: `out_p = alpha (C_i . B_k) [a_p]`, by panels with B from workgroup memory.
+//! SDDMM of a pattern so dense that rows share columns: `out_p = alpha (C_i . B_k) [a_p]`, by panels with B from
+//! workgroup memory.
 //!
 //! ```text
 //! team = panel; lane owns the blocks lane, lane + T, ... of four rows of C, in registers
@@ -8,17 +9,17 @@
 //!     out[order[k][i]] = sum                                       where row i has column k
 //! ```
 //!
-//! Each lane computes its sums in an order of its own, so that the shuffles need no selection ([`crate::sddmm::fold`]). The columns of
-//! a granule are neighbours among the nonzeros of a row, in whatever order they are listed: a team of eight lanes stores its columns by
-//! one wavefront for each row. Rows wider than a team's registers or than workgroup memory come by launches, each of which adds its
-//! share.
+//! Each lane computes its sums in an order of its own, so that the shuffles need no selection ([`crate::sddmm::fold`]).
+//! The columns of a granule are neighbours among the nonzeros of a row, in whatever order they are listed: a team of
+//! eight lanes stores its columns by one wavefront for each row. Rows wider than a team's registers or than workgroup
+//! memory come by launches, each of which adds its share.
 
 use sparsimd_gpu_abi::{GRANULE, NOTHING, SddmmParams, Tiled};
 use spirv_std::glam::UVec4;
 
 use crate::block::{Block, Element, at};
 use crate::each_register;
-use crate::panels::{Lists, Memory, Panels, Rows, Seat, Span, Station, copy_rows, exchanged, listed};
+use crate::panels::{Lists, Memory, PanelItem, Panels, Rows, Span, ThreadIndex, copy_rows, exchanged, listed};
 use crate::sddmm::{Dense, Share, fold, fold_quad, leave};
 use crate::spmm::Shape;
 use crate::team::Team;
@@ -30,7 +31,7 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
     shape: Shape,
     parts: u32,
     p: &Tiled<SddmmParams<V::Element>>,
-    seat: Seat,
+    thread: ThreadIndex,
     team: T,
     panels: Panels<'_>,
     order: &[UVec4],
@@ -41,24 +42,24 @@ pub fn body<V: Block, T: Team, M: Memory<V>>(
     memory: &mut M,
 ) {
     let (of, walk) = (&p.of, &p.walk);
-    let station = Station::new(shape, parts, of.tasks, seat);
-    if !station.any {
+    let item = PanelItem::new(shape, parts, of.tasks, thread);
+    if !item.any {
         return;
     }
     let c = Dense { data: c, stride: of.c_stride, offset: of.c_offset };
     let b = Dense { data: b, stride: of.b_stride, offset: of.b_offset };
-    let (lane, tile) = (station.lane, shape.blocks());
-    let live = station.panel < of.tasks;
-    let lists = Lists::new(panels, walk, station.panel, live);
-    let rows = if live { at(panels.rows, station.panel) } else { UVec4::splat(NOTHING) };
+    let (lane, tile) = (item.lane, shape.blocks());
+    let live = item.panel < of.tasks;
+    let lists = Lists::new(panels, walk, item.panel, live);
+    let rows = if live { at(panels.rows, item.panel) } else { UVec4::splat(NOTHING) };
     // Of eight columns' sums: lanes l mod 8 divide the columns, l / 8 the rows.
     let share = Share::of(team, 8);
     let own = Rows::load(shape, c, exchanged(rows, share.first), lane, of.width);
     let (column, later) = (lane % 8, lane / 4 % 2);
-    let mut span = Span::first(walk, station.part, parts);
+    let mut span = Span::first(walk, item.part, parts);
     while span.any() {
         memory.barrier();
-        copy_rows(memory, 0, b, walk, span, 0, tile, of.width, seat.local);
+        copy_rows(memory, 0, b, walk, span, 0, tile, of.width, thread.local);
         memory.barrier();
         let mut granule = span.first;
         while granule < span.next {

@@ -8,12 +8,12 @@
 //!   C[i][j_r] = alpha acc[r] + beta C[i][j_r]
 //! ```
 //!
-//! A load that is the same for the whole team is one wavefront of the load unit, so four indices and four values cost half a
-//! wavefront per nonzero beside the four of B's row (32 lanes x 16 bytes); handing them round by subgroup shuffles
-//! would cost two. The loop therefore needs no subgroup operation. The indices of the next four nonzeros are loaded before
-//! the current four are used; a lane of few registers takes eight at a time instead (specialisation). The algorithm is that
-//! of the ESIMD paper (one output row in registers) with the row swizzle and long-row splitting of Sputnik (Gale et al., 2020),
-//! both prepared by the host as a list of tasks.
+//! A load that is the same for the whole team is one wavefront of the load unit, so four indices and four values cost
+//! half a wavefront per nonzero beside the four of B's row (32 lanes x 16 bytes); handing them round by subgroup
+//! shuffles would cost two. The loop therefore needs no subgroup operation. The indices of the next four nonzeros are
+//! loaded before the current four are used; a lane of few registers takes eight at a time instead (specialisation). The
+//! algorithm is that of the ESIMD paper (one output row in registers) with the row swizzle and long-row splitting of
+//! Sputnik (Gale et al., 2020), both prepared by the host as a list of tasks.
 
 use sparsimd_gpu_abi::{SpmmParams, WHOLE};
 use spirv_std::glam::UVec4;
@@ -71,8 +71,8 @@ fn add_one<V: Block>(
 }
 
 /// Adds the nonzeros `start .. end` times their rows of B to the register block of one lane; `first` is the lane's first
-/// block of a row of B, and its others follow `shape.team` apart, none past `last`. The rows of B of `step` nonzeros, 4 or 8, are
-/// loaded before the first is used.
+/// block of a row of B, and its others follow `shape.team` apart, none past `last`. The rows of B of `step` nonzeros, 4
+/// or 8, are loaded before the first is used.
 #[inline(always)]
 pub fn accumulate<V: Block>(
     shape: Shape,
@@ -150,7 +150,7 @@ pub fn accumulate<V: Block>(
 
 /// What one lane has to do: a task, and the first of its blocks of a row.
 #[derive(Clone, Copy)]
-pub struct Claim {
+pub struct RowItem {
     /// Whether there is anything for it.
     pub any: bool,
     /// (row, first item, end, slot).
@@ -159,32 +159,32 @@ pub struct Claim {
     pub first: u32,
 }
 
-/// The claim of one lane among `count` tasks on rows of `width` blocks.
+/// The item of one lane among `count` tasks on rows of `width` blocks.
 #[inline(always)]
-pub fn claim(shape: Shape, place: Place, tile: u32, tasks: &[UVec4], count: u32, width: u32) -> Claim {
+pub fn row_item(shape: Shape, place: Place, tile: u32, tasks: &[UVec4], count: u32, width: u32) -> RowItem {
     let first = tile * shape.team * shape.registers + place.lane;
     let any = place.team < count && first < width;
     // A lane without work reads the first task: lists of tasks are padded, and the value is not used.
-    Claim { any, task: at(tasks, if any { place.team } else { 0 }), first }
+    RowItem { any, task: at(tasks, if any { place.team } else { 0 }), first }
 }
 
 /// Leaves what a lane has summed: block j of a whole row by `whole(j, sum)`, a part of one as a partial result.
 #[inline(always)]
-pub fn settle<V: Block>(
+pub fn store_sums<V: Block>(
     shape: Shape,
-    claim: Claim,
+    item: RowItem,
     width: u32,
     acc: [V; 4],
     partial: &mut [V],
     mut whole: impl FnMut(u32, V),
 ) {
     each_register!(shape.registers, |R| {
-        let j = claim.first + R as u32 * shape.team;
+        let j = item.first + R as u32 * shape.team;
         if j < width {
-            if claim.task.w == WHOLE {
+            if item.task.w == WHOLE {
                 whole(j, acc[R]);
             } else {
-                put(partial, claim.task.w * width + j, acc[R]);
+                put(partial, item.task.w * width + j, acc[R]);
             }
         }
     });
@@ -204,14 +204,14 @@ pub fn body<V: Block>(
     c: &mut [V],
     partial: &mut [V],
 ) {
-    let claim = claim(shape, place, tile, tasks, p.tasks, p.width);
-    if !claim.any {
+    let item = row_item(shape, place, tile, tasks, p.tasks, p.width);
+    if !item.any {
         return;
     }
-    let (row, start, end, first) = (claim.task.x, claim.task.y, claim.task.z, claim.first);
+    let (row, start, end, first) = (item.task.x, item.task.y, item.task.z, item.first);
     let last = p.b_offset + p.width - 1;
     let acc = accumulate(shape, step, nonzeros, b, p.b_stride, p.b_offset + first, last, start, end);
-    settle(shape, claim, p.width, acc, partial, |j, sum| store(p, c, row, j, sum));
+    store_sums(shape, item, p.width, acc, partial, |j, sum| store(p, c, row, j, sum));
 }
 
 /// c_ij = alpha sum + beta c_ij, the old C read only where it counts.
@@ -232,8 +232,8 @@ pub fn store<V: Block>(p: &SpmmParams<V::Element>, c: &mut [V], i: u32, j: u32, 
 /// Adds the partial rows of a split row in the order of its parts: the result does not depend on which part ends first.
 /// A task here is (row, first slot, number of slots); one invocation adds one block.
 ///
-/// For softmax each part carries its maximum m and its sum l in `stats`, and the parts are brought to one maximum. A part without
-/// a nonzero has a negative l; a row of such parts alone is zero.
+/// For softmax each part carries its maximum m and its sum l in `stats`, and the parts are brought to one maximum. A
+/// part without a nonzero has a negative l; a row of such parts alone is zero.
 #[inline(always)]
 pub fn reduce<V: Block>(
     softmax: bool,

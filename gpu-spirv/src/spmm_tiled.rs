@@ -8,14 +8,15 @@
 //!     acc[i][r] += x[i] * y                for the rows i of the panel that have column k
 //! ```
 //!
-//! Four teams of a subgroup branch together, each to its own panel's rows. So the host sorts the columns of a granule by the rows
-//! that have them: then teams mostly agree on which rows add, and few instructions are issued for lanes that sit them out.
+//! Four teams of a subgroup branch together, each to its own panel's rows. So the host sorts the columns of a granule
+//! by the rows that have them: then teams mostly agree on which rows add, and few instructions are issued for lanes
+//! that sit them out.
 
 use sparsimd_gpu_abi::{GRANULE, NOTHING, SpmmParams, Tiled};
 
 use crate::block::{Block, at, put};
 use crate::each_register;
-use crate::panels::{Lists, Memory, Panels, Rows, Seat, Span, Station, copy_rows, entry, listed};
+use crate::panels::{Lists, Memory, PanelItem, Panels, Rows, Span, ThreadIndex, copy_rows, entry, listed};
 use crate::sddmm::Dense;
 use crate::spmm::{Shape, store};
 
@@ -26,7 +27,7 @@ pub fn body<V: Block, M: Memory<V>>(
     shape: Shape,
     parts: u32,
     p: &Tiled<SpmmParams<V::Element>>,
-    seat: Seat,
+    thread: ThreadIndex,
     panels: Panels<'_>,
     values: &[V],
     b: &[V],
@@ -35,20 +36,20 @@ pub fn body<V: Block, M: Memory<V>>(
     memory: &mut M,
 ) {
     let (of, walk) = (&p.of, &p.walk);
-    let station = Station::new(shape, parts, of.tasks, seat);
-    if !station.any {
+    let item = PanelItem::new(shape, parts, of.tasks, thread);
+    if !item.any {
         return;
     }
     let b = Dense { data: b, stride: of.b_stride, offset: of.b_offset };
-    let (lane, tile) = (station.lane, shape.blocks());
-    let base = seat.tile * tile;
-    let live = station.panel < of.tasks && base + lane < of.width;
-    let lists = Lists::new(panels, walk, station.panel, live);
+    let (lane, tile) = (item.lane, shape.blocks());
+    let base = thread.tile * tile;
+    let live = item.panel < of.tasks && base + lane < of.width;
+    let lists = Lists::new(panels, walk, item.panel, live);
     let mut acc = Rows::zero();
-    let mut span = Span::first(walk, station.part, parts);
+    let mut span = Span::first(walk, item.part, parts);
     while span.any() {
         memory.barrier();
-        copy_rows(memory, 0, b, walk, span, base, tile, of.width, seat.local);
+        copy_rows(memory, 0, b, walk, span, base, tile, of.width, thread.local);
         memory.barrier();
         if live {
             let mut granule = span.first;
@@ -73,8 +74,8 @@ pub fn body<V: Block, M: Memory<V>>(
         span = span.following(walk);
     }
     if live {
-        let rows = at(panels.rows, station.panel);
-        let slot = station.slot(parts);
+        let rows = at(panels.rows, item.panel);
+        let slot = item.slot(parts);
         let out = Out { shape, parts, p: of, first: base + lane };
         out.row(rows.x, slot, &acc.a, c, partial);
         out.row(rows.y, slot + parts, &acc.b, c, partial);

@@ -1,4 +1,5 @@
-//! The bodies of the tiled kernels on the processor: each invocation of a workgroup is a thread, in subgroups that exchange values.
+//! The bodies of the tiled kernels on the processor: each invocation of a workgroup is a thread, in subgroups that
+//! exchange values.
 
 mod common;
 
@@ -6,7 +7,7 @@ use std::sync::{Barrier, Mutex};
 
 use common::{Emulation, Lane, close, dense, dot, random, vec4};
 use sparsimd_gpu_abi::{BUNDLE, FusedParams, GRANULE, NOTHING, SddmmParams, SpmmParams, Tiled, WORKGROUP, Walk, edge};
-use sparsimd_shaders::panels::{Memory, Panels, Seat};
+use sparsimd_shaders::panels::{Memory, Panels, ThreadIndex};
 use sparsimd_shaders::spmm::{Shape, reduce};
 use sparsimd_shaders::{fusedmm_tiled, sddmm_tiled, spmm_tiled};
 use spirv_std::glam::{UVec2, UVec4, Vec4};
@@ -136,14 +137,14 @@ impl Launch {
         Walk { granules: GRANULES, span: self.span, b_rows: COLUMNS, zero: 0 }
     }
 
-    /// Runs all workgroups, one after the other; `operands` go through workgroup memory. Every invocation writes to its own copy of
-    /// `out`; an element that two of them wrote is a mistake.
+    /// Runs all workgroups, one after the other; `operands` go through workgroup memory. Every invocation writes to its
+    /// own copy of `out`; an element that two of them wrote is a mistake.
     fn run(
         self,
         tiles: u32,
         operands: u32,
         out: &mut Written,
-        body: impl Fn(Seat, Lane<'_>, &mut Shared<'_>, &mut Written) + Sync,
+        body: impl Fn(ThreadIndex, Lane<'_>, &mut Shared<'_>, &mut Written) + Sync,
     ) {
         let groups = (PANELS.len() as u32).div_ceil(WORKGROUP / self.team) * self.parts;
         for (group, tile) in (0..groups).flat_map(|group| (0..tiles).map(move |tile| (group, tile))) {
@@ -158,7 +159,7 @@ impl Launch {
                     let all = &subgroups[(local / self.lanes) as usize];
                     let (lane, body) = (Lane { all, number: local % self.lanes }, &body);
                     scope.spawn(move || {
-                        body(Seat { group, local, tile }, lane, &mut shared, &mut own);
+                        body(ThreadIndex { group, local, tile }, lane, &mut shared, &mut own);
                         own
                     })
                 };
@@ -226,8 +227,19 @@ fn spmm_of_every_shape() {
         let p = Tiled { of: product(width, 2.0, 0.5), walk: launch.walk() };
         let c = vec![Vec4::splat(3.0); (ROWS * width) as usize];
         let mut out = (c, vec![Vec4::NAN; (8 * parts * width) as usize], vec![]);
-        launch.run(width.div_ceil(launch.shape().blocks()), 1, &mut out, |seat, _, memory, (c, partial, _)| {
-            spmm_tiled::body(launch.shape(), parts, &p, seat, sparse.panels(), &sparse.values, &b, c, partial, memory);
+        launch.run(width.div_ceil(launch.shape().blocks()), 1, &mut out, |thread, _, memory, (c, partial, _)| {
+            spmm_tiled::body(
+                launch.shape(),
+                parts,
+                &p,
+                thread,
+                sparse.panels(),
+                &sparse.values,
+                &b,
+                c,
+                partial,
+                memory,
+            );
         });
         add_parts(launch, false, &p.of, &mut out);
         for (i, j) in (0..ROWS).flat_map(|i| (0..4 * width).map(move |j| (i, j))) {
@@ -275,13 +287,13 @@ fn sddmm_of_every_shape() {
             let p = Tiled { of, walk: launch.walk() };
             let before = if accumulate == 1 { 0.25 } else { f32::NAN };
             let mut out = (vec![], vec![], vec![before; val.len()]);
-            launch.run(1, 1, &mut out, |seat, lane, memory, (.., out)| {
+            launch.run(1, 1, &mut out, |thread, lane, memory, (.., out)| {
                 let (shape, panels) = (launch.shape(), sparse.panels());
                 sddmm_tiled::body(
                     shape,
                     launch.parts,
                     &p,
-                    seat,
+                    thread,
                     lane,
                     panels,
                     &sparse.order,
@@ -330,10 +342,10 @@ fn fusedmm_of_every_edge() {
             let p = Tiled { of, walk: launch.walk() };
             let blank = |rows: u32| vec![Vec4::NAN; (rows * out_width) as usize];
             let mut out = (blank(ROWS), blank(8 * parts), vec![f32::NAN; 16 * parts as usize]);
-            launch.run(1, 2, &mut out, |seat, lane, memory, (e, partial, stats)| {
+            launch.run(1, 2, &mut out, |thread, lane, memory, (e, partial, stats)| {
                 let (shape, panels) = (launch.shape(), sparse.panels());
                 fusedmm_tiled::body(
-                    shape, variant, parts, &p, seat, lane, panels, &val, &c, &b, &d, e, partial, stats, memory,
+                    shape, variant, parts, &p, thread, lane, panels, &val, &c, &b, &d, e, partial, stats, memory,
                 );
             });
             add_parts(launch, variant == edge::SOFTMAX, &product(out_width, 1.0, 0.0), &mut out);

@@ -3,17 +3,18 @@
 //! ```text
 //! direct: for i in rows                             panel: for each panel of B's and D's rows
 //!     for chunk of row i's columns                      dots of the row block with the panel (SDDMM) -> w, in L2
-//!         w_j = f(C_i . B_j) for j in chunk             w = f(w)                                  (`edge_cell`)
+//!         w_j = f(C_i . B_j) for j in chunk             w = f(w)                                  (`edge_block`)
 //!         E_i += sum over the chunk of w_j D_j          E_i += sum_j w_j D_j for the row block (SpMM)
 //! ```
 //!
 //! (Zubair and Bauinger 2023, their Figure 11; Rahman, Sujon and Azad 2021.) The row-softmax is online: with m the largest
-//! f so far and l the sum of e^(f - m), a chunk that raises m by d scales l and E_i by e^-d; E_i is divided by l at the end.
+//! f so far and l the sum of e^(f - m), a chunk that raises m by d scales l and E_i by e^-d; E_i is divided by l at the
+//! end.
 
 use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_compiled;
-use crate::cell::Cell;
+use crate::block::Block;
 use crate::dot::{Sink, dots};
 use crate::edge::{BuiltIn, Custom, Edge, Weights};
 use crate::exp;
@@ -53,11 +54,11 @@ pub struct FusedRows<T> {
     /// Columns of D and E.
     pub width: usize,
     /// Where the first row goes instead of E, unless null.
-    pub head: *mut T,
+    pub carry_out: *mut T,
     /// For a softmax over rows taken in part: (m, l) of the first row and of the last. Such rows are not divided by l.
     pub partial: *mut [[T; 2]; 2],
     /// How many nonzeros ahead rows of B and D are prefetched; 0 for not at all.
-    pub ahead: usize,
+    pub prefetch_distance: usize,
     /// Columns of a panel that a block of rows shares, and all columns.
     pub panel: [usize; 2],
     /// Whether rows of C and E bypass the caches, where they are read and written in one go.
@@ -68,7 +69,7 @@ pub struct FusedRows<T> {
 ///
 /// # Safety
 /// The CSR arrays are valid, every row is a row of C and E and every column a row of B and D, the operands have the
-/// strides and sizes stated, and no one else uses the task's rows of E, `head` or `partial` at the same time.
+/// strides and sizes stated, and no one else uses the task's rows of E, `carry_out` or `partial` at the same time.
 pub unsafe fn fused_rows<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: FusedRows<T>) {
     if let Some(built_in) = const { F::BUILT_IN } {
         let task = Rows { edge: built_in(edge), softmax: F::SOFTMAX, task };
@@ -98,8 +99,8 @@ impl<T: Scalar, W: Weights<T>> WithSimd for Rows<T, W> {
             let mut states = [[T::NEG_INFINITY, T::ZERO]; ROWS];
             for part in Walk::new(task.row_ptr, task.columns, task.values, task.rows, task.nonzeros, task.panel) {
                 let i = part.row;
-                let to_head = i == task.rows[0] && !task.head.is_null();
-                let e = if to_head { task.head } else { task.e.0.add(i * task.e.1) };
+                let carries = i == task.rows[0] && !task.carry_out.is_null();
+                let e = if carries { task.carry_out } else { task.e.0.add(i * task.e.1) };
                 let begin = task.row_ptr.at(i).max(task.nonzeros[0]);
                 if part.first {
                     states[part.slot] = [T::NEG_INFINITY, T::ZERO];
@@ -117,7 +118,7 @@ impl<T: Scalar, W: Weights<T>> WithSimd for Rows<T, W> {
                     let factor = if state[1] == T::ZERO { T::ZERO } else { T::ONE / state[1] };
                     scale_row::<S, T>(simd, e, task.width, factor);
                 } else {
-                    (*task.partial)[usize::from(!to_head)] = state;
+                    (*task.partial)[usize::from(!carries)] = state;
                 }
             }
             if task.stream {
@@ -141,7 +142,7 @@ impl<T: Scalar> FusedRows<T> {
                 base: base.add(tile.start),
                 stride,
                 last: self.nonzeros[1] - 1 - start,
-                ahead: self.ahead,
+                prefetch_distance: self.prefetch_distance,
             }
         }
     }
@@ -187,7 +188,7 @@ unsafe fn fused_part<S: Simd, T: Scalar, W: Weights<T>>(
                 let mut rows = task.rows_of(task.d, start, tile);
                 if task.d == task.b {
                     // They have just been read.
-                    rows.ahead = 0;
+                    rows.prefetch_distance = 0;
                 }
                 with_width!(tile, add_tile::<S, T>(simd, tile, e.add(tile.start), &rows, len, w, mode));
             }
@@ -225,8 +226,9 @@ unsafe fn dots_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
     }
 }
 
-/// The dots of a chunk: whole registers are stored, whatever the number of dots, since what is stored under a mask cannot be
-/// forwarded to the loads that follow at once. They would wait until all stores before are done: those of E, in memory.
+/// The dots of a chunk: whole registers are stored, whatever the number of dots, since what is stored under a mask
+/// cannot be forwarded to the loads that follow at once. They would wait until all stores before are done: those of E,
+/// in memory.
 struct Chunk<T> {
     out: *mut T,
     /// To the sums of the tiles before.
@@ -335,10 +337,10 @@ unsafe fn scale_row<S: Simd, T: Scalar>(simd: S, row: *mut T, n: usize, factor: 
 
 /// The edge function over the dots of one row block with one panel.
 #[derive(Clone, Copy, Debug)]
-pub struct EdgeCell<'a, T> {
+pub struct EdgeBlock<'a, T> {
     /// The rows.
-    pub cell: Cell<'a>,
-    /// The dots, in the order of the cell; they become the weights.
+    pub block: Block<'a>,
+    /// The dots, in the order of the block; they become the weights.
     pub weights: *mut T,
     /// The values in the same order; null (then zeros) when the edge function does not use them.
     pub values: *const T,
@@ -353,9 +355,9 @@ pub struct EdgeCell<'a, T> {
 /// Runs the task.
 ///
 /// # Safety
-/// `weights` and `values`, unless null, hold `nnz` elements, those of the cell; for a softmax `states` and
+/// `weights` and `values`, unless null, hold `nnz` elements, those of the block; for a softmax `states` and
 /// `rescale` have every visited row.
-pub unsafe fn edge_cell<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: EdgeCell<'_, T>) {
+pub unsafe fn edge_block<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: EdgeBlock<'_, T>) {
     if let Some(built_in) = const { F::BUILT_IN } {
         let task = EdgeTask { edge: built_in(edge), softmax: F::SOFTMAX, task };
         dispatch_compiled!(arch, task, EdgeTask<'_, f32, BuiltIn<f32>>, EdgeTask<'_, f64, BuiltIn<f64>>);
@@ -364,12 +366,12 @@ pub unsafe fn edge_cell<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: EdgeCe
     }
 }
 
-/// The edge function of a cell as pulp runs it.
+/// The edge function of a block as pulp runs it.
 #[derive(Clone, Copy)]
 struct EdgeTask<'a, T, W> {
     edge: W,
     softmax: bool,
-    task: EdgeCell<'a, T>,
+    task: EdgeBlock<'a, T>,
 }
 
 impl<T: Scalar, W: Weights<T>> WithSimd for EdgeTask<'_, T, W> {
@@ -378,25 +380,25 @@ impl<T: Scalar, W: Weights<T>> WithSimd for EdgeTask<'_, T, W> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { edge, softmax, task } = self;
-        // SAFETY: the promise of `edge_cell`.
+        // SAFETY: the promise of `edge_block`.
         unsafe {
             edge.apply::<S, false>(simd, task.weights, task.values, task.nnz);
             if softmax {
                 let mut w = task.weights;
-                for pair in task.cell.pairs {
+                for pair in task.block.pairs {
                     for row in pair.rows {
                         w = task.softmax::<S>(simd, row, w, pair.nnz());
                     }
                 }
-                for visit in task.cell.visits {
-                    w = task.softmax::<S>(simd, visit.row, w, visit.nnz);
+                for segment in task.block.segments {
+                    w = task.softmax::<S>(simd, segment.row, w, segment.nnz);
                 }
             }
         }
     }
 }
 
-impl<T: Scalar> EdgeCell<'_, T> {
+impl<T: Scalar> EdgeBlock<'_, T> {
     /// Takes the `nnz` logits of `row` at `w` into its state; the end of them.
     ///
     /// # Safety

@@ -7,7 +7,7 @@
 #![allow(clippy::needless_range_loop, reason = "register tiles are indexed by constants: the index is the register")]
 
 mod arch;
-mod cell;
+mod block;
 mod dot;
 pub mod edge;
 mod elementwise;
@@ -33,10 +33,10 @@ mod walk;
 pub const MAX_ORDER: usize = 8;
 
 pub use arch::Arch;
-pub use cell::{Cell, OFFSETS_PER_WORD, Pair, Visit};
+pub use block::{Block, OFFSETS_PER_WORD, Pair, RowSegment};
 pub use elementwise::{Arithmetic, Second, elementwise};
 pub use exp::exp;
-pub use fusedmm::{EdgeCell, FusedRows, edge_cell, fused_rows, normalise_rows};
+pub use fusedmm::{EdgeBlock, FusedRows, edge_block, fused_rows, normalise_rows};
 pub use gram::{add_gram, times_small};
 pub use pairing::{ColumnSet, pair_rows};
 pub use prefetch::{LINE, prefetch_l1, prefetch_row};

@@ -1,13 +1,13 @@
 //! Where the dense rows of a sparse row's nonzeros are, and the sum over them: y += sum_t w_t B_(j_t).
 //!
-//! Two sources of rows: [`Gathered`], B itself addressed by column indices (the direct path), and a packed panel of B, which is
-//! copied into L1 and addressed by 8-bit offsets, eight of which come in one load. The difference matters: a multiply-add
-//! whose row address comes out of a load of its own runs at 70 % of peak from L1, one whose address is shifted out of a
-//! register at 78 %.
+//! Two sources of rows: [`Gathered`], B itself addressed by column indices (the direct path), and a packed panel of B,
+//! which is copied into L1 and addressed by 8-bit offsets, eight of which come in one load. The difference matters: a
+//! multiply-add whose row address comes out of a load of its own runs at 70 % of peak from L1, one whose address is
+//! shifted out of a register at 78 %.
 
 use pulp::Simd;
 
-use crate::cell::{OFFSETS_PER_WORD, Offsets, Pair};
+use crate::block::{OFFSETS_PER_WORD, Offsets, Pair};
 use crate::spread::Spread;
 use crate::{Scalar, prefetch_row, tile};
 
@@ -19,7 +19,7 @@ pub(crate) struct Gathered<T> {
     /// Nonzeros from `columns` to the last one that may be prefetched.
     pub last: usize,
     /// Distance of the prefetch in nonzeros; 0 for none.
-    pub ahead: usize,
+    pub prefetch_distance: usize,
 }
 
 impl<T> Gathered<T> {
@@ -31,8 +31,8 @@ impl<T> Gathered<T> {
     pub unsafe fn row(&self, t: usize, bytes: usize) -> *const T {
         // SAFETY: the caller's promise.
         unsafe {
-            if self.ahead > 0 {
-                let later = *self.columns.add((t + self.ahead).min(self.last)) as usize;
+            if self.prefetch_distance > 0 {
+                let later = *self.columns.add((t + self.prefetch_distance).min(self.last)) as usize;
                 prefetch_row(self.base.add(later * self.stride), bytes);
             }
             self.base.add(*self.columns.add(t) as usize * self.stride)

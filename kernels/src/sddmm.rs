@@ -16,7 +16,7 @@ use pulp::{Simd, WithSimd};
 
 use self::target::{Output, Plain, Sums, Target};
 use crate::arch::dispatch_compiled;
-use crate::cell::{Cell, Offsets};
+use crate::block::{Block, Offsets};
 use crate::dot::{dots, dots_packed, dots_pair, emit_in_order};
 use crate::prefetch::prefetch_row_l2;
 use crate::rows::Gathered;
@@ -50,7 +50,7 @@ pub struct SddmmRows<T> {
     /// One element per nonzero.
     pub out: *mut T,
     /// How many nonzeros ahead rows of B are prefetched; 0 for not at all.
-    pub ahead: usize,
+    pub prefetch_distance: usize,
     /// Columns of a panel that a block of rows shares, and all columns.
     pub panel: [usize; 2],
 }
@@ -106,7 +106,7 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
                 base: task.b.add(tile.start),
                 stride: task.ldb,
                 last: task.nonzeros[1] - 1 - start,
-                ahead: task.ahead,
+                prefetch_distance: task.prefetch_distance,
             };
             let c = task.c.wrapping_add(i * task.ldc + tile.start);
             prefetch_row(c.wrapping_add(2 * task.ldc), NV * T::lanes::<S>() * size_of::<T>());
@@ -116,20 +116,20 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
     }
 }
 
-/// Dots of a register where pairs of rows pay though their dots have to be put in CSR order: that takes two or three instructions for
-/// eight (the plan says what it gains), and as much as is gained for 16.
+/// Dots of a register where pairs of rows pay though their dots have to be put in CSR order: that takes two or three
+/// instructions for eight (the plan says what it gains), and as much as is gained for 16.
 pub const PAIRED_LANES: usize = 8;
 
 /// Dots of one row block with one panel of B, packed unless it is already.
 #[derive(Clone, Copy, Debug)]
 pub struct SddmmPanel<'a, T> {
     /// Where the nonzeros are.
-    pub cell: Cell<'a>,
-    /// Position in `out` (and `values`) of each visit's first dot, the others following, two to a pair; null for the cell's own
-    /// order, which a cell with pairs must have where a register does not hold [`PAIRED_LANES`] dots.
+    pub block: Block<'a>,
+    /// Position in `out` (and `values`) of each row segment's first dot, the others following, two to a pair; null for
+    /// the block's own order, which a block with pairs must have where a register does not hold [`PAIRED_LANES`] dots.
     pub starts: *const usize,
-    /// Where `starts` is not null, for each dot of a pair, by position in `out`, which one of its visit's it is; valid for reads of
-    /// [`PAIRED_LANES`] more.
+    /// Where `starts` is not null, for each dot of a pair, by position in `out`, which one of its row segment's it is;
+    /// valid for reads of [`PAIRED_LANES`] more.
     pub order: *const u8,
     /// Factors of the dots, by position in `out`; null for none, which they must be where `starts` is null.
     pub values: *const T,
@@ -151,25 +151,25 @@ pub struct SddmmPanel<'a, T> {
     pub tile_vectors: usize,
     /// Room for the packed panel: `width` rows of a tile.
     pub scratch: *mut T,
-    /// Where `starts` is not null and the row is longer than a tile, room for the cell's dots.
+    /// Where `starts` is not null and the row is longer than a tile, room for the block's dots.
     pub sums: *mut T,
 }
 
 /// Runs the task.
 ///
 /// # Safety
-/// The cell's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
+/// The block's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
 /// one else uses the task's part of `out`, the scratch or the sums at the same time.
 pub unsafe fn sddmm_panel<T: Scalar>(arch: Arch, task: SddmmPanel<'_, T>) {
     dispatch_compiled!(arch, task, SddmmPanel<'_, f32>, SddmmPanel<'_, f64>, |arch, task| task.dispatch(arch));
 }
 
 impl<T: Scalar> SddmmPanel<'_, T> {
-    /// To the code for each tile's width, order of the dots and kind of output: what is known before the loop is no load and no
-    /// branch in it (scattered, 4096 x 4096, one thread, 90 % zeros, N = 32: 45 % of peak instead of 42).
+    /// To the code for each tile's width, order of the dots and kind of output: what is known before the loop is no
+    /// load and no branch in it (scattered, 4096 x 4096, one thread, 90 % zeros, N = 32: 45 % of peak instead of 42).
     #[inline(always)]
     fn dispatch(&self, arch: Arch) {
-        // Sums of tiles stay in the cell's own order, near; only the last tile's go to their places, far apart.
+        // Sums of tiles stay in the block's own order, near; only the last tile's go to their places, far apart.
         let sums = if self.starts.is_null() { self.out } else { self.sums };
         let lanes = arch.lanes::<T>();
         for tile in tiles(self.n, lanes, max_vectors(arch.registers()).min(self.tile_vectors)) {
@@ -237,14 +237,15 @@ impl<T: Scalar, O: Target<T>, const SCATTERED: bool, const NV: usize> WithSimd f
 /// Dots of one row of a pair, at most, and what is stored beyond them.
 const MOST_DOTS: usize = 256 + 16;
 
-/// Visits ahead at which the lines of `out` are prefetched. From 4 to 32 all are within the noise.
-const AHEAD: usize = 8;
+/// Row segments ahead at which the lines of `out` are prefetched. From 4 to 32 all are within the noise.
+const PREFETCH_DISTANCE: usize = 8;
 
-/// Visits ahead at which the row of C, which is in L2, is prefetched: without, its eight lines cost 30 cycles of a visit's 200
-/// (4096 x 4096, one thread: 70 % zeros, N = 128, 55 % of peak instead of 45; 90 %, N = 32, 39 instead of 36). 1 ahead gains less.
-const AHEAD_C: usize = 2;
+/// Row segments ahead at which the row of C, which is in L2, is prefetched: without, its eight lines cost 30 cycles of
+/// a row segment's 200 (4096 x 4096, one thread: 70 % zeros, N = 128, 55 % of peak instead of 45; 90 %, N = 32, 39
+/// instead of 36). 1 ahead gains less.
+const PREFETCH_DISTANCE_C: usize = 2;
 
-/// One tile of a panel. The dots are in the cell's order, or, `SCATTERED`, each visit's are at its start.
+/// One tile of a panel. The dots are in the block's order, or, `SCATTERED`, each row segment's are at its start.
 ///
 /// # Safety
 /// As [`sddmm_panel`].
@@ -255,17 +256,17 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
     tile: Tile,
     output: O,
 ) {
-    // Not looked up in the task at every visit: loads that those of B would wait for.
+    // Not looked up in the task at every row segment: loads that those of B would wait for.
     let (c, ldc, starts, out) = (task.c.wrapping_add(tile.start), task.ldc, task.starts, task.out);
     let row = |i: u32| c.wrapping_add(i as usize * ldc);
     let rows = TileRows::<S, T, NV>::new(simd, tile);
     let row_bytes = TileRows::<S, T, NV>::BYTES;
     let mut own = 0;
-    // SAFETY: the promise of `sddmm_panel`; offsets advance over the cell's own, as do sums.
+    // SAFETY: the promise of `sddmm_panel`; offsets advance over the block's own, as do sums.
     unsafe {
         let panel = task.packed(&rows, tile);
-        // What is copied next is asked for meanwhile, a row at each pair or visit: this panel's next tile or, as blocks mostly have
-        // nonzeros in all panels, the first one of the next.
+        // What is copied next is asked for meanwhile, a row at each pair or row segment: this panel's next tile or, as
+        // blocks mostly have nonzeros in all panels, the first one of the next.
         let copied = if panel == task.scratch.cast_const() { task.width } else { 0 };
         let to_come = match tile.is_last(T::lanes::<S>(), task.n) {
             true => task.b.wrapping_add(task.width * task.ldb),
@@ -276,9 +277,9 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
                 prefetch_row_l2(to_come.wrapping_add(r * task.ldb), row_bytes);
             }
         };
-        let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
+        let mut offsets = Offsets::new(task.block.offsets.as_ptr());
         // Known before the loops are compiled, so that there is nothing of pairs in the others.
-        let pairs = if SCATTERED && T::lanes::<S>() != PAIRED_LANES { &[] } else { task.cell.pairs };
+        let pairs = if SCATTERED && T::lanes::<S>() != PAIRED_LANES { &[] } else { task.block.pairs };
         let mut room = const { [const { Lines([T::ZERO; MOST_DOTS]) }; 2] };
         for (k, pair) in pairs.iter().enumerate() {
             for i in pairs.get(k + 1).unwrap_or(pair).rows {
@@ -290,7 +291,7 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
             let nnz = pair.nnz() as usize;
             let owns = [own, own + nnz];
             if SCATTERED {
-                let later = (k + AHEAD / 2).min(pairs.len() - 1);
+                let later = (k + PREFETCH_DISTANCE / 2).min(pairs.len() - 1);
                 for r in 0..2 {
                     prefetch_dots(out.wrapping_add(*starts.add(2 * later + r)), nnz);
                 }
@@ -309,20 +310,20 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
             own += 2 * nnz;
         }
         let starts = starts.wrapping_add(2 * pairs.len());
-        let visits = task.cell.visits;
-        for (v, visit) in visits.iter().enumerate() {
-            let nnz = visit.nnz as usize;
-            let later = |ahead: usize| (v + ahead).min(visits.len() - 1);
+        let segments = task.block.segments;
+        for (v, segment) in segments.iter().enumerate() {
+            let nnz = segment.nnz as usize;
+            let later = |distance: usize| (v + distance).min(segments.len() - 1);
             let mut place = own;
             ask_for(pairs.len() + v);
             if SCATTERED {
-                // Dots of neighbouring visits are far apart: their lines are asked for in time.
+                // Dots of neighbouring row segments are far apart: their lines are asked for in time.
                 place = *starts.add(v);
-                // Visits are ordered by length: the later one is about as long.
-                prefetch_dots(out.wrapping_add(*starts.add(later(AHEAD))), nnz);
+                // Row segments are ordered by length: the later one is about as long.
+                prefetch_dots(out.wrapping_add(*starts.add(later(PREFETCH_DISTANCE))), nnz);
             }
-            prefetch_row(row(visits[later(AHEAD_C)].row), row_bytes);
-            let c = rows.load(row(visit.row));
+            prefetch_row(row(segments[later(PREFETCH_DISTANCE_C)].row), row_bytes);
+            let c = rows.load(row(segment.row));
             dots_packed::<S, T, NV>(simd, &c, nnz, &mut offsets, panel, &output.at(place, own));
             own += nnz;
         }

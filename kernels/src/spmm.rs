@@ -15,13 +15,13 @@
 //! load and store of C's row per panel. There the loads are the bottleneck; of two rows taken together, a column that both
 //! have is loaded once (75 instead of 66 % of peak for 4096 x 4096, 70 % zeros, N = 128).
 //!
-//! Where the operands outgrow the caches, the direct path writes C past them: an ordinary store would first read the line that
-//! it is about to overwrite, and would drive rows of B out.
+//! Where the operands outgrow the caches, the direct path writes C past them: an ordinary store would first read the
+//! line that it is about to overwrite, and would drive rows of B out.
 
 use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_compiled;
-use crate::cell::{Cell, Offsets};
+use crate::block::{Block, Offsets};
 use crate::rows::{Gathered, axpy_gathered, axpy_packed, axpy_pair};
 use crate::spread::Spread;
 use crate::tile::{self, Tile, TileRows, tiles, with_elements, with_vectors, with_width};
@@ -56,9 +56,9 @@ pub struct SpmmRows<T> {
     /// Row stride of C.
     pub ldc: usize,
     /// Where the first row goes instead of C (with beta 0), unless null.
-    pub head: *mut T,
+    pub carry_out: *mut T,
     /// How many nonzeros ahead rows of B are prefetched; 0 for not at all.
-    pub ahead: usize,
+    pub prefetch_distance: usize,
     /// Columns of a panel that a block of rows shares, and all columns.
     pub panel: [usize; 2],
     /// Whether rows of C bypass the caches, where they are written in one go.
@@ -69,7 +69,7 @@ pub struct SpmmRows<T> {
 ///
 /// # Safety
 /// The CSR arrays are valid, every column is a row of B, B and C have the strides and sizes stated, and no one else
-/// writes the rows or reads `head` at the same time.
+/// writes the rows or reads `carry_out` at the same time.
 pub unsafe fn spmm_rows<T: Scalar>(arch: Arch, task: SpmmRows<T>) {
     dispatch_compiled!(arch, Rows(task), Rows<f32>, Rows<f64>);
 }
@@ -110,13 +110,13 @@ impl<T: Scalar> SpmmRows<T> {
     /// Where the result of a part goes, and with which beta: the parts of a row add up.
     #[inline(always)]
     fn target(&self, part: &Part) -> (*mut T, T) {
-        let to_head = part.row == self.rows[0] && !self.head.is_null();
-        let c = if to_head { self.head } else { self.c.wrapping_add(part.row * self.ldc) };
+        let carries = part.row == self.rows[0] && !self.carry_out.is_null();
+        let c = if carries { self.carry_out } else { self.c.wrapping_add(part.row * self.ldc) };
         (
             c,
             if !part.first {
                 T::ONE
-            } else if to_head {
+            } else if carries {
                 T::ZERO
             } else {
                 self.beta
@@ -146,7 +146,7 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
                 base: task.b.add(tile.start),
                 stride: task.ldb,
                 last: task.nonzeros[1].saturating_sub(1 + start),
-                ahead: task.ahead,
+                prefetch_distance: task.prefetch_distance,
             };
             let zero = [T::splat(simd, T::ZERO); NV];
             let sum = axpy_gathered::<S, T, NV, TAIL>(simd, mask, zero, end - start, task.values.add(start), &rows);
@@ -250,8 +250,8 @@ impl<T: Scalar> WithSimd for Scale<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct SpmmPanel<'a, T> {
     /// Where the nonzeros are.
-    pub cell: Cell<'a>,
-    /// The weight of each nonzero in the order of the cell.
+    pub block: Block<'a>,
+    /// The weight of each nonzero in the order of the block.
     pub weights: *const T,
     /// The rows of B in the panel, from the first of the tile's columns.
     pub b: *const T,
@@ -278,7 +278,7 @@ pub struct SpmmPanel<'a, T> {
 /// Runs the task.
 ///
 /// # Safety
-/// The cell's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
+/// The block's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
 /// one else uses the rows of C or the scratch at the same time.
 pub unsafe fn spmm_panel<T: Scalar>(arch: Arch, task: SpmmPanel<'_, T>) {
     dispatch_compiled!(arch, task, SpmmPanel<'_, f32>, SpmmPanel<'_, f64>, |arch, task| task.dispatch(arch));
@@ -294,9 +294,9 @@ impl<T: Scalar> SpmmPanel<'_, T> {
     }
 }
 
-/// Visits ahead at which the row of C, which is in L2 or L3, is prefetched (4096 x 4096, one thread: 70 % zeros, N = 32, 55 % of
-/// peak instead of 49; 90 %, N = 128, 58 instead of 53).
-const AHEAD: usize = 2;
+/// Row segments ahead at which the row of C, which is in L2 or L3, is prefetched (4096 x 4096, one thread: 70 % zeros,
+/// N = 32, 55 % of peak instead of 49; 90 %, N = 128, 58 instead of 53).
+const PREFETCH_DISTANCE: usize = 2;
 
 /// One tile of a panel. Only copying it and the rows of C know tails: what is packed has whole registers.
 struct PanelTile<'a, T, const NV: usize> {
@@ -334,41 +334,41 @@ impl<T: Scalar, const NV: usize> WithSimd for PanelTile<'_, T, NV> {
 #[inline(always)]
 unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize>(simd: S, task: &SpmmPanel<'_, T>, tile: Tile) {
     let rows = TileRows::<S, T, NV>::new(simd, tile);
-    let block =
+    let row_block =
         BlockRows::<S, T, NV> { simd, rows, c: task.c.wrapping_add(tile.start), ldc: task.ldc, rescale: task.rescale };
     let (mut weights, scratch) = (task.weights, task.scratch);
-    // SAFETY: the promise of `spmm_panel`; weights and offsets advance over the cell's own.
+    // SAFETY: the promise of `spmm_panel`; weights and offsets advance over the block's own.
     unsafe {
         rows.pack(task.b.add(tile.start), task.ldb, task.width, Some(task.alpha), scratch);
-        let mut offsets = Offsets::new(task.cell.offsets.as_ptr());
-        let pairs = task.cell.pairs;
+        let mut offsets = Offsets::new(task.block.offsets.as_ptr());
+        let pairs = task.block.pairs;
         for (k, pair) in pairs.iter().enumerate() {
             // The next pair's rows of C, which are in L2: 2 % faster.
             for row in pairs.get(k + 1).unwrap_or(pair).rows {
-                block.prefetch(row);
+                row_block.prefetch(row);
             }
             let [i, j] = pair.rows;
-            let sums = [block.load(i), block.load(j)];
+            let sums = [row_block.load(i), row_block.load(j)];
             let [x, y] = axpy_pair::<S, T, NV>(simd, sums, pair, weights, &mut offsets, scratch);
-            block.store(i, x);
-            block.store(j, y);
+            row_block.store(i, x);
+            row_block.store(j, y);
             weights = weights.add(2 * pair.nnz() as usize);
         }
         let spread = Spread::<S, T>::new(simd);
-        let visits = task.cell.visits;
-        for (v, visit) in visits.iter().enumerate() {
-            block.prefetch(visits[(v + AHEAD).min(visits.len() - 1)].row);
-            let nnz = visit.nnz as usize;
-            let c = block.load(visit.row);
+        let segments = task.block.segments;
+        for (v, segment) in segments.iter().enumerate() {
+            row_block.prefetch(segments[(v + PREFETCH_DISTANCE).min(segments.len() - 1)].row);
+            let nnz = segment.nnz as usize;
+            let c = row_block.load(segment.row);
             let sum = axpy_packed::<S, T, NV>(simd, &spread, c, nnz, weights, &mut offsets, scratch);
-            block.store(visit.row, sum);
+            row_block.store(segment.row, sum);
             weights = weights.add(nnz);
         }
     }
 }
 
-/// The rows of a block of C in one tile. By value, so that the loops do not look them up in the task at every visit: loads that
-/// those of B would wait for.
+/// The rows of a block of C in one tile. By value, so that the loops do not look them up in the task at every row
+/// segment: loads that those of B would wait for.
 #[derive(Clone, Copy)]
 struct BlockRows<S: Simd, T: Scalar, const NV: usize> {
     simd: S,
@@ -392,7 +392,7 @@ impl<S: Simd, T: Scalar, const NV: usize> BlockRows<S, T, NV> {
     /// Row `row`, rescaled.
     ///
     /// # Safety
-    /// As [`spmm_panel`]; the cell has the row.
+    /// As [`spmm_panel`]; the block has the row.
     #[inline(always)]
     unsafe fn load(&self, row: u32) -> [T::Vector<S>; NV] {
         // SAFETY: the caller's promise.
@@ -411,7 +411,7 @@ impl<S: Simd, T: Scalar, const NV: usize> BlockRows<S, T, NV> {
     /// Stores row `row`.
     ///
     /// # Safety
-    /// As [`spmm_panel`]; the cell has the row.
+    /// As [`spmm_panel`]; the block has the row.
     #[inline(always)]
     unsafe fn store(&self, row: u32, c: [T::Vector<S>; NV]) {
         // SAFETY: the caller's promise.

@@ -1,14 +1,14 @@
 //! Handing one of eight weights to all lanes.
 //!
-//! A broadcast from memory is a load, and in the panel loops loads are the bottleneck: three for two multiply-adds where a row
-//! has two vectors. Where lanes can be permuted by a register (AVX-512), eight weights are one load, and handing one of them to
-//! all lanes is left to the units that shuffle (4096 x 4096, one thread, N = 32: SpMM 64 instead of 55 % of peak at 70 % zeros, 59
-//! instead of 53 at 90).
+//! A broadcast from memory is a load, and in the panel loops loads are the bottleneck: three for two multiply-adds
+//! where a row has two vectors. Where lanes can be permuted by a register (AVX-512), eight weights are one load, and
+//! handing one of them to all lanes is left to the units that shuffle (4096 x 4096, one thread, N = 32: SpMM 64 instead
+//! of 55 % of peak at 70 % zeros, 59 instead of 53 at 90).
 
 use pulp::Simd;
 
 use crate::Scalar;
-use crate::cell::OFFSETS_PER_WORD;
+use crate::block::OFFSETS_PER_WORD;
 
 /// How it is done: the permutations, in registers.
 #[derive(Clone, Copy)]
@@ -78,7 +78,7 @@ mod x86 {
 
     use crate::Scalar;
     use crate::arch::same;
-    use crate::cell::OFFSETS_PER_WORD;
+    use crate::block::OFFSETS_PER_WORD;
 
     /// The permutation for each lane.
     #[inline(always)]

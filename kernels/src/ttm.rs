@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Most fibers of real tensors have one nonzero or two, so the work is one read of a row of U and one write of a row of
-//! Y each: rows are prefetched since their order is random, and streamed out since there are more of them than any cache holds.
-//! With `block` 1 this is the TTM of a sparse tensor (fiber-centric in the terms of Sousa et al.; with a window
-//! of one register of columns, element-centric); with larger blocks that of a semi-sparse one.
+//! Y each: rows are prefetched since their order is random, and streamed out since there are more of them than any
+//! cache holds. With `block` 1 this is the TTM of a sparse tensor (fiber-centric in the terms of Sousa et al.; with a
+//! window of one register of columns, element-centric); with larger blocks that of a semi-sparse one.
 
 use pulp::{Simd, WithSimd};
 
@@ -46,7 +46,7 @@ pub struct TtmFibers<'a, T> {
     /// Elements of a result from one value of the block to the next.
     pub y_block: usize,
     /// How many nonzeros ahead rows of U are prefetched; 0 for not at all.
-    pub ahead: usize,
+    pub prefetch_distance: usize,
     /// Whether results bypass the caches. They are then 64-byte aligned and a multiple of 64 bytes apart.
     pub stream: bool,
 }
@@ -56,8 +56,8 @@ pub struct TtmFibers<'a, T> {
 /// # Safety
 /// - `ptr` never decreases and ends within `leaf`; `x` holds a block for every entry of `leaf`;
 /// - U has a row of at least `cols` elements for every entry of `leaf`;
-/// - Y is valid for writes of `block` rows of `cols` elements, `y_block` apart, for every fiber, `y_stride` apart, and nobody else
-///   touches them meanwhile.
+/// - Y is valid for writes of `block` rows of `cols` elements, `y_block` apart, for every fiber, `y_stride` apart, and
+///   nobody else touches them meanwhile.
 pub unsafe fn ttm_fibers<T: Scalar>(arch: Arch, task: TtmFibers<'_, T>) {
     debug_assert!(task.ptr.last().is_none_or(|&end| end <= task.leaf.len()));
     crate::arch::dispatch_compiled!(arch, Fibers(task), Fibers<'_, f32>, Fibers<'_, f64>);
@@ -164,8 +164,8 @@ unsafe fn fiber<S: Simd, T: Scalar, const MD: usize, const NV: usize, const TAIL
     // SAFETY: `p` is below `end`, which is within `leaf`; rows of U and blocks of X exist for all of them.
     unsafe {
         for p in start..end {
-            if task.ahead > 0 && d == 0 {
-                let coming = *task.leaf.get_unchecked((p + task.ahead).min(task.leaf.len() - 1));
+            if task.prefetch_distance > 0 && d == 0 {
+                let coming = *task.leaf.get_unchecked((p + task.prefetch_distance).min(task.leaf.len() - 1));
                 prefetch_row(u.wrapping_add(coming as usize * task.u_stride), NV * lanes * size_of::<T>());
             }
             let row =

@@ -1,4 +1,5 @@
-//! TTM chain on CSF: Y_i = sum over the nonzeros of slice i of x kron(U_1[i_1], ..., U_{L-1}[i_{L-1}]), without a tensor in between.
+//! TTM chain on CSF: Y_i = sum over the nonzeros of slice i of x kron(U_1[i_1], ..., U_{L-1}[i_{L-1}]), without a
+//! tensor in between.
 //!
 //! ```text
 //! for every fiber (node of level L - 2), depth first
@@ -44,11 +45,11 @@ pub struct TtmChain<'a, T> {
     /// Row stride of Y.
     pub y_stride: usize,
     /// Where the first root's row goes instead, unless null.
-    pub head: *mut T,
+    pub carry_out: *mut T,
     /// Room for [`chain_scratch`] numbers.
     pub scratch: *mut T,
     /// How many nonzeros ahead rows of the last level's matrix are prefetched.
-    pub ahead: usize,
+    pub prefetch_distance: usize,
 }
 
 /// Numbers of scratch that a task needs, from the ranks of the levels (that of the root, the first one, is ignored).
@@ -62,13 +63,13 @@ pub fn chain_scratch(ranks: &[usize]) -> usize {
     total
 }
 
-/// Runs the task: rows of Y (or the head) are overwritten.
+/// Runs the task: rows of Y (or the carry-out) are overwritten.
 ///
 /// # Safety
 /// - the levels form a tree as in CSF, and every matrix has a row of `rank` elements for every coordinate of its level;
 /// - `fibers` are nodes of the last level but one, and there is a value for every node of the last level;
-/// - Y has rows of as many elements as the product of the ranks for every root above the fibers, and so has `head`; nobody else
-///   touches them, or the scratch, meanwhile.
+/// - Y has rows of as many elements as the product of the ranks for every root above the fibers, and so has
+///   `carry_out`; nobody else touches them, or the scratch, meanwhile.
 pub unsafe fn ttm_chain<T: Scalar>(arch: Arch, task: TtmChain<'_, T>) {
     dispatch_compiled!(arch, Chain(task), Chain<'_, f32>, Chain<'_, f64>);
 }
@@ -86,8 +87,8 @@ impl<T: Scalar> WithSimd for Chain<'_, T> {
         let last = levels.len() - 1;
         assert!((2..=MAX_ORDER).contains(&levels.len()), "a tree of 2 to 8 levels");
         let mut ranks = [0usize; MAX_ORDER];
-        for (rank, level) in ranks.iter_mut().zip(levels) {
-            *rank = level.rank;
+        for (l, level) in levels.iter().enumerate() {
+            ranks[l] = level.rank;
         }
         if task.fibers[0] >= task.fibers[1] {
             return;
@@ -109,9 +110,9 @@ impl<T: Scalar> WithSimd for Chain<'_, T> {
             for l in (0..last - 1).rev() {
                 node[l] = levels[l].ptr.partition_point(|&child| child <= node[l + 1]) - 1;
             }
-            let (mut y, mut head) = (task.y, task.head);
-            let target = |y: *mut T, head: *mut T| if head.is_null() { y } else { head };
-            acc[1] = target(y, head);
+            let (mut y, mut carry_out) = (task.y, task.carry_out);
+            let target = |y: *mut T, carry_out: *mut T| if carry_out.is_null() { y } else { carry_out };
+            acc[1] = target(y, carry_out);
             for l in 1..last {
                 core::slice::from_raw_parts_mut(acc[l], size[l]).fill(T::ZERO);
             }
@@ -140,8 +141,8 @@ impl<T: Scalar> WithSimd for Chain<'_, T> {
                     // The slice is complete; level 0 moves on, and with it the row.
                     node[0] += 1;
                     y = y.add(task.y_stride);
-                    head = core::ptr::null_mut();
-                    acc[1] = target(y, head);
+                    carry_out = core::ptr::null_mut();
+                    acc[1] = target(y, carry_out);
                     if last > 1 {
                         core::slice::from_raw_parts_mut(acc[1], size[1]).fill(T::ZERO);
                     }
@@ -164,7 +165,7 @@ unsafe fn leaf<S: Simd, T: Scalar>(simd: S, task: &TtmChain<'_, T>, fiber: usize
     unsafe {
         let (start, end) = (*ptr.get_unchecked(fiber), *ptr.get_unchecked(fiber + 1));
         for p in start..end {
-            let coming = *level.idx.get_unchecked((p + task.ahead).min(level.idx.len() - 1));
+            let coming = *level.idx.get_unchecked((p + task.prefetch_distance).min(level.idx.len() - 1));
             prefetch_row(level.u.wrapping_add(coming as usize * level.u_stride), level.rank * size_of::<T>());
         }
         let mut at = 0;

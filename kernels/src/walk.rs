@@ -7,8 +7,9 @@
 //!             the row's nonzeros in the panel
 //! ```
 //!
-//! A panel's rows of B are read once from afar and then, for the other rows of the block, from the nearest caches, where B is
-//! too large for them and rows are dense enough to meet again. Nothing is prepared: a cursor per row says how far it is.
+//! A panel's rows of B are read once from afar and then, for the other rows of the block, from the nearest caches,
+//! where B is too large for them and rows are dense enough to meet again. Nothing is prepared: a cursor per row says
+//! how far it is.
 
 use crate::{RowPtr, prefetch_row};
 
@@ -18,7 +19,7 @@ pub(crate) const ROWS: usize = 128;
 
 /// Rows ahead at which nonzeros are prefetched: the processor follows one row's, not those of a block's rows in turn.
 /// Without it, 31 % of peak instead of 37 %.
-const AHEAD: usize = 4;
+const PREFETCH_DISTANCE: usize = 4;
 
 /// Rows of a CSR pattern in blocks and panels.
 pub(crate) struct Walk<T> {
@@ -112,7 +113,7 @@ impl<T> Iterator for Walk<T> {
         let end = if last { end } else { unsafe { below(self.columns, start, end, self.limit) } };
         self.left[slot][0] = end;
         if self.panel < self.cols {
-            let later = self.left[(slot + AHEAD).min(self.len - 1)][0];
+            let later = self.left[(slot + PREFETCH_DISTANCE).min(self.len - 1)][0];
             prefetch_row(self.columns.wrapping_add(later), (end - start) * size_of::<u32>() + 64);
             prefetch_row(self.values.wrapping_add(later), (end - start) * size_of::<T>() + 64);
         }
@@ -122,8 +123,8 @@ impl<T> Iterator for Walk<T> {
 
 /// The first of the nonzeros from `start` to `end` whose column is not below `limit`, looked for four at a time.
 ///
-/// Where columns do not ascend, some that are not below may be passed over and some that are may stay behind: they are taken
-/// in another panel, which is as correct.
+/// Where columns do not ascend, some that are not below may be passed over and some that are may stay behind: they are
+/// taken in another panel, which is as correct.
 ///
 /// # Safety
 /// `columns` is valid for reads from `start` to `end`.

@@ -161,10 +161,10 @@ mod tests {
                 .collect();
             let mut coo = CooTensor::new(dims.clone(), coords, (0..n).map(|p| p as f64).collect()).unwrap();
             coo.sum_duplicates().unwrap();
-            let linear = Alto::from_coo(&coo).unwrap();
-            assert_eq!(matches!(linear.keys(), AltoKeys::Wide(_)), wide);
-            assert_eq!(linear.index_bytes(), coo.nnz() * if wide { 16 } else { 8 });
-            let mut back = linear.to_coo();
+            let alto = Alto::from_coo(&coo).unwrap();
+            assert_eq!(matches!(alto.keys(), AltoKeys::Wide(_)), wide);
+            assert_eq!(alto.index_bytes(), coo.nnz() * if wide { 16 } else { 8 });
+            let mut back = alto.to_coo();
             back.sort(&(0..dims.len()).collect::<Vec<_>>()).unwrap();
             assert_eq!(back, coo);
         }

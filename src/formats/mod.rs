@@ -2,7 +2,6 @@
 
 mod alto;
 mod bcsf;
-mod block;
 mod borrowed;
 mod coo;
 mod coo_tensor;
@@ -17,13 +16,13 @@ pub(crate) mod packing;
 mod panel;
 mod places;
 pub(crate) mod radix;
+mod row_block;
 mod semi_coo;
 mod tiled;
 mod transpose;
 
 pub use alto::{Alto, AltoKeys};
 pub use bcsf::Bcsf;
-pub(crate) use block::{Block, CellView};
 pub use borrowed::{ColumnIndex, CsrRef, PatternRef, PointerIndex, RowPointers};
 pub use coo::{Coo, CooRef};
 pub use coo_tensor::{CooTensor, MAX_ORDER};
@@ -37,6 +36,7 @@ pub use hicoo::{BlockPattern, DEFAULT_BLOCK_BITS, HiCoo};
 pub use mmcsf::{MmCsf, MmCsfStrategy, mmcsf_partition};
 pub use panel::{MAX_WIDTH, Panel};
 pub(crate) use places::gather;
+pub(crate) use row_block::{BlockView, RowBlock};
 pub use semi_coo::{SemiCoo, SemiHiCoo};
 pub use tiled::{Offsets, Tiled, TiledSpec, TiledTask};
 

@@ -1,19 +1,20 @@
 //! Panel format: the nonzeros of a CSR pattern re-laid in row blocks x column panels.
 //!
-//! A *cell* is one row block crossed with one panel of columns; a *visit* is one row's nonzeros in a cell. While the
-//! panel of B is in L1, all the visits of the cell pass over it. Column offsets inside a panel take 8 bits, are padded to
-//! whole words of 8 per visit, and are kept apart from the values, so that new values are one copy. The visits of a cell
-//! are ordered by their number of nonzeros: trip counts that change from row to row cost a branch miss per visit. Rows with
-//! equally many may be visited two at a time, so that what they have in common is loaded once.
+//! A *block* is one row block crossed with one panel of columns; a *row segment* is one row's nonzeros in a block.
+//! While the panel of B is in L1, all the row segments of the block pass over it. Column offsets inside a panel take 8
+//! bits, are padded to whole words of 8 per row segment, and are kept apart from the values, so that new values are one
+//! copy. The row segments of a block are ordered by their number of nonzeros: trip counts that change from row to row
+//! cost a branch miss per row segment. Rows with equally many may be visited two at a time, so that what they have in
+//! common is loaded once.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use sparsimd_kernels::{Arch, Scalar, prefetch_row};
 
-use super::block::Block;
 use super::csr::Pattern;
 use super::places::gather;
+use super::row_block::RowBlock;
 use crate::parallel;
 
 /// Rows that one task looks at or sorts.
@@ -28,23 +29,23 @@ pub struct Panel {
     rows: usize,
     cols: usize,
     width: usize,
-    blocks: Vec<Block>,
+    row_blocks: Vec<RowBlock>,
     /// For patterns with unsorted rows: the position in CSR order of each nonzero in row-sorted order.
     unsorted: Option<Vec<usize>>,
 }
 
 impl Panel {
-    /// `pattern` in panels of `width` columns (at most [`MAX_WIDTH`]) and blocks of the rows between the `bounds`, which
-    /// ascend from 0 to the number of rows; rows are paired where there is a `pairing`, which does the search. Runs on the
-    /// current rayon pool.
+    /// `pattern` in panels of `width` columns (at most [`MAX_WIDTH`]) and row blocks of the rows between the `bounds`,
+    /// which ascend from 0 to the number of rows; rows are paired where there is a `pairing`, which does the search.
+    /// Runs on the current rayon pool.
     pub(crate) fn new(pattern: &Pattern, width: usize, bounds: &[usize], pairing: Option<Arch>) -> Self {
         debug_assert!((1..=MAX_WIDTH).contains(&width));
         let unsorted = sort_rows(pattern);
         let sorted: Option<Vec<u32>> = unsorted.as_ref().map(|order| gather(pattern.col_idx(), order));
         let columns = sorted.as_deref().unwrap_or(pattern.col_idx());
-        let block = |b: usize| Block::new(bounds[b]..bounds[b + 1], pattern.row_ptr(), columns, width, pairing);
-        let blocks = parallel::map_tasks(bounds.len().saturating_sub(1), block);
-        Self { rows: pattern.rows(), cols: pattern.cols(), width, blocks, unsorted }
+        let row_block = |b: usize| RowBlock::new(bounds[b]..bounds[b + 1], pattern.row_ptr(), columns, width, pairing);
+        let row_blocks = parallel::map_tasks(bounds.len().saturating_sub(1), row_block);
+        Self { rows: pattern.rows(), cols: pattern.cols(), width, row_blocks, unsorted }
     }
 
     /// Number of rows.
@@ -64,34 +65,34 @@ impl Panel {
 
     /// Number of nonzeros.
     pub fn nnz(&self) -> usize {
-        self.blocks.iter().map(|block| block.nnz).sum()
+        self.row_blocks.iter().map(|row_block| row_block.nnz).sum()
     }
 
-    /// Number of visits: rows times the panels in which they have nonzeros.
-    pub fn visits(&self) -> usize {
-        self.blocks.iter().map(Block::visits).sum()
+    /// Number of row segments: rows times the panels in which they have nonzeros.
+    pub fn segments(&self) -> usize {
+        self.row_blocks.iter().map(RowBlock::segments).sum()
     }
 
     /// Share of the nonzeros that are taken together with one of another row, in the same column.
     pub fn shared(&self) -> f64 {
-        let shared: usize = self.blocks.iter().map(Block::shared).sum();
+        let shared: usize = self.row_blocks.iter().map(RowBlock::shared).sum();
         shared as f64 / self.nnz().max(1) as f64
     }
 
-    /// Bytes of indices: offsets, pairs, visits and their starts, cells.
+    /// Bytes of indices: offsets, pairs, row segments and their starts, blocks.
     pub fn index_bytes(&self) -> usize {
-        self.blocks.iter().map(Block::index_bytes).sum::<usize>()
+        self.row_blocks.iter().map(RowBlock::index_bytes).sum::<usize>()
             + self.unsorted.as_ref().map_or(0, |order| order.len() * size_of::<usize>())
     }
 
-    /// Where the arrays of each block are.
+    /// Where the arrays of each row block are.
     pub(crate) fn memory(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        self.blocks.iter().flat_map(Block::memory)
+        self.row_blocks.iter().flat_map(RowBlock::memory)
     }
 
     /// The row blocks.
-    pub(crate) fn blocks(&self) -> &[Block] {
-        &self.blocks
+    pub(crate) fn row_blocks(&self) -> &[RowBlock] {
+        &self.row_blocks
     }
 
     /// For patterns with unsorted rows: the position in CSR order of each nonzero in row-sorted order.
@@ -99,25 +100,25 @@ impl Panel {
         self.unsorted.as_deref()
     }
 
-    /// Writes `values`, one per nonzero in CSR order, in panel order to `out`, which is as long: every element of it. Runs on
-    /// the current rayon pool.
+    /// Writes `values`, one per nonzero in CSR order, in panel order to `out`, which is as long: every element of it.
+    /// Runs on the current rayon pool.
     pub(crate) fn arrange<T: Scalar>(&self, values: &[T], out: &mut [MaybeUninit<T>]) {
-        let mut parts = Vec::with_capacity(self.blocks.len());
+        let mut parts = Vec::with_capacity(self.row_blocks.len());
         let mut rest = out;
-        for block in &self.blocks {
-            let (part, after) = rest.split_at_mut(block.nnz);
-            parts.push((block, part));
+        for row_block in &self.row_blocks {
+            let (part, after) = rest.split_at_mut(row_block.nnz);
+            parts.push((row_block, part));
             rest = after;
         }
-        assert!(rest.is_empty(), "the blocks have all nonzeros");
-        parallel::consume(parts, |(block, part): (&Block, _)| match &self.unsorted {
+        assert!(rest.is_empty(), "the row_blocks have all nonzeros");
+        parallel::consume(parts, |(row_block, part): (&RowBlock, _)| match &self.unsorted {
             None => {
                 let ask = |p, n| prefetch_row(&raw const values[p], n * size_of::<T>());
-                block.arrange(self, part, |p| values[p], ask);
+                row_block.arrange(self, part, |p| values[p], ask);
             }
             Some(order) => {
                 let ask = |p, n| prefetch_row(&raw const order[p], n * size_of::<usize>());
-                block.arrange(self, part, |p| values[order[p]], ask);
+                row_block.arrange(self, part, |p| values[order[p]], ask);
             }
         });
     }

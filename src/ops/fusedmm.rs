@@ -2,17 +2,17 @@
 
 use sparsimd_kernels::edge::Edge;
 use sparsimd_kernels::{
-    EdgeCell, FusedRows, Scalar, SddmmPanel, SpmmPanel, edge_cell, fused_rows, normalise_rows, scale_rows, sddmm_panel,
-    spmm_panel,
+    EdgeBlock, FusedRows, Scalar, SddmmPanel, SpmmPanel, edge_block, fused_rows, normalise_rows, scale_rows,
+    sddmm_panel, spmm_panel,
 };
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
-use super::run::{Heads, Shared};
+use super::run::{CarryOuts, Shared};
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::Result;
-use crate::formats::{Block, CellView, Panel, PatternRef};
+use crate::formats::{BlockView, Panel, PatternRef, RowBlock};
 use crate::plan::{Op, PanelPlan, Task};
 
 /// Most vectors of a tile, of dots and of sums.
@@ -106,14 +106,14 @@ impl Cpu {
     ) {
         let (n, width) = (c.cols(), e.cols());
         let tasks = &direct.tasks;
-        let mut heads = Heads::new(tasks, width);
-        let head = heads.shared();
+        let mut carry_outs = CarryOuts::new(tasks, width);
+        let carry_out = carry_outs.shared();
         let mut partial = vec![[[T::ZERO; 2]; 2]; tasks.len()];
         let states = Shared(partial.as_mut_ptr());
         let (lde, out) = (e.stride(), Shared(e.reborrow().into_data().as_mut_ptr()));
         self.for_each(tasks.len(), pattern.nnz().saturating_mul(n + width), |k| {
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in this
-            // task, its head and its states are its own.
+            // task, its carry_out and its states are its own.
             unsafe {
                 fused_rows(
                     self.arch(),
@@ -130,9 +130,9 @@ impl Cpu {
                         d: (d.data().as_ptr(), d.stride()),
                         e: (out.get(), lde),
                         width,
-                        head: head(k, &tasks[k]),
+                        carry_out: carry_out(k, &tasks[k]),
                         partial: states.get().wrapping_add(k),
-                        ahead: direct.ahead,
+                        prefetch_distance: direct.prefetch_distance,
                         panel: [direct.width, pattern.cols()],
                         stream: direct.stream,
                     },
@@ -140,9 +140,9 @@ impl Cpu {
             }
         });
         if F::SOFTMAX {
-            merge_softmax(tasks, &heads, &partial, e);
+            merge_softmax(tasks, &carry_outs, &partial, e);
         } else {
-            heads.add_to(tasks, e);
+            carry_outs.add_to(tasks, e);
         }
     }
 
@@ -158,36 +158,36 @@ impl Cpu {
         let (width, vectors) = (e.cols(), plan.tile_vectors);
         let work = panel.nnz().saturating_mul(dense.c.cols() + width);
         let (lde, out) = (e.stride(), Shared(e.into_data().as_mut_ptr()));
-        self.for_each(panel.blocks().len(), work, |k| {
-            let block = &panel.blocks()[k];
-            let rows = block.rows.len();
-            let e = out.get().wrapping_add(block.rows.start * lde);
-            let largest = block.cells(panel).map(|cell| cell.nnz).max().unwrap_or(0);
+        self.for_each(panel.row_blocks().len(), work, |k| {
+            let row_block = &panel.row_blocks()[k];
+            let rows = row_block.rows.len();
+            let e = out.get().wrapping_add(row_block.rows.start * lde);
+            let largest = row_block.blocks(panel).map(|block| block.nnz).max().unwrap_or(0);
             let mut room = Room {
                 packed: self.packed_panel(panel, TILE_VECTORS),
                 weights: vec![T::ZERO; largest],
                 states: vec![[T::NEG_INFINITY, T::ZERO]; if F::SOFTMAX { rows } else { 0 }],
                 rescale: vec![T::ONE; if F::SOFTMAX { rows } else { 0 }],
             };
-            // SAFETY: the rows of a block are its own task's, and inside E.
+            // SAFETY: the rows of a row block are its own task's, and inside E.
             unsafe { scale_rows(self.arch(), T::ZERO, rows, width, e, lde) };
-            for cell in block.cells(panel) {
-                let values = values.map(|values| &values[cell.first..]);
-                self.fused_cell(block, cell, values, edge, dense, Output { e, lde, width, vectors }, &mut room);
+            for block in row_block.blocks(panel) {
+                let values = values.map(|values| &values[block.first..]);
+                self.fused_block(row_block, block, values, edge, dense, Output { e, lde, width, vectors }, &mut room);
             }
             if F::SOFTMAX {
-                // SAFETY: one state per row of the block.
+                // SAFETY: one state per row of the row block.
                 unsafe { normalise_rows(self.arch(), &room.states, width, e, lde) };
             }
         });
     }
 
-    /// One cell: its dots, their weights, and the sum weighted by them.
-    #[expect(clippy::too_many_arguments, reason = "one cell of the caller's loop, with all that the loop holds")]
-    fn fused_cell<T: Scalar, F: Edge<T>>(
+    /// One block: its dots, their weights, and the sum weighted by them.
+    #[expect(clippy::too_many_arguments, reason = "one block of the caller's loop, with all that the loop holds")]
+    fn fused_block<T: Scalar, F: Edge<T>>(
         &self,
-        block: &Block,
-        cell: CellView<'_>,
+        row_block: &RowBlock,
+        block: BlockView<'_>,
         values: Option<&[T]>,
         edge: F,
         Dense { c, b, d }: Dense<'_, T>,
@@ -196,35 +196,35 @@ impl Cpu {
     ) {
         let weights = room.weights.as_mut_ptr();
         let dots = SddmmPanel {
-            cell: cell.cell,
+            block: block.block,
             starts: std::ptr::null(),
             order: std::ptr::null(),
             values: std::ptr::null(),
-            c: c.data()[block.rows.start * c.stride()..].as_ptr(),
+            c: c.data()[row_block.rows.start * c.stride()..].as_ptr(),
             ldc: c.stride(),
-            b: b.data()[cell.column * b.stride()..].as_ptr(),
+            b: b.data()[block.column * b.stride()..].as_ptr(),
             ldb: b.stride(),
-            width: cell.width,
+            width: block.width,
             n: c.cols(),
             out: weights,
             tile_vectors: TILE_VECTORS,
             scratch: room.packed.as_mut_ptr(),
             sums: std::ptr::null_mut(),
         };
-        let edges = EdgeCell {
-            cell: cell.cell,
+        let edges = EdgeBlock {
+            block: block.block,
             weights,
             values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
-            nnz: cell.nnz,
+            nnz: block.nnz,
             states: room.states.as_mut_ptr(),
             rescale: room.rescale.as_mut_ptr(),
         };
         let sums = SpmmPanel {
-            cell: cell.cell,
+            block: block.block,
             weights,
-            b: d.data()[cell.column * d.stride()..].as_ptr(),
+            b: d.data()[block.column * d.stride()..].as_ptr(),
             ldb: d.stride(),
-            width: cell.width,
+            width: block.width,
             n: out.width,
             alpha: T::ONE,
             c: out.e,
@@ -233,11 +233,12 @@ impl Cpu {
             vectors: out.vectors,
             scratch: room.packed.as_mut_ptr(),
         };
-        // SAFETY: a panel's cells index its own rows and columns, which are those of the operands; the weights hold the
-        // largest cell, the states and factors a block's rows, the scratch the widest tile, and all are this task's own.
+        // SAFETY: a panel's blocks index its own rows and columns, which are those of the operands; the weights hold the
+        // largest block, the states and factors a row block's rows, the scratch the widest tile, and all are this
+        // task's own.
         unsafe {
             sddmm_panel(self.arch(), dots);
-            edge_cell(self.arch(), edge, edges);
+            edge_block(self.arch(), edge, edges);
             spmm_panel(self.arch(), sums);
         }
     }
@@ -262,7 +263,7 @@ struct Room<T> {
 }
 
 /// Rows in several parts, each with its own (m, l): E_i = sum_k e^(m_k - m) E_k / sum_k e^(m_k - m) l_k, m the largest.
-fn merge_softmax<T: Scalar>(tasks: &[Task], heads: &Heads<T>, partial: &[[[T; 2]; 2]], mut e: MatMut<'_, T>) {
+fn merge_softmax<T: Scalar>(tasks: &[Task], carry_outs: &CarryOuts<T>, partial: &[[[T; 2]; 2]], mut e: MatMut<'_, T>) {
     let mut k = 0;
     while k < tasks.len() {
         // The row that goes on in the tasks after k, and the last of them that has a part of it.
@@ -286,7 +287,7 @@ fn merge_softmax<T: Scalar>(tasks: &[Task], heads: &Heads<T>, partial: &[[[T; 2]
         out.iter_mut().for_each(|x| *x = factor(states[0][0]) / sum * *x);
         for (part, &[m, _]) in (k..end).zip(&states).skip(1) {
             let weight = factor(m) / sum;
-            out.iter_mut().zip(heads.row(part)).for_each(|(x, &head)| *x += weight * head);
+            out.iter_mut().zip(carry_outs.row(part)).for_each(|(x, &carry_out)| *x += weight * carry_out);
         }
         // The last part's task may begin another row that goes on.
         k = if tasks[end - 1].rows[1] - 1 > row { end - 1 } else { end };

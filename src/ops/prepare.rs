@@ -61,7 +61,8 @@ impl Cpu {
         a: SparseOperand<'_, T>,
         options: &PlanOptions,
     ) -> Result<Prepared<T>> {
-        // Starts, offsets and the values' order, with as much again while they grow; a copy of the pattern, or its transpose.
+        // Starts, offsets and the values' order, with as much again while they grow; a copy of the pattern, or its
+        // transpose.
         let each = 4 * size_of::<u32>() + 2 * size_of::<usize>() + size_of::<T>();
         let (of, lines) = (a.pattern(), a.pattern().rows() + a.pattern().cols());
         memory::ensure("preparing the matrix", memory::total(&[(of.nnz(), each), (lines, 2 * size_of::<usize>())]))?;
@@ -130,7 +131,7 @@ impl Cpu {
 /// The direct path's part of a plan.
 pub(super) struct Direct<'a> {
     /// Nonzeros ahead at which rows are prefetched.
-    pub ahead: usize,
+    pub prefetch_distance: usize,
     /// Columns that a block of rows passes over together.
     pub width: usize,
     /// Whether the result bypasses the caches.
@@ -141,7 +142,7 @@ pub(super) struct Direct<'a> {
 
 impl<'a> Direct<'a> {
     fn new(plan: &DirectPlan, tasks: Cow<'a, [Task]>) -> Self {
-        Self { ahead: plan.prefetch_distance, width: plan.column_slab, stream: plan.stream, tasks }
+        Self { prefetch_distance: plan.prefetch_distance, width: plan.column_slab, stream: plan.stream, tasks }
     }
 }
 

@@ -39,12 +39,12 @@ impl Cpu {
 }
 
 /// Room for the first rows of tasks that continue a row, one row of `n` elements per task.
-pub(super) struct Heads<T> {
+pub(super) struct CarryOuts<T> {
     rows: Vec<T>,
     n: usize,
 }
 
-impl<T: Scalar> Heads<T> {
+impl<T: Scalar> CarryOuts<T> {
     /// For `tasks`; no room when none continues a row.
     pub fn new(tasks: &[Task], n: usize) -> Self {
         let len = if tasks.iter().any(|task| task.continues) { tasks.len() * n } else { 0 };
@@ -62,11 +62,11 @@ impl<T: Scalar> Heads<T> {
         &self.rows[k * self.n..(k + 1) * self.n]
     }
 
-    /// Adds each head to its row of `c`, in task order, so that the sum is the same on every run.
+    /// Adds each carry_out to its row of `c`, in task order, so that the sum is the same on every run.
     pub fn add_to(&self, tasks: &[Task], mut c: MatMut<'_, T>) {
         for (k, task) in tasks.iter().enumerate().filter(|(_, task)| task.continues) {
             let row = c.reborrow().into_row(task.rows[0]);
-            row.iter_mut().zip(self.row(k)).for_each(|(x, &head)| *x += head);
+            row.iter_mut().zip(self.row(k)).for_each(|(x, &carry_out)| *x += carry_out);
         }
     }
 }

@@ -128,7 +128,7 @@ impl Cpu {
                         ldb: b.stride(),
                         n,
                         out: out.get(),
-                        ahead: direct.ahead,
+                        prefetch_distance: direct.prefetch_distance,
                         panel: [direct.width, pattern.cols()],
                     },
                 );
@@ -136,7 +136,8 @@ impl Cpu {
         });
     }
 
-    /// The panel path, by panels and vectors of a tile; shapes have been checked, `values` and `out` are in row-sorted order.
+    /// The panel path, by panels and vectors of a tile; shapes have been checked, `values` and `out` are in row-sorted
+    /// order.
     fn sampled_by_panels<T: Scalar>(
         &self,
         (panel, tile_vectors): (&Panel, usize),
@@ -148,29 +149,30 @@ impl Cpu {
         let n = c.cols();
         let work = out.len().saturating_mul(n);
         let out = Shared(out.as_mut_ptr());
-        self.for_each(panel.blocks().len(), work, |k| {
-            let block = &panel.blocks()[k];
+        self.for_each(panel.row_blocks().len(), work, |k| {
+            let row_block = &panel.row_blocks()[k];
             let mut packed = self.packed_panel::<T>(panel, tile_vectors);
-            let mut sums = scratch::<T>(block.cells(panel).map(|cell| cell.nnz).max().unwrap_or(0));
-            for cell in block.cells(panel) {
+            let mut sums = scratch::<T>(row_block.blocks(panel).map(|block| block.nnz).max().unwrap_or(0));
+            for block in row_block.blocks(panel) {
                 let task = SddmmPanel {
-                    cell: cell.cell,
-                    starts: cell.starts.as_ptr(),
-                    order: cell.order.as_ptr(),
+                    block: block.block,
+                    starts: block.starts.as_ptr(),
+                    order: block.order.as_ptr(),
                     values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
-                    c: c.data()[block.rows.start * c.stride()..].as_ptr(),
+                    c: c.data()[row_block.rows.start * c.stride()..].as_ptr(),
                     ldc: c.stride(),
-                    b: b.data()[cell.column * b.stride()..].as_ptr(),
+                    b: b.data()[block.column * b.stride()..].as_ptr(),
                     ldb: b.stride(),
-                    width: cell.width,
+                    width: block.width,
                     n,
                     out: out.get(),
                     tile_vectors,
                     sums: sums.as_mut_ptr(),
                     scratch: packed.as_mut_ptr(),
                 };
-                // SAFETY: a panel's cells index its own rows and columns, which are those of C and B; a visit's dots and
-                // the scratch are this task's own, and the scratch has room for a tile, the sums for any cell.
+                // SAFETY: a panel's blocks index its own rows and columns, which are those of C and B; a row segment's
+                // dots and the scratch are this task's own, and the scratch has room for a tile, the sums for any
+                // block.
                 unsafe { sddmm_panel(self.arch(), task) };
             }
         });

@@ -4,7 +4,7 @@ use sparsimd_kernels::{Scalar, SpmmPanel, SpmmRows, scale_rows, spmm_panel, spmm
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
-use super::run::{Heads, Shared, scratch};
+use super::run::{CarryOuts, Shared, scratch};
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::Result;
@@ -131,8 +131,8 @@ impl Cpu {
         // alpha = 0 does not look at A and B, as in BLAS.
         let skip = alpha == T::ZERO;
         let tasks = &direct.tasks;
-        let mut heads = Heads::new(tasks, n);
-        let head = heads.shared();
+        let mut carry_outs = CarryOuts::new(tasks, n);
+        let carry_out = carry_outs.shared();
         let (ldc, out) = (c.stride(), Shared(c.reborrow().into_data().as_mut_ptr()));
         self.for_each(tasks.len(), pattern.nnz().saturating_mul(n), |k| {
             let task = &tasks[k];
@@ -143,7 +143,7 @@ impl Cpu {
                 return unsafe { scale_rows(self.arch(), beta, task.rows[1] - begun, n, row, ldc) };
             }
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in this
-            // task, and its head, are its own.
+            // task, and its carry_out, are its own.
             unsafe {
                 spmm_rows(
                     self.arch(),
@@ -160,8 +160,8 @@ impl Cpu {
                         beta,
                         c: out.get(),
                         ldc,
-                        head: head(k, task),
-                        ahead: direct.ahead,
+                        carry_out: carry_out(k, task),
+                        prefetch_distance: direct.prefetch_distance,
                         panel: [direct.width, pattern.cols()],
                         stream: direct.stream,
                     },
@@ -169,7 +169,7 @@ impl Cpu {
             }
         });
         if !skip {
-            heads.add_to(tasks, c);
+            carry_outs.add_to(tasks, c);
         }
     }
 
@@ -187,25 +187,25 @@ impl Cpu {
         let (ldc, out) = (c.stride(), Shared(c.into_data().as_mut_ptr()));
         let columns_of = |vectors: usize| vectors * self.arch().vector_bytes() / size_of::<T>();
         let (tile, pass) = (columns_of(plan.tile_vectors), columns_of(plan.pass_vectors));
-        self.for_each(panel.blocks().len(), values.len().saturating_mul(n), |k| {
-            let block = &panel.blocks()[k];
-            let c = out.get().wrapping_add(block.rows.start * ldc);
-            // SAFETY: the rows of a block are its own task's, and inside C.
-            unsafe { scale_rows(self.arch(), beta, block.rows.len(), n, c, ldc) };
+        self.for_each(panel.row_blocks().len(), values.len().saturating_mul(n), |k| {
+            let row_block = &panel.row_blocks()[k];
+            let c = out.get().wrapping_add(row_block.rows.start * ldc);
+            // SAFETY: the rows of a row block are its own task's, and inside C.
+            unsafe { scale_rows(self.arch(), beta, row_block.rows.len(), n, c, ldc) };
             if alpha == T::ZERO {
                 return;
             }
             let mut packed = scratch::<T>(panel.width() * tile);
-            // So many columns pass over all panels at a time that the block of C stays in L2 however wide C is; a cell's
-            // values are read from afar once per pass, not once per tile.
+            // So many columns pass over all panels at a time that the row block of C stays in L2 however wide C is; a
+            // block's values are read from afar once per pass, not once per tile.
             for column in (0..n).step_by(pass) {
-                for cell in block.cells(panel) {
+                for block in row_block.blocks(panel) {
                     let task = SpmmPanel {
-                        cell: cell.cell,
-                        weights: values[cell.first..].as_ptr(),
-                        b: b.data()[cell.column * b.stride()..].as_ptr().wrapping_add(column),
+                        block: block.block,
+                        weights: values[block.first..].as_ptr(),
+                        b: b.data()[block.column * b.stride()..].as_ptr().wrapping_add(column),
                         ldb: b.stride(),
-                        width: cell.width,
+                        width: block.width,
                         n: pass.min(n - column),
                         alpha,
                         c: c.wrapping_add(column),
@@ -214,7 +214,7 @@ impl Cpu {
                         vectors: plan.tile_vectors,
                         scratch: packed.as_mut_ptr(),
                     };
-                    // SAFETY: a panel's cells index its own rows and columns, which are those of C and B; the block's
+                    // SAFETY: a panel's blocks index its own rows and columns, which are those of C and B; the row block's
                     // rows and the scratch are this task's own, and the scratch has a panel's room.
                     unsafe { spmm_panel(self.arch(), task) };
                 }

@@ -17,9 +17,9 @@ use crate::formats::{CooTensor, FiberCoo, Fibers, HiCoo, SemiCoo, SemiHiCoo, che
 use crate::parallel;
 use crate::plan::streams;
 
-/// Bytes of coming rows of U that are prefetched: 64 rows of 32 single-precision columns, which were 10 to 20 % faster than 16
-/// of them with U in L2 and in L3; much more would push out of L1 what is about to be used.
-const AHEAD_BYTES: usize = 8 << 10;
+/// Bytes of coming rows of U that are prefetched: 64 rows of 32 single-precision columns, which were 10 to 20 % faster
+/// than 16 of them with U in L2 and in L3; much more would push out of L1 what is about to be used.
+const PREFETCHED_BYTES: usize = 8 << 10;
 /// Tasks for each thread: what is left when one thread has finished is then a sixteenth of its share at most.
 const TASKS_PER_THREAD: usize = 16;
 
@@ -32,8 +32,8 @@ pub enum TtmAlgorithm {
     Auto,
     /// Fiber-centric: a task computes whole rows of Y.
     Fiber,
-    /// Element-centric: a task computes one register of columns of its rows, so that even a single fiber occupies all threads;
-    /// the nonzeros are read again for each register.
+    /// Element-centric: a task computes one register of columns of its rows, so that even a single fiber occupies all
+    /// threads; the nonzeros are read again for each register.
     Element,
 }
 
@@ -55,8 +55,8 @@ struct Blocks<'a, T> {
 const BLOCKS_PER_TASK: usize = 64;
 
 impl Cpu {
-    /// Y = X x_n U for the mode n whose fibers X is given by: [`FiberCoo`], [`Fibers::of_csf`] or [`HiCoo::fibers`]. Row f of
-    /// `y` receives fiber f.
+    /// Y = X x_n U for the mode n whose fibers X is given by: [`FiberCoo`], [`Fibers::of_csf`] or [`HiCoo::fibers`].
+    /// Row f of `y` receives fiber f.
     ///
     /// `u` is I_n x R, `y` fibers x R. Bit-reproducible on any number of threads.
     ///
@@ -279,7 +279,7 @@ fn task<'a, T: Scalar>(
         y,
         y_stride,
         y_block,
-        ahead: (AHEAD_BYTES / (u.cols() * size_of::<T>())).clamp(4, 64),
+        prefetch_distance: (PREFETCHED_BYTES / (u.cols() * size_of::<T>())).clamp(4, 64),
         stream,
     }
 }

@@ -17,13 +17,14 @@ use crate::formats::Csf;
 use crate::parallel;
 
 /// Nonzeros between the one at hand and the one whose row is prefetched, as in TTM.
-const AHEAD: usize = 16;
+const PREFETCH_DISTANCE: usize = 16;
 /// Tasks for each thread: slices differ in size, but every task may cost one more row of Y.
 const TASKS_PER_THREAD: usize = 8;
 
 impl Cpu {
     /// Y = X times all matrices but that of the tree's root mode: one row for each nonempty slice, in the order of
-    /// [`CsfPattern::idx`](crate::formats::CsfPattern::idx)`(0)`. Columns run over the other modes in the order of the tree, the last one fastest.
+    /// [`CsfPattern::idx`](crate::formats::CsfPattern::idx)`(0)`. Columns run over the other modes in the order of the
+    /// tree, the last one fastest.
     ///
     /// `u[m]` is I_m x R_m; that of the root mode is not looked at. Bit-reproducible for the same number of threads.
     ///
@@ -81,11 +82,12 @@ impl Cpu {
                 })
                 .collect();
         let stride = y.as_ref().stride();
-        let mut heads: Vec<Vec<T>> = tasks.iter().map(|task| vec![T::ZERO; if task.2 { 0 } else { cols }]).collect();
+        let mut carry_outs: Vec<Vec<T>> =
+            tasks.iter().map(|task| vec![T::ZERO; if task.2 { 0 } else { cols }]).collect();
         let shared = Shared(y.as_mut().into_data().as_mut_ptr());
         let levels = SharedLevels(&levels);
         self.install(|| {
-            parallel::chunks_mut(&mut heads, 1, |k, head| {
+            parallel::chunks_mut(&mut carry_outs, 1, |k, carry_out| {
                 let (fibers, row, first) = tasks[k];
                 let mut scratch = vec![T::ZERO; chain_scratch(&ranks)];
                 {
@@ -95,21 +97,21 @@ impl Cpu {
                         fibers,
                         y: shared.get().wrapping_add(row * stride),
                         y_stride: stride,
-                        head: if first { std::ptr::null_mut() } else { head[0].as_mut_ptr() },
+                        carry_out: if first { std::ptr::null_mut() } else { carry_out[0].as_mut_ptr() },
                         scratch: scratch.as_mut_ptr(),
-                        ahead: AHEAD,
+                        prefetch_distance: PREFETCH_DISTANCE,
                     };
                     // SAFETY: the pattern is a checked tree and the matrices have a row for every coordinate, as checked
                     // above; a row of Y belongs to the task that has its first fiber, every other task with fibers of
-                    // that root writes its own head.
+                    // that root writes its own carry_out.
                     unsafe { ttm_chain(self.arch(), task) };
                 }
             });
         });
         // In the order of the tasks, so that the sum is the same on every run.
         let data = y.as_mut().into_data();
-        for (&(_, row, _), head) in tasks.iter().zip(&heads).filter(|(task, _)| !task.2) {
-            data[row * stride..][..cols].iter_mut().zip(head).for_each(|(y, &x)| *y += x);
+        for (&(_, row, _), carry_out) in tasks.iter().zip(&carry_outs).filter(|(task, _)| !task.2) {
+            data[row * stride..][..cols].iter_mut().zip(carry_out).for_each(|(y, &x)| *y += x);
         }
         Ok(y)
     }

@@ -103,8 +103,9 @@ impl Target {
     }
 }
 
-/// Runs after which a panel has paid for its preparation. Zen 4, 70 % zeros, N = 128: SpMM takes 5 runs to prepare (8 where the
-/// system has to find the memory first) and is 1.5 times as fast as directly, FusedMM 3 and 1.9, SDDMM 2 and 1.35.
+/// Runs after which a panel has paid for its preparation. Zen 4, 70 % zeros, N = 128: SpMM takes 5 runs to prepare (8
+/// where the system has to find the memory first) and is 1.5 times as fast as directly, FusedMM 3 and 1.9, SDDMM 2 and
+/// 1.35.
 const PANEL_PAYS_AFTER: usize = 12;
 
 /// Tasks per thread of the direct path: enough that a late thread can be helped, few enough that starting them is free.
@@ -113,8 +114,8 @@ const TASKS_PER_THREAD: usize = 16;
 /// Density from which the direct path takes blocks of rows panel by panel: a block's rows then meet a row of B 4 times.
 const DENSE: f64 = 1.0 / 32.0;
 
-/// Nonzeros of a row in a panel of the direct path. Fewer are spent on loading and storing C, more outgrow the caches: 19, 38,
-/// 77 reach 37, 39, 33 % of peak at 70 % zeros, 13, 26, 51 reach 28, 31, 31 % at 90 %.
+/// Nonzeros of a row in a panel of the direct path. Fewer are spent on loading and storing C, more outgrow the caches:
+/// 19, 38, 77 reach 37, 39, 33 % of peak at 70 % zeros, 13, 26, 51 reach 28, 31, 31 % at 90 %.
 const DIRECT_VISIT: f64 = 32.0;
 
 /// Share of L1 that the packed panel takes: the rest is for the row of C, the offsets and the values that stream by.
@@ -123,23 +124,23 @@ const L1_SHARE: (usize, usize) = (5, 6);
 
 /// Nonzeros ahead at which the direct path prefetches rows. On graphs of 20 000 to 70 000 rows 8 and 16 are best by 3-15 %
 /// over 4 and 32.
-const PREFETCH_AHEAD: usize = 16;
+const PREFETCH_DISTANCE: usize = 16;
 
-/// Bytes of a row of C that are computed in one pass: more leave too few rows to a block for the copies of panels. Values are
-/// read from afar once per pass: two tiles in one, f64, N = 128, 82 GFLOP/s; each in its own, 74.
+/// Bytes of a row of C that are computed in one pass: more leave too few rows to a block for the copies of panels.
+/// Values are read from afar once per pass: two tiles in one, f64, N = 128, 82 GFLOP/s; each in its own, 74.
 const MOST_ROW_BYTES: usize = 1024;
 
-/// Vectors per nonzero from which pairing rows pays: finding partners costs as much whatever N is, more than all the rest of
-/// preparing. 8 vectors: 74 instead of 66 % of peak; 2 vectors: 57 % where rows by themselves reach 64.
+/// Vectors per nonzero from which pairing rows pays: finding partners costs as much whatever N is, more than all the
+/// rest of preparing. 8 vectors: 74 instead of 66 % of peak; 2 vectors: 57 % where rows by themselves reach 64.
 const PAIRS_PAY: usize = 8;
 
-/// Nonzeros per visit that a tile should have: at 12, eight vectors of C are loaded and stored per 96 multiply-adds.
-const GOOD_VISIT: f64 = 12.0;
+/// Nonzeros per row segment that a tile should have: at 12, eight vectors of C are loaded and stored per 96 multiply-adds.
+const GOOD_SEGMENT: f64 = 12.0;
 
-/// Nonzeros per visit below which the panel path loses to the direct one: SpMM, and the operations with dots, whose tails
-/// weigh more. Facebook's ego networks, 5.4 per visit: SpMM equal, SDDMM and FusedMM 20-50 % faster directly; uniformly
-/// random with 8 per visit: SDDMM 25 % faster by panels.
-const LEAST_VISIT: (f64, f64) = (3.5, 6.5);
+/// Nonzeros per row segment below which the panel path loses to the direct one: SpMM, and the operations with dots,
+/// whose tails weigh more. Facebook's ego networks, 5.4 per row segment: SpMM equal, SDDMM and FusedMM 20-50 % faster
+/// directly; uniformly random with 8 per row segment: SDDMM 25 % faster by panels.
+const LEAST_SEGMENT: (f64, f64) = (3.5, 6.5);
 
 /// How one operation on one pattern will be done.
 #[derive(Clone, Debug, PartialEq)]
@@ -271,15 +272,15 @@ impl PanelPlan {
         let all = n.div_ceil(lanes);
         let widest = widest_tile(op, all, target);
         let mut vectors = widest;
-        // Narrower tiles make wider panels, so that a visit to a row of C is worth its load and store. A tile of dots ends in
-        // a tree, whatever its width: four vectors at least (90 %: 8 vectors of 80 columns 9.1 cycles per nonzero, 4 of 160
-        // columns 4.2).
+        // Narrower tiles make wider panels, so that a visit to a row of C is worth its load and store. A tile of dots
+        // ends in a tree, whatever its width: four vectors at least (90 %: 8 vectors of 80 columns 9.1 cycles per
+        // nonzero, 4 of 160 columns 4.2).
         let narrowest = match op {
             Op::Spmm | Op::SpmmTransposed => 2,
             Op::Sddmm => 4,
             Op::FusedMm => widest,
         };
-        while vectors > narrowest && stats.per_visit(width_of(vectors, machine, target)) < GOOD_VISIT {
+        while vectors > narrowest && stats.per_segment(width_of(vectors, machine, target)) < GOOD_SEGMENT {
             vectors = vectors.div_ceil(2);
         }
         let width = width_of(vectors, machine, target);
@@ -289,8 +290,8 @@ impl PanelPlan {
         let pairs = match op {
             Op::Spmm | Op::SpmmTransposed => fit && all >= PAIRS_PAY,
             Op::FusedMm => fit && 2 * all >= PAIRS_PAY,
-            // Dots of pairs are put in order, which a second tile pays (70 % zeros, f64: N = 64 32.3 instead of 33.6 GFLOP/s, N = 128
-            // 35.6 instead of 33.7, N = 256 36.1 instead of 31.0, Zen 4).
+            // Dots of pairs are put in order, which a second tile pays (70 % zeros, f64: N = 64 32.3 instead of 33.6
+            // GFLOP/s, N = 128 35.6 instead of 33.7, N = 256 36.1 instead of 31.0, Zen 4).
             Op::Sddmm => fit && lanes == PAIRED_LANES && vectors >= PAIRS_PAY && all >= 2 * PAIRS_PAY,
         };
 
@@ -298,11 +299,11 @@ impl PanelPlan {
         let row_bytes = (all * vector_bytes).clamp(64, MOST_ROW_BYTES);
         let block_rows = if op == Op::Sddmm {
             // Dots go to their places in CSR order, a few at a time: a block's should stay in L2, beside what streams
-            // past, until their lines are full. But visits of one length follow each other, and the more rows, the more
-            // seldom the length changes, which costs a branch miss or two (4096 x 4096, 70 %: with 128, 256, 512 rows
-            // N = 128 reaches 42, 50, 52 % of peak and N = 32 in 256, 512 rows 42, 48 %; 90 %, N = 32 in 256, 512, 1024
-            // rows 43, 45, 46 %). Dots in f64 take twice the room (N = 128 in 256, 384, 512 rows
-            // 33.7, 34.1, 33.4 GFLOP/s, N = 256 32.2, 35.9, 34.9, Zen 4).
+            // past, until their lines are full. But row segments of one length follow each other, and the more rows,
+            // the more seldom the length changes, which costs a branch miss or two (4096 x 4096, 70 %: with 128, 256,
+            // 512 rows N = 128 reaches 42, 50, 52 % of peak and N = 32 in 256, 512 rows 42, 48 %; 90 %, N = 32 in 256,
+            // 512, 1024 rows 43, 45, 46 %). Dots in f64 take twice the room (N = 128 in 256, 384, 512 rows 33.7, 34.1,
+            // 33.4 GFLOP/s, N = 256 32.2, 35.9, 34.9, Zen 4).
             let row_dots = stats.nnz * value_bytes / stats.rows.max(1);
             let least = if value_bytes > 4 { 384 } else { 512 };
             (machine.l2_bytes() / 2 / (row_bytes + row_dots)).clamp(least, 2048)
@@ -314,7 +315,7 @@ impl PanelPlan {
             ((machine.l3_share(threads) / 4).max(machine.l2_bytes() / 2) / row_bytes).clamp(256, 4096)
         };
         let pass_vectors = (row_bytes / vector_bytes / vectors).max(1) * vectors;
-        let reason = format!("{:.1} nonzeros of a row in a panel", stats.per_visit(width)).into();
+        let reason = format!("{:.1} nonzeros of a row in a panel", stats.per_segment(width)).into();
         let blocks_multiple = threads;
         Self { op, n, width, block_rows, tile_vectors: vectors, pass_vectors, pairs, blocks_multiple, reason }
     }
@@ -333,21 +334,21 @@ impl PanelPlan {
         if options.reuse < PANEL_PAYS_AFTER {
             return Some(format!("{} runs do not pay for preparing panels", options.reuse).into());
         }
-        let per_visit = stats.per_visit(self.width);
-        // Dots in narrow tiles are not the cheaper for it: what counts is a visit of the widest.
-        let (worth, least_visit) = match self.op {
-            Op::Spmm | Op::SpmmTransposed => (per_visit, LEAST_VISIT.0),
+        let per_segment = stats.per_segment(self.width);
+        // Dots in narrow tiles are not the cheaper for it: what counts is a row segment of the widest.
+        let (worth, least_segment) = match self.op {
+            Op::Spmm | Op::SpmmTransposed => (per_segment, LEAST_SEGMENT.0),
             Op::Sddmm | Op::FusedMm => {
                 let widest = widest_tile(self.op, self.n.div_ceil(target.lanes()), target);
-                (stats.per_visit(width_of(widest, machine, target)), LEAST_VISIT.1)
+                (stats.per_segment(width_of(widest, machine, target)), LEAST_SEGMENT.1)
             }
         };
-        if worth < least_visit {
+        if worth < least_segment {
             return Some(format!("{worth:.1} nonzeros of a row in a panel do not pay for its row of C").into());
         }
         // Copying a panel into L1 must be a small part of using it.
         let block_nnz = stats.nnz as f64 / stats.rows.max(1) as f64 * self.block_rows.min(stats.rows) as f64;
-        let touched = (stats.cols as f64).min(block_nnz / per_visit.max(1.0) * self.width as f64);
+        let touched = (stats.cols as f64).min(block_nnz / per_segment.max(1.0) * self.width as f64);
         let copies_per_nonzero = touched / block_nnz.max(1.0);
         (copies_per_nonzero > 1.0)
             .then(|| format!("panels would be copied {copies_per_nonzero:.1} times per use").into())
@@ -432,16 +433,16 @@ impl DirectPlan {
 /// `row_bytes` and `near` bytes are near.
 fn direct_order(op: Op, stats: &Stats, near: usize, row_bytes: usize) -> (usize, usize) {
     if stats.cols.saturating_mul(row_bytes) <= near {
-        // Sums of rows lose by asking for what is near already (4096 rows of 128 bytes: 28 % of peak with, 31 % without); dots,
-        // whose groups end in a tree, gain (24 % with, 15 % without).
+        // Sums of rows lose by asking for what is near already (4096 rows of 128 bytes: 28 % of peak with, 31 %
+        // without); dots, whose groups end in a tree, gain (24 % with, 15 % without).
         let sums = matches!(op, Op::Spmm | Op::SpmmTransposed);
-        return (usize::MAX, if sums { 0 } else { PREFETCH_AHEAD });
+        return (usize::MAX, if sums { 0 } else { PREFETCH_DISTANCE });
     }
     if stats.density() < DENSE {
-        return (usize::MAX, PREFETCH_AHEAD);
+        return (usize::MAX, PREFETCH_DISTANCE);
     }
     let width = ((DIRECT_VISIT / stats.density()) as usize).min(near / row_bytes).max(1);
-    (width, if width < stats.cols { 0 } else { PREFETCH_AHEAD })
+    (width, if width < stats.cols { 0 } else { PREFETCH_DISTANCE })
 }
 
 /// Whether `op` on dense operands of rows of `row_bytes` writes its result past the caches.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Target;
 use super::tensor::TensorStats;
-use super::tiles::{MIN_FIBER, Tiles, ahead, always_share, distance};
+use super::tiles::{MIN_FIBER, Tiles, always_share, distance, entries_distance};
 use super::tree::{TreePlan, direct_rows};
 use crate::error::{Error, Result};
 use crate::formats::TiledSpec;
@@ -15,12 +15,14 @@ use crate::machine::Machine;
 const TREE_GAIN: f64 = 0.8;
 
 /// Mean nonzeros of a leaf fiber below which coordinates beat a tree of fibers. Measured at R = 32, factors in the caches
-/// and beyond: at 1 to 2 nonzeros coordinates take 0.4 to 0.9 of the tree's time, at 7 about 0.9, at 13 and more 1.1 to 1.5.
+/// and beyond: at 1 to 2 nonzeros coordinates take 0.4 to 0.9 of the tree's time, at 7 about 0.9, at 13 and more 1.1 to
+/// 1.5.
 const LONG_FIBER: f64 = 8.0;
 
-/// Nonzeros between the one computed for all modes at once and the one whose rows are prefetched. Each has rows of factors and of
-/// outputs: 2 to 5 ahead take 35 ms where 8 take 38 (6000 x 6000 x 40000 x 1000, 3 M nonzeros, f64, R = 32, shortest sweeps, Zen 4).
-const JOINT_AHEAD: usize = 4;
+/// Nonzeros between the one computed for all modes at once and the one whose rows are prefetched. Each has rows of
+/// factors and of outputs: 2 to 5 ahead take 35 ms where 8 take 38 (6000 x 6000 x 40000 x 1000, 3 M nonzeros, f64, R =
+/// 32, shortest sweeps, Zen 4).
+const JOINT_PREFETCH_DISTANCE: usize = 4;
 
 /// How a tensor is stored for MTTKRP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,8 +48,9 @@ pub enum MttkrpFormat {
     Tiled,
     /// Tiled partial products that several modes share.
     Tree,
-    /// Coordinates sorted by the longest mode, for all modes at once from the same factors ([`crate::Cpu::mttkrp_all`]). Not chosen
-    /// unless asked for: one mode by itself, as in a sweep of alternating least squares, takes as long as from coordinates.
+    /// Coordinates sorted by the longest mode, for all modes at once from the same factors
+    /// ([`crate::Cpu::mttkrp_all`]). Not chosen unless asked for: one mode by itself, as in a sweep of alternating
+    /// least squares, takes as long as from coordinates.
     Joint,
 }
 
@@ -134,7 +137,7 @@ pub(crate) struct ModePlan {
     /// The layout, for [`MttkrpFormat::Tiled`].
     pub(crate) tiles: Option<TiledSpec>,
     /// Nonzeros between the one computed and the one whose rows are prefetched.
-    pub(crate) ahead: usize,
+    pub(crate) prefetch_distance: usize,
 }
 
 /// Format, tasks and tiles for the MTTKRP of one tensor at one rank: made by [`MttkrpPlan::choose`] for tensors of the same
@@ -153,7 +156,7 @@ pub struct MttkrpPlan {
     pub(crate) tree: Option<TreePlan>,
     pub(crate) algorithm: Option<MttkrpAlgorithm>,
     /// Bytes that private copies of the output may take: fewer tasks run side by side where more would be needed.
-    pub(crate) window_bytes: usize,
+    pub(crate) privatised_bytes: usize,
     why: Vec<String>,
 }
 
@@ -193,20 +196,22 @@ impl TensorOptions {
         Self { memory: bytes.into(), ..self }
     }
 
-    /// The same with the work cut in this way, where the format leaves a choice: coordinates ([`MttkrpAlgorithm::Element`], or
-    /// [`MttkrpAlgorithm::Row`] with a copy sorted for each mode) and one CSF per mode (slice, fiber or nonzero, by the level that the
-    /// mode is given). None for the fastest; other formats have one algorithm for each mode.
+    /// The same with the work cut in this way, where the format leaves a choice: coordinates
+    /// ([`MttkrpAlgorithm::Element`], or [`MttkrpAlgorithm::Row`] with a copy sorted for each mode) and one CSF per
+    /// mode (slice, fiber or nonzero, by the level that the mode is given). None for the fastest; other formats have
+    /// one algorithm for each mode.
     pub fn algorithm(self, algorithm: impl Into<Option<MttkrpAlgorithm>>) -> Self {
         Self { algorithm: algorithm.into(), ..self }
     }
 
-    /// The same where private copies of the output may take so many bytes; fewer tasks run side by side where more would be needed.
+    /// The same where private copies of the output may take so many bytes; fewer tasks run side by side where more
+    /// would be needed.
     pub fn privatised_bytes(self, bytes: usize) -> Self {
         Self { privatised_bytes: Some(bytes), ..self }
     }
 
-    /// The same where tiles of [`MttkrpFormat::Tiled`] are `extent` long in every input mode and chunks share the rows of `shared` modes
-    /// (of all but one at most).
+    /// The same where tiles of [`MttkrpFormat::Tiled`] are `extent` long in every input mode and chunks share the rows
+    /// of `shared` modes (of all but one at most).
     pub fn tiles(self, extent: usize, shared: usize) -> Self {
         Self { tiles: Some((extent, shared)), ..self }
     }
@@ -269,32 +274,34 @@ impl MttkrpPlan {
         for group in tree.iter().flat_map(|tree| &tree.groups) {
             why.push(format!(
                 "modes {:?}: from the products of modes {:?}, tiles of {:?}, prefetch {} ahead",
-                group.modes, group.contracted, group.tiles.extent, group.ahead
+                group.modes, group.contracted, group.tiles.extent, group.prefetch_distance
             ));
         }
         if format == MttkrpFormat::Joint {
             let root = joint_root(&stats.dims);
-            why.push(format!("all modes at once: sorted by mode {root}, the longest, prefetch {JOINT_AHEAD} ahead"));
+            why.push(format!(
+                "all modes at once: sorted by mode {root}, the longest, prefetch {JOINT_PREFETCH_DISTANCE} ahead"
+            ));
         }
         let mut modes: Vec<ModePlan> = (0..stats.dims.len())
             .map(|mode| match format {
-                MttkrpFormat::Joint => ModePlan { tiles: None, ahead: JOINT_AHEAD },
+                MttkrpFormat::Joint => ModePlan { tiles: None, prefetch_distance: JOINT_PREFETCH_DISTANCE },
                 MttkrpFormat::Tiled if stats.dims.len() > 1 => tiles(stats, machine, request, mode, &mut why),
-                _ => ModePlan { tiles: None, ahead: ahead(stats, machine, request, mode) },
+                _ => ModePlan { tiles: None, prefetch_distance: entries_distance(stats, machine, request, mode) },
             })
             .collect();
         for mode in &mut modes {
-            mode.ahead = options.prefetch_distance.unwrap_or(mode.ahead);
+            mode.prefetch_distance = options.prefetch_distance.unwrap_or(mode.prefetch_distance);
             if let (Some(spec), Some((extent, shared))) = (&mut mode.tiles, options.tiles) {
                 spec.extent.fill(extent);
                 spec.shared = shared.min(spec.inputs.len() - 1);
             }
         }
-        // Private windows that take longer to add up than the nonzeros take to compute are worse than fewer tasks.
-        let window_bytes = request.memory.unwrap_or(usize::MAX).min(stats.nnz.saturating_mul(request.rank) * 32);
-        let window_bytes = options.privatised_bytes.unwrap_or(window_bytes);
+        // Privatised outputs that take longer to add up than the nonzeros take to compute are worse than fewer tasks.
+        let privatised_bytes = request.memory.unwrap_or(usize::MAX).min(stats.nnz.saturating_mul(request.rank) * 32);
+        let privatised_bytes = options.privatised_bytes.unwrap_or(privatised_bytes);
         let (rank, tasks, dims) = (request.rank, request.threads, stats.dims.clone());
-        Ok(Self { format, rank, dims, tasks, modes, tree, algorithm: options.algorithm, window_bytes, why })
+        Ok(Self { format, rank, dims, tasks, modes, tree, algorithm: options.algorithm, privatised_bytes, why })
     }
 
     /// The format for the tensor; `tree` is the share of rows that the best tree moves, and its bytes.
@@ -359,8 +366,8 @@ impl MttkrpPlan {
     }
 }
 
-/// The mode that a list for all modes at once is sorted by: the longest, whose rows are read, and written, once, while those of the
-/// shorter modes are in the caches.
+/// The mode that a list for all modes at once is sorted by: the longest, whose rows are read, and written, once, while
+/// those of the shorter modes are in the caches.
 pub(crate) fn joint_root(dims: &[usize]) -> usize {
     (0..dims.len()).rev().max_by_key(|&mode| dims[mode]).unwrap_or(0)
 }
@@ -386,9 +393,9 @@ fn tiles(stats: &TensorStats, machine: &Machine, request: Request, mode: usize, 
     }
     let inputs: Vec<usize> = chain.iter().map(|&(m, _)| m).collect();
     let tiles = Tiles::new(stats, machine, request, &inputs, stats.nonempty[mode]);
-    let ahead = distance(machine, request, inputs.len(), tiles.bytes);
+    let prefetch_distance = distance(machine, request, inputs.len(), tiles.bytes);
     why.push(format!(
-        "mode {mode}: tiles of {:?} in modes {inputs:?} ({} KiB of factor rows), runs of {} nonzeros, {}, prefetch {ahead} ahead",
+        "mode {mode}: tiles of {:?} in modes {inputs:?} ({} KiB of factor rows), runs of {} nonzeros, {}, prefetch {prefetch_distance} ahead",
         tiles.extent,
         tiles.bytes >> 10,
         tiles.run,
@@ -397,5 +404,8 @@ fn tiles(stats: &TensorStats, machine: &Machine, request: Request, mode: usize, 
             n => format!("fibers of {:.1} nonzeros share {n} modes", chain[n - 1].1),
         },
     ));
-    ModePlan { tiles: Some(TiledSpec { mode, inputs, shared, extent: tiles.extent, tasks: request.threads }), ahead }
+    ModePlan {
+        tiles: Some(TiledSpec { mode, inputs, shared, extent: tiles.extent, tasks: request.threads }),
+        prefetch_distance,
+    }
 }

@@ -2,10 +2,10 @@
 
 use crate::formats::PatternRef;
 
-/// Binary logarithms of the widths of panels at which visits are counted: 32, 64, 128, 256.
+/// Binary logarithms of the widths of panels at which row segments are counted: 32, 64, 128, 256.
 const WIDTH_BITS: [u32; 4] = [5, 6, 7, 8];
 
-/// Rows that are looked at for the number of visits; more would tell the same.
+/// Rows that are looked at for the number of row segments; more would tell the same.
 const SAMPLE: usize = 512;
 
 /// Facts about a sparsity pattern.
@@ -22,7 +22,7 @@ pub struct Stats {
     /// Most nonzeros in a row.
     pub max_row: usize,
     /// Mean nonzeros of a row in a panel of 32, 64, 128 and 256 columns where it has any.
-    per_visit: [f64; WIDTH_BITS.len()],
+    per_segment: [f64; WIDTH_BITS.len()],
 }
 
 impl Stats {
@@ -32,32 +32,32 @@ impl Stats {
         let lens = || (0..pattern.rows()).map(|i| pattern.row_ptr().row(i).len());
         let rows = pattern.rows();
         let step = rows.div_ceil(SAMPLE).max(1);
-        let mut visits = [0usize; WIDTH_BITS.len()];
+        let mut segments = [0usize; WIDTH_BITS.len()];
         let mut nnz = 0;
         for i in (0..rows).step_by(step) {
             let row = pattern.row(i);
             nnz += row.len();
-            for (visits, bits) in visits.iter_mut().zip(WIDTH_BITS) {
+            for (segments, bits) in segments.iter_mut().zip(WIDTH_BITS) {
                 // Neighbours in different panels; unsorted rows count too many, and are seldom.
-                *visits += usize::from(!row.is_empty());
-                *visits += row.windows(2).filter(|w| (w[0] ^ w[1]) >> bits != 0).count();
+                *segments += usize::from(!row.is_empty());
+                *segments += row.windows(2).filter(|w| (w[0] ^ w[1]) >> bits != 0).count();
             }
         }
-        let per_visit = visits.map(|visits| nnz as f64 / visits.max(1) as f64);
+        let per_segment = segments.map(|segments| nnz as f64 / segments.max(1) as f64);
         Self {
             rows,
             cols: pattern.cols(),
             nnz: pattern.nnz(),
             empty_rows: lens().filter(|&len| len == 0).count(),
             max_row: lens().max().unwrap_or(0),
-            per_visit,
+            per_segment,
         }
     }
 
     /// The size of `pattern` and nothing else, without a pass over it: enough for the direct path.
     pub(crate) fn size_of(pattern: PatternRef<'_>) -> Self {
         let (rows, cols, nnz) = (pattern.rows(), pattern.cols(), pattern.nnz());
-        Self { rows, cols, nnz, empty_rows: 0, max_row: 0, per_visit: [0.0; WIDTH_BITS.len()] }
+        Self { rows, cols, nnz, empty_rows: 0, max_row: 0, per_segment: [0.0; WIDTH_BITS.len()] }
     }
 
     /// Share of the entries that are nonzero.
@@ -66,12 +66,12 @@ impl Stats {
     }
 
     /// Mean nonzeros of a row in a panel of `width` columns where it has any, interpolated between the counted widths.
-    pub fn per_visit(&self, width: usize) -> f64 {
+    pub fn per_segment(&self, width: usize) -> f64 {
         let width_of = |bits: u32| 1usize << bits;
         let upper = WIDTH_BITS.iter().position(|&bits| width_of(bits) >= width).unwrap_or(WIDTH_BITS.len() - 1);
         let lower = upper.saturating_sub(1);
         let (w0, w1) = (width_of(WIDTH_BITS[lower]) as f64, width_of(WIDTH_BITS[upper]) as f64);
         let share = if w1 > w0 { ((width as f64 - w0) / (w1 - w0)).clamp(0.0, 1.0) } else { 0.0 };
-        self.per_visit[lower] + share * (self.per_visit[upper] - self.per_visit[lower])
+        self.per_segment[lower] + share * (self.per_segment[upper] - self.per_segment[lower])
     }
 }

@@ -8,10 +8,10 @@
 //! What bounds order 4 on power-law tensors is the way from L2 to L1: whole rows in random order take 0.17 ns a cache line
 //! and thread from L1, 0.29 from L2 and 0.5 from L3, and three rows a nonzero are 12 lines at f64, R = 32. So the extent of
 //! tiles matters little there, as most accesses go to rows that stay in L2 anyway.
-//! Tried there without gain: tiles of the most frequent rows (in simulated caches boxes of coordinates are as good), a tile's
-//! columns in halves (a third slower: a half row leaves half of the sets of the caches idle), no prefetch of a factor
-//! that fits a quarter of L2 (2 % at f64, a loss at f32), the largest factor prefetched past L2 (a tenth slower at f32), and
-//! huge pages under everything (equal).
+//! Tried there without gain: tiles of the most frequent rows (in simulated caches boxes of coordinates are as good), a
+//! tile's columns in halves (a third slower: a half row leaves half of the sets of the caches idle), no prefetch of a
+//! factor that fits a quarter of L2 (2 % at f64, a loss at f32), the largest factor prefetched past L2 (a tenth slower
+//! at f32), and huge pages under everything (equal).
 
 use sparsimd_kernels::LINE;
 
@@ -20,7 +20,8 @@ use super::tensor::TensorStats;
 use crate::machine::Machine;
 
 /// The shortest mean run that a tile may leave; and where three or more rows of more than two cache lines are read for each
-/// nonzero, which at 8 leaves tiles of twice L2 (measured at order 4, f64, R = 32: 1 to 10 % gained in three modes of four).
+/// nonzero, which at 8 leaves tiles of twice L2 (measured at order 4, f64, R = 32: 1 to 10 % gained in three modes of
+/// four).
 const MIN_RUN: (usize, usize) = (8, 4);
 
 /// Mean nonzeros of a fiber from which sharing its factor row pays.
@@ -28,7 +29,8 @@ pub(super) const MIN_FIBER: f64 = 1.6;
 
 /// Whether a row is shared whatever the length of fibers: from order 4 on, with rows of two cache lines at most. With three
 /// input rows for each nonzero, what a loop over chunks of equal length saves on the few longer fibers of power-law tensors
-/// exceeds what it costs on fibers of one (measured at order 4: 7 % gained at f32, R = 32; 5 % lost at f64, and at order 3).
+/// exceeds what it costs on fibers of one (measured at order 4: 7 % gained at f32, R = 32; 5 % lost at f64, and at
+/// order 3).
 pub(super) fn always_share(stats: &TensorStats, request: Request) -> bool {
     stats.dims.len() >= 4 && row_bytes(request) <= TWO_LINES
 }
@@ -36,13 +38,14 @@ pub(super) fn always_share(stats: &TensorStats, request: Request) -> bool {
 /// Bytes of two cache lines.
 const TWO_LINES: usize = 2 * LINE;
 
-/// Cache lines of factor rows between the nonzero computed and the one whose rows are prefetched, which is 4 to 8 nonzeros away.
-/// Measured in shortest sweeps at R = 32 (Zen 4): where a nonzero reads 16 to 20 lines (orders 5 and 6, f64), 4 ahead take 7 % less
-/// than 8; of 12 (order 4, f64) 2 to 6 %; of 8 lines (order 3, f64) 6 ahead take 2 to 3 % less than 8; of 4 and 6 lines 4 to 12 are level.
-const LINES_AHEAD: usize = 48;
+/// Cache lines of factor rows between the nonzero computed and the one whose rows are prefetched, which is 4 to 8
+/// nonzeros away. Measured in shortest sweeps at R = 32 (Zen 4): where a nonzero reads 16 to 20 lines (orders 5 and 6,
+/// f64), 4 ahead take 7 % less than 8; of 12 (order 4, f64) 2 to 6 %; of 8 lines (order 3, f64) 6 ahead take 2 to 3 %
+/// less than 8; of 4 and 6 lines 4 to 12 are level.
+const PREFETCHED_LINES: usize = 48;
 
-/// Share of L2 that the rows of a tile may take, in tenths. Sides are halved, so that tiles end between half of that and all of it; the
-/// rest is for what passes by: the nonzeros and the rows of the output.
+/// Share of L2 that the rows of a tile may take, in tenths. Sides are halved, so that tiles end between half of that
+/// and all of it; the rest is for what passes by: the nonzeros and the rows of the output.
 const L2_TENTHS: usize = 8;
 
 /// Bytes of a row of a factor.
@@ -98,19 +101,19 @@ fn factor_bytes(stats: &TensorStats, request: Request, mode: usize, rows: usize)
 }
 
 /// Prefetch distance for reading the whole factors of all modes but one.
-pub(super) fn ahead(stats: &TensorStats, machine: &Machine, request: Request, mode: usize) -> usize {
+pub(super) fn entries_distance(stats: &TensorStats, machine: &Machine, request: Request, mode: usize) -> usize {
     let inputs = (0..stats.dims.len()).filter(|&m| m != mode);
     let bytes: usize = inputs.map(|m| factor_bytes(stats, request, m, stats.dims[m])).sum();
     distance(machine, request, stats.dims.len() - 1, bytes)
 }
 
-/// Prefetch distance for nonzeros that read `rows` rows each out of so many bytes: none where these share L2 with much else, since
-/// the processor's own window suffices. Else as many nonzeros as [`LINES_AHEAD`] allows: the more lines one reads, the longer it
-/// takes, and the fewer of them cover the way from L3.
+/// Prefetch distance for nonzeros that read `rows` rows each out of so many bytes: none where these share L2 with much
+/// else, since the processor's own reordering suffices. Else as many nonzeros as [`PREFETCHED_LINES`] allows: the more
+/// lines one reads, the longer it takes, and the fewer of them cover the way from L3.
 pub(super) fn distance(machine: &Machine, request: Request, rows: usize, bytes: usize) -> usize {
     if bytes <= machine.l2_bytes() / 2 {
         return 0;
     }
     let lines = rows.saturating_mul(row_bytes(request).div_ceil(LINE)).max(1);
-    (LINES_AHEAD / lines).clamp(4, 8)
+    (PREFETCHED_LINES / lines).clamp(4, 8)
 }

@@ -30,7 +30,7 @@ pub(crate) struct GroupPlan {
     /// The layout of the nonzeros: its mode 0 is the place in `modes`, mode n + 1 is `contracted[n]`.
     pub(crate) tiles: TiledSpec,
     /// Nonzeros between the one computed and the one whose rows are prefetched.
-    pub(crate) ahead: usize,
+    pub(crate) prefetch_distance: usize,
 }
 
 /// The groups of a sweep, in its order.
@@ -142,7 +142,7 @@ fn group(stats: &TensorStats, machine: &Machine, request: Request, set: u32) -> 
     let inputs = (1..=contracted.len()).collect();
     GroupPlan {
         modes: modes_of(set, stats.dims.len()).collect(),
-        ahead: distance(machine, request, contracted.len(), tiles.bytes),
+        prefetch_distance: distance(machine, request, contracted.len(), tiles.bytes),
         tiles: TiledSpec { mode: 0, inputs, shared, extent: tiles.extent, tasks: request.threads },
         contracted,
     }

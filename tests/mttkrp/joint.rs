@@ -9,7 +9,7 @@ pub fn check<T: Scalar>(cpu: &Cpu, name: &str, coo: &CooTensor<T>, rank: usize, 
         (0..coo.order()).map(|mode| cpu.install(|| reference::mttkrp(coo, &views(&factors), mode)).unwrap()).collect();
     for &format in formats {
         let prepared = cpu.prepare_tensor(coo, &TensorOptions::new(rank).format(format)).unwrap();
-        // Twice: windows and buffers of the first call are used again.
+        // Twice: privatised outputs and buffers of the first call are used again.
         for _ in 0..2 {
             let nan = |&dim: &usize| Mat::from_fn(dim, rank, |_, _| T::from_f64(f64::NAN)).unwrap();
             let mut products: Vec<Mat<T>> = coo.dims().iter().map(nan).collect();
@@ -43,7 +43,7 @@ fn all_modes_at_once_on_generated_tensors() {
     }
 }
 
-/// One list for all modes is cut between rows of the longest, and not at all where windows would be too large.
+/// One list for all modes is cut between rows of the longest, and not at all where privatised outputs would be too large.
 #[test]
 fn all_modes_at_once_keep_to_the_budget() {
     let cpu = cpu(4);
@@ -61,11 +61,11 @@ fn all_modes_at_once_keep_to_the_budget() {
             let expected = reference::mttkrp(&coo, &views(&factors), mode).unwrap();
             assert!(expected.deviation(product.as_ref()).unwrap().error <= 1.0);
         }
-        [0, 1, 2].map(|mode| prepared.private_rows(mode))
+        [0, 1, 2].map(|mode| prepared.privatised_rows(mode))
     };
     let [short, middle, long] = private(options);
     assert!(short > 0 && short <= 90 && middle > 0 && middle <= 120 && long == 0, "{short} {middle} {long}");
-    // Two tasks' windows fit, four tasks' do not.
+    // Two tasks' privatised outputs fit, four tasks' do not.
     let [short, middle, long] = private(options.privatised_bytes(100 * 64));
     assert!(short > 0 && short <= 30 && middle > 0 && middle <= 40 && long == 0, "{short} {middle} {long}");
     assert_eq!(private(options.privatised_bytes(0)), [0; 3]);

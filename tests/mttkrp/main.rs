@@ -170,7 +170,7 @@ fn sorted_lists_are_cut_between_rows() {
     let coo = CooTensor::new(vec![40, 100], coords, vec![1.0f32; 4000]).unwrap();
     let format = Some(MttkrpFormat::Coo);
     // 4000 / 3 is inside a row, 33 nonzeros from its beginning: 2.5 % of a task.
-    assert_eq!(cpu.prepare_tensor(&coo, &TensorOptions::new(8).format(format)).unwrap().private_rows(0), 0);
+    assert_eq!(cpu.prepare_tensor(&coo, &TensorOptions::new(8).format(format)).unwrap().privatised_rows(0), 0);
 }
 
 /// A sweep that changes every factor: shared partial products must be those of the factors as they are at the time.
@@ -295,14 +295,14 @@ fn strided_and_unaligned_operands() {
 }
 
 #[test]
-fn windows_beyond_the_budget_mean_fewer_tasks() {
+fn privatised_outputs_beyond_the_budget_mean_fewer_tasks() {
     let cpu = cpu(6);
     let coo = skewed::<f32>(&[30, 40, 5000], 9000, 3).unwrap();
     let options = TensorOptions::new(8).format(MttkrpFormat::CsfOne);
     let wide = cpu.prepare_tensor(&coo, &options).unwrap();
-    assert!(wide.private_rows(2) > 0);
+    assert!(wide.privatised_rows(2) > 0);
     let narrow = cpu.prepare_tensor(&coo, &options.privatised_bytes(0)).unwrap();
-    assert_eq!(narrow.private_rows(2), 0);
+    assert_eq!(narrow.privatised_rows(2), 0);
     let expected = [MttkrpAlgorithm::Slice, MttkrpAlgorithm::Fiber, MttkrpAlgorithm::Nonzero];
     assert_eq!(expected.map(Some), [0, 1, 2].map(|mode| narrow.algorithm(mode)));
     assert_eq!(narrow.algorithm(3), None);

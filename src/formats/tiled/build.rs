@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use sparsimd_kernels::Scalar;
-use sparsimd_kernels::mttkrp::{RunHead, TILED_PADDING, Tile};
+use sparsimd_kernels::mttkrp::{Run, TILED_PADDING, Tile};
 
 use super::{Offsets, Tiled, TiledSpec, TiledTask};
 use crate::cut;
@@ -68,8 +68,8 @@ impl Fields {
     }
 }
 
-/// Where each task begins: a row, and how many of that row's nonzeros the task before it has; `before` are the nonzeros before each
-/// row, and all.
+/// Where each task begins: a row, and how many of that row's nonzeros the task before it has; `before` are the nonzeros
+/// before each row, and all.
 fn task_starts(before: &[usize], tasks: usize) -> Vec<(usize, usize)> {
     let rows = before.len() - 1;
     let nnz = before[rows];
@@ -191,7 +191,7 @@ impl<T: Scalar> TiledTask<T> {
             for segment in segments {
                 let length = 1usize << segment.log_length;
                 let count = segment.chunks.len();
-                task.runs.push(RunHead { row: segment.row, chunks: count as u32 | segment.log_length << 30 });
+                task.runs.push(Run { row: segment.row, chunks: count as u32 | segment.log_length << 30 });
                 for c in segment.chunks {
                     let start = starts.get(c).copied().unwrap_or(c);
                     for n in 0..spec.shared {

@@ -15,7 +15,7 @@ mod build;
 use std::ops::Range;
 
 use sparsimd_kernels::Scalar;
-use sparsimd_kernels::mttkrp::{RunHead, Tile};
+use sparsimd_kernels::mttkrp::{Run, Tile};
 
 use self::build::Fields;
 use super::coo_tensor::CooTensor;
@@ -40,8 +40,8 @@ pub struct TiledSpec {
 }
 
 impl TiledSpec {
-    /// Tasks by the rows of `mode`; tiles of length `extent[n]` in mode `inputs[n]`, all other modes; chunks of nonzeros share the
-    /// coordinates of the first `shared` of `inputs`. [`Tiled::from_coo`] checks it.
+    /// Tasks by the rows of `mode`; tiles of length `extent[n]` in mode `inputs[n]`, all other modes; chunks of
+    /// nonzeros share the coordinates of the first `shared` of `inputs`. [`Tiled::from_coo`] checks it.
     pub fn new(mode: usize, inputs: Vec<usize>, shared: usize, extent: Vec<usize>, tasks: usize) -> Self {
         Self { mode, inputs, shared, extent, tasks }
     }
@@ -71,7 +71,7 @@ pub enum Offsets {
 pub struct TiledTask<T> {
     rows: Range<usize>,
     tiles: Vec<Tile>,
-    runs: Vec<RunHead>,
+    runs: Vec<Run>,
     offsets: Offsets,
     values: Vec<T>,
 }
@@ -201,7 +201,7 @@ impl<T: Scalar> TiledTask<T> {
     }
 
     /// The runs of all tiles.
-    pub fn runs(&self) -> &[RunHead] {
+    pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
@@ -220,7 +220,7 @@ impl<T: Scalar> TiledTask<T> {
             Offsets::Short { shared, free } => (shared.len() + free.len()) * size_of::<u16>(),
             Offsets::Long { shared, free } => (shared.len() + free.len()) * size_of::<u32>(),
         };
-        self.tiles.len() * size_of::<Tile>() + self.runs.len() * size_of::<RunHead>() + offsets
+        self.tiles.len() * size_of::<Tile>() + self.runs.len() * size_of::<Run>() + offsets
     }
 }
 #[cfg(test)]

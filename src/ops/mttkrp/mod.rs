@@ -17,15 +17,15 @@
 //! | joint | all modes at once from the same factors ([`Cpu::mttkrp_all`]); one by one as coordinates | same | same |
 //! | tree | from partial products that a sweep shares between modes ([`Cpu::mttkrp_sweep`]) | same | same |
 //!
-//! No locks and no atomics: tasks that own their rows write them, others add to private windows that are summed in a fixed
-//! order. So the result has the same bits for the same plan, whatever the threads do.
+//! No locks and no atomics: tasks that own their rows write them, others add to privatised outputs that are summed in a
+//! fixed order. So the result has the same bits for the same plan, whatever the threads do.
 
 mod operands;
 mod part;
+mod privatised;
 mod stored;
 mod sweep;
 mod tree;
-mod windows;
 
 use sparsimd_kernels::Scalar;
 
@@ -100,14 +100,14 @@ impl<T: Scalar> MttkrpTensor<T> {
         }
     }
 
-    /// Rows of private windows that the tasks of `mode` add up; 0 when every task owns its rows.
+    /// Rows of privatised outputs that the tasks of `mode` add up; 0 when every task owns its rows.
     ///
     /// # Panics
     /// When there is no such mode, as slice indexing does.
-    pub fn private_rows(&self, mode: usize) -> usize {
+    pub fn privatised_rows(&self, mode: usize) -> usize {
         match &self.body {
-            Body::Modes(part) => part.private_rows(mode),
-            Body::Tree(tree) => tree.group(mode).private_rows(mode),
+            Body::Modes(part) => part.privatised_rows(mode),
+            Body::Tree(tree) => tree.group(mode).privatised_rows(mode),
         }
     }
 
@@ -180,8 +180,8 @@ impl Cpu {
             let body = match &plan.tree {
                 Some(tree) => Body::Tree(Tree::new(coo, tree, plan)?),
                 None => {
-                    let ahead = plan.modes.iter().map(|mode| mode.ahead).collect();
-                    Body::Modes(Box::new(Part::new(Stored::new(coo, plan)?, coo.dims(), ahead, plan)))
+                    let prefetch_distance = plan.modes.iter().map(|mode| mode.prefetch_distance).collect();
+                    Body::Modes(Box::new(Part::new(Stored::new(coo, plan)?, coo.dims(), prefetch_distance, plan)))
                 }
             };
             Ok(MttkrpTensor {

@@ -6,8 +6,8 @@ use sparsimd_kernels::mttkrp::{JointOperands, Operands};
 use sparsimd_kernels::{Arch, Scalar};
 
 use super::operands::{Buffers, kernel_stride};
+use super::privatised::{Rows, TaskOutput, Tasks, add_up};
 use super::stored::Stored;
-use super::windows::{Rows, Tasks, Window, add_up};
 use crate::parallel;
 use crate::plan::{MttkrpFormat, MttkrpPlan};
 
@@ -37,24 +37,24 @@ pub(super) struct Part<T> {
     pub(super) stored: Stored<T>,
     tasks: Vec<Tasks>,
     /// Prefetch distance of each of these modes.
-    ahead: Vec<usize>,
+    prefetch_distance: Vec<usize>,
     /// Whether the tasks of all modes are of the same nonzeros, so that one pass serves all of them.
     joint: bool,
 }
 
 impl<T: Scalar> Part<T> {
     /// Tasks as `plan` allows for the modes that `ahead` has a distance for, of `dims` rows each.
-    pub(super) fn new(stored: Stored<T>, dims: &[usize], ahead: Vec<usize>, plan: &MttkrpPlan) -> Self {
+    pub(super) fn new(stored: Stored<T>, dims: &[usize], prefetch_distance: Vec<usize>, plan: &MttkrpPlan) -> Self {
         let row_bytes = kernel_stride::<T>(plan.rank) * size_of::<T>();
-        // Of modes whose windows are needed at the same time.
+        // Of modes whose outputs are needed at the same time.
         let of_modes = |modes: Range<usize>| {
             let mut count = plan.tasks.max(1);
             loop {
                 let of_mode = |mode: usize| Tasks::new(stored.tasks(mode, count), dims[mode]);
                 let tasks: Vec<Tasks> = modes.clone().map(of_mode).collect();
-                let private: usize = tasks.iter().map(Tasks::private_rows).sum();
-                // Windows beyond the budget: fewer tasks. One task per tree cannot be had with fewer.
-                if count == 1 || private.saturating_mul(row_bytes) <= plan.window_bytes {
+                let private: usize = tasks.iter().map(Tasks::privatised_rows).sum();
+                // Privatised outputs beyond the budget: fewer tasks. One task per tree cannot be had with fewer.
+                if count == 1 || private.saturating_mul(row_bytes) <= plan.privatised_bytes {
                     return tasks;
                 }
                 count = count.div_ceil(2);
@@ -63,15 +63,15 @@ impl<T: Scalar> Part<T> {
         // The only mode of a tensor of order 1 has a product over no factors.
         let joint = plan.format == MttkrpFormat::Joint && dims.len() > 1;
         let tasks = match joint {
-            true => of_modes(0..ahead.len()),
-            false => (0..ahead.len()).flat_map(|mode| of_modes(mode..mode + 1)).collect(),
+            true => of_modes(0..prefetch_distance.len()),
+            false => (0..prefetch_distance.len()).flat_map(|mode| of_modes(mode..mode + 1)).collect(),
         };
-        Self { stored, tasks, ahead, joint }
+        Self { stored, tasks, prefetch_distance, joint }
     }
 
-    /// Rows of private windows that the tasks of `mode` add up.
-    pub(super) fn private_rows(&self, mode: usize) -> usize {
-        self.tasks[mode].private_rows()
+    /// Rows of privatised outputs that the tasks of `mode` add up.
+    pub(super) fn privatised_rows(&self, mode: usize) -> usize {
+        self.tasks[mode].privatised_rows()
     }
 
     /// Whether [`Part::run_all`] can be called.
@@ -87,9 +87,10 @@ impl<T: Scalar> Part<T> {
     pub(super) unsafe fn run(&self, call: Call<'_, T>, mode: usize, factors: &Pointers<T>, rows: &mut [T]) {
         let Call { arch, stride, buffers } = call;
         self.tasks[mode].run(rows, stride, buffers, |task, row0| {
-            let operands = Operands { factors: factors.get(), stride, out: row0, ahead: self.ahead[mode] };
+            let operands =
+                Operands { factors: factors.get(), stride, out: row0, prefetch_distance: self.prefetch_distance[mode] };
             // SAFETY: whole cache lines are whole registers; formats hold coordinates below the lengths of their modes,
-            // for which the caller has rows; `Tasks::run` gives the task rows of its own window, which contains every
+            // for which the caller has rows; `Tasks::run` gives the task rows of its own range, which contains every
             // row that its part names.
             unsafe { self.stored.compute(arch, task, mode, operands) };
         });
@@ -106,18 +107,23 @@ impl<T: Scalar> Part<T> {
         let nonzeros: Vec<_> = self.tasks.first().into_iter().flat_map(Tasks::iter).collect();
         let run = |t: usize| {
             let open = |(tasks, rows): (&Tasks, &Rows<T>)| {
-                // SAFETY: each task has its window of each output once, and nobody else uses the outputs meanwhile.
+                // SAFETY: each task has its range of each output once, and nobody else uses the outputs meanwhile.
                 unsafe { tasks.open(t, rows, stride, buffers) }
             };
-            let (rows, windows): (Vec<_>, Vec<_>) = self.tasks.iter().zip(&outputs).map(open).unzip();
-            let operands = JointOperands { factors: factors.get(), outs: &rows, stride, ahead: self.ahead[0] };
+            let (rows, task_outputs): (Vec<_>, Vec<_>) = self.tasks.iter().zip(&outputs).map(open).unzip();
+            let operands = JointOperands {
+                factors: factors.get(),
+                outs: &rows,
+                stride,
+                prefetch_distance: self.prefetch_distance[0],
+            };
             // SAFETY: as in `run`, for every mode.
             unsafe { self.stored.compute_all(arch, nonzeros[t], operands) };
-            windows
+            task_outputs
         };
-        let windows: Vec<Vec<Window<T>>> = parallel::map_tasks(nonzeros.len(), run);
-        let mut of_mode: Vec<Vec<Window<T>>> = outs.iter().map(|_| Vec::new()).collect();
-        windows.into_iter().for_each(|task| of_mode.iter_mut().zip(task).for_each(|(all, one)| all.push(one)));
-        outs.iter_mut().zip(of_mode).for_each(|(out, windows)| add_up(windows, out, stride, buffers));
+        let task_outputs: Vec<Vec<TaskOutput<T>>> = parallel::map_tasks(nonzeros.len(), run);
+        let mut of_mode: Vec<Vec<TaskOutput<T>>> = outs.iter().map(|_| Vec::new()).collect();
+        task_outputs.into_iter().for_each(|task| of_mode.iter_mut().zip(task).for_each(|(all, one)| all.push(one)));
+        outs.iter_mut().zip(of_mode).for_each(|(out, of_tasks)| add_up(of_tasks, out, stride, buffers));
     }
 }

@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use sparsimd_kernels::mttkrp::{
-    CsfView, EntriesView, JointOperands, JointView, OffsetsView, Operands, TILED_MOST_AHEAD, TiledView,
+    CsfView, EntriesView, JointOperands, JointView, OffsetsView, Operands, TILED_MOST_DISTANCE, TiledView,
     extract_coordinates, extract_coordinates_wide, mttkrp_csf, mttkrp_entries, mttkrp_joint, mttkrp_tiled,
 };
 use sparsimd_kernels::{Arch, Scalar};
 
-use super::windows::{Task, window};
+use super::privatised::{Task, row_range};
 use crate::cut;
 use crate::error::{Error, Result};
 use crate::formats::{
@@ -20,13 +20,14 @@ use crate::plan::{ModePlan, MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, joint_roo
 /// Nonzeros whose coordinates are decoded at a time: their coordinates of 4 modes fill 4 KiB of L1.
 const BATCH: usize = 256;
 
-/// Longest fiber and heaviest sub-slice of B-CSF, in nonzeros. A split fiber multiplies and adds its row once more, less than a hundredth
-/// of the work of 128 nonzeros. Tasks are cut between sub-slices, so that one has at most 4096 nonzeros, some microseconds, more than
-/// its share.
+/// Longest fiber and heaviest sub-slice of B-CSF, in nonzeros. A split fiber multiplies and adds its row once more,
+/// less than a hundredth of the work of 128 nonzeros. Tasks are cut between sub-slices, so that one has at most 4096
+/// nonzeros, some microseconds, more than its share.
 const BCSF_LIMITS: (usize, usize) = (128, 4096);
 
-/// How far a cut may be moved to the next slice, as a part of a task. Both ends of a task may move, so that the longest task, which all wait
-/// for, takes at most a tenth longer; what is saved are the private windows, which are cleared, written and added row by row.
+/// How far a cut may be moved to the next slice, as a part of a task. Both ends of a task may move, so that the longest
+/// task, which all wait for, takes at most a tenth longer; what is saved are the privatised outputs, which are cleared,
+/// written and added row by row.
 const SNAP: f64 = 0.05;
 
 /// A tensor in the format of a plan.
@@ -113,7 +114,7 @@ impl<T: Scalar> Stored<T> {
             Self::Bcsf(all) => all.iter().map(Bcsf::index_bytes).sum(),
             Self::MmCsf(mm) => mm.index_bytes(),
             Self::HiCoo(hicoo) => hicoo.index_bytes(),
-            Self::Alto(linear) => linear.index_bytes(),
+            Self::Alto(alto) => alto.index_bytes(),
             Self::Tiled(all) => all.iter().map(Tiled::index_bytes).sum(),
         }
     }
@@ -156,7 +157,7 @@ impl<T: Scalar> Stored<T> {
     pub(super) fn tasks(&self, mode: usize, count: usize) -> Vec<Task> {
         let flat = |n: usize, rows: &[u32]| {
             let parts = cut::ranges(n, count, |p| p).into_iter();
-            parts.map(|part| Task { copy: 0, rows: window(&rows[part.clone()]), part }).collect::<Vec<_>>()
+            parts.map(|part| Task { copy: 0, rows: row_range(&rows[part.clone()]), part }).collect::<Vec<_>>()
         };
         match self {
             Self::Coo { copies, first, .. } => {
@@ -165,14 +166,16 @@ impl<T: Scalar> Stored<T> {
                 let mut parts = cut::ranges(coo.nnz(), count, |p| p);
                 // One list has the same parts for every mode.
                 snap_to_rows(&mut parts, if copies.len() > 1 { rows } else { coo.coords(*first) });
-                parts.into_iter().map(|part| Task { copy: 0, rows: window(&rows[part.clone()]), part }).collect()
+                parts.into_iter().map(|part| Task { copy: 0, rows: row_range(&rows[part.clone()]), part }).collect()
             }
-            Self::Alto(linear) => flat(linear.nnz(), &linear.expand(mode)),
+            Self::Alto(alto) => flat(alto.nnz(), &alto.expand(mode)),
             Self::HiCoo(hicoo) => {
                 let ptr = hicoo.pattern().ptr();
                 let rows = hicoo.pattern().expand(mode);
                 let parts = cut::ranges(hicoo.pattern().num_blocks(), count, |block| ptr[block]).into_iter();
-                parts.map(|part| Task { copy: 0, rows: window(&rows[ptr[part.start]..ptr[part.end]]), part }).collect()
+                parts
+                    .map(|part| Task { copy: 0, rows: row_range(&rows[ptr[part.start]..ptr[part.end]]), part })
+                    .collect()
             }
             Self::CsfSet(set) => tree_tasks(0, set.tree(mode).pattern(), mode, count),
             Self::Trees(all) => tree_tasks(0, all[mode].pattern(), mode, count),
@@ -193,7 +196,7 @@ impl<T: Scalar> Stored<T> {
     ///
     /// # Safety
     /// `operands.stride` is whole registers of `arch`; the factors of all modes but `mode` have a row for every
-    /// coordinate; the output's rows in the task's window are writable and used by nobody else.
+    /// coordinate; the output's rows in the task's range are writable and used by nobody else.
     pub(super) unsafe fn compute(&self, arch: Arch, task: &Task, mode: usize, operands: Operands<'_, T>) {
         if let Some(tree) = self.tree(mode, task.copy) {
             // SAFETY: the caller's promise; the pattern's invariants are the view's.
@@ -211,7 +214,7 @@ impl<T: Scalar> Stored<T> {
                 for p in task.part.clone() {
                     let row = operands.out.wrapping_add(coo.coords(0)[p] as usize * operands.stride);
                     for column in 0..operands.stride {
-                        // SAFETY: the row is in the task's window. The product over no factors is 1.
+                        // SAFETY: the row is in the task's range. The product over no factors is 1.
                         unsafe { *row.wrapping_add(column) += coo.values()[p] };
                     }
                 }
@@ -225,14 +228,14 @@ impl<T: Scalar> Stored<T> {
                 // SAFETY: the caller's promise.
                 unsafe { mttkrp_entries(arch, view, operands) };
             }
-            Self::Alto(linear) => {
-                let order = linear.dims().len();
-                let decode = |part: Range<usize>, m: usize, out: &mut [u32]| match linear.keys() {
-                    AltoKeys::Narrow(keys) => extract_coordinates(&keys[part], linear.masks()[m] as u64, out),
-                    AltoKeys::Wide(keys) => extract_coordinates_wide(&keys[part], linear.masks()[m], out),
+            Self::Alto(alto) => {
+                let order = alto.dims().len();
+                let decode = |part: Range<usize>, m: usize, out: &mut [u32]| match alto.keys() {
+                    AltoKeys::Narrow(keys) => extract_coordinates(&keys[part], alto.masks()[m] as u64, out),
+                    AltoKeys::Wide(keys) => extract_coordinates_wide(&keys[part], alto.masks()[m], out),
                 };
                 // SAFETY: the caller's promise.
-                unsafe { compute_decoded(arch, order, linear.values(), task.part.clone(), mode, operands, decode) };
+                unsafe { compute_decoded(arch, order, alto.values(), task.part.clone(), mode, operands, decode) };
             }
             Self::HiCoo(hicoo) => {
                 let pattern = hicoo.pattern();
@@ -393,7 +396,7 @@ unsafe fn compute_tiled<T: Scalar>(arch: Arch, tiled: &Tiled<T>, part: &TiledTas
         values: part.values(),
     };
     // The padding after the offsets is as long as the farthest prefetch.
-    let operands = Operands { ahead: operands.ahead.min(TILED_MOST_AHEAD), ..operands };
+    let operands = Operands { prefetch_distance: operands.prefetch_distance.min(TILED_MOST_DISTANCE), ..operands };
     // SAFETY: the caller's promise; runs, chunks and offsets are those that the layout's construction wrote.
     unsafe { mttkrp_tiled(arch, view, operands) };
 }
@@ -420,7 +423,7 @@ fn fiber_window(pattern: &CsfPattern, mode: usize, fibers: &Range<usize>) -> Ran
     } else {
         ancestor(pattern, level, fibers.start)..ancestor(pattern, level, fibers.end - 1) + 1
     };
-    window(&pattern.idx(level)[nodes])
+    row_range(&pattern.idx(level)[nodes])
 }
 
 /// Tasks of a tree: fibers of about equal numbers of nonzeros.

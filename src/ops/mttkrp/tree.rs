@@ -16,7 +16,7 @@ use crate::parallel;
 use crate::plan::{GroupPlan, MttkrpPlan, TreePlan};
 
 /// Prefetch distance in the rows of Y, which come in any order and from beyond L2.
-const LEAF_AHEAD: usize = 16;
+const LEAF_PREFETCH_DISTANCE: usize = 16;
 
 /// The groups of a plan, prepared.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl<T: Scalar> Group<T> {
         let merged = CooTensor::from_checked(merged_dims.clone(), merged_coords, merged_values);
         // An entry that occurs twice is named by its place in the caller's tensor.
         let tiled = Tiled::from_coo(&merged, &group.tiles).map_err(|e| coo.check_unique().err().unwrap_or(e))?;
-        let partial = Part::new(Stored::Tiled(vec![tiled]), &merged_dims, vec![group.ahead], plan);
+        let partial = Part::new(Stored::Tiled(vec![tiled]), &merged_dims, vec![group.prefetch_distance], plan);
         let leaves = match modes.len() {
             1 => Vec::new(),
             _ => (0..modes.len()).map(|at| leaf(coo.dims(), &modes, at, &coords, plan)).collect(),
@@ -103,10 +103,10 @@ impl<T: Scalar> Group<T> {
         &self.modes
     }
 
-    /// Rows of private windows on the way to `mode`'s output.
-    pub(super) fn private_rows(&self, mode: usize) -> usize {
+    /// Rows of privatised outputs on the way to `mode`'s output.
+    pub(super) fn privatised_rows(&self, mode: usize) -> usize {
         let leaf = self.modes.iter().position(|&m| m == mode).and_then(|at| self.leaves.get(at));
-        self.partial.private_rows(0) + leaf.map_or(0, |leaf| leaf.private_rows(0))
+        self.partial.privatised_rows(0) + leaf.map_or(0, |leaf| leaf.privatised_rows(0))
     }
 
     /// Elements that Y takes; 0 for a group of one mode, which has none.
@@ -151,8 +151,8 @@ impl<T: Scalar> Group<T> {
     }
 }
 
-/// For each nonzero its place in `modes`, the order of the nonzeros that this is in (none for their own), and the coordinates
-/// of the places. The place in one mode is the coordinate itself.
+/// For each nonzero its place in `modes`, the order of the nonzeros that this is in (none for their own), and the
+/// coordinates of the places. The place in one mode is the coordinate itself.
 #[allow(clippy::type_complexity, reason = "used once, two lines above")]
 fn places<T: Scalar>(coo: &CooTensor<T>, modes: &[usize]) -> Result<(Vec<u32>, Option<Vec<usize>>, Vec<Vec<u32>>)> {
     if let [mode] = modes[..] {
@@ -188,5 +188,5 @@ fn leaf<T: Scalar>(dims: &[usize], modes: &[usize], at: usize, coords: &[Vec<u32
     let permutation = places.places().sorted_permutation(&[0]);
     let sorted = places.all_coords().iter().map(|level| gather(level, &permutation)).collect();
     let sorted = CooTensor::from_checked(leaf_dims.clone(), sorted, vec![T::ONE; n]);
-    Part::new(Stored::by_rows(sorted), &leaf_dims, vec![LEAF_AHEAD], plan)
+    Part::new(Stored::by_rows(sorted), &leaf_dims, vec![LEAF_PREFETCH_DISTANCE], plan)
 }

@@ -1,11 +1,11 @@
-//! A cell of the panel format: one row block crossed with one panel of columns, as the kernels read it.
+//! A block of the panel format: one row block crossed with one panel of columns, as the kernels read it.
 //!
 //! Rows come first in pairs that have columns in common, so that one load of a row of B serves both, then one by one.
 //! What is read once per nonzero is small: offsets into the panel take 8 bits and are read eight at a time.
 
 /// The nonzeros of a row inside a panel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Visit {
+pub struct RowSegment {
     /// Row, counted from the row block's first.
     pub row: u32,
     /// Number of nonzeros.
@@ -35,20 +35,20 @@ impl Pair {
 ///
 /// Values are in the same order; a pair has those of its first row (the common columns first), then the second row's.
 #[derive(Clone, Copy, Debug)]
-pub struct Cell<'a> {
+pub struct Block<'a> {
     /// The pairs of rows.
     pub pairs: &'a [Pair],
     /// The other rows.
-    pub visits: &'a [Visit],
-    /// Columns in the panel: of each pair the common ones, then the others of both rows in turn; of each visit its own.
-    /// Each of these runs is padded to whole words of 8, and two words follow the last.
+    pub segments: &'a [RowSegment],
+    /// Columns in the panel: of each pair the common ones, then the others of both rows in turn; of each row segment
+    /// its own. Each of these runs is padded to whole words of 8, and two words follow the last.
     pub offsets: &'a [u8],
 }
 
 /// Offsets in one word: as many are read at a time.
 pub const OFFSETS_PER_WORD: usize = size_of::<u64>();
 
-/// The offsets of a cell, eight to a word, read two words ahead.
+/// The offsets of a block, eight to a word, read two words ahead.
 ///
 /// A load of offsets in program order just before the loads that need them waits its turn behind all older loads, and the
 /// rows behind it: 5.5 cycles per row of eight vectors where 4.4 is what sequential rows take. Two words ahead: 4.8.

@@ -1,11 +1,11 @@
-//! One row block of the panel format: its cells, and how they are made.
+//! One row block of the panel format: its blocks, and how they are made.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 use sparsimd_kernels::{
-    Arch, Cell, ColumnSet, OFFSETS_PER_WORD, PAIRED_LANES, Pair, Scalar, Visit, pair_rows, prefetch_row,
+    Arch, Block, ColumnSet, OFFSETS_PER_WORD, PAIRED_LANES, Pair, RowSegment, Scalar, pair_rows, prefetch_row,
 };
 
 use super::panel::Panel;
@@ -16,56 +16,57 @@ const LEAST_SHARED: u32 = 2;
 
 /// One row block.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Block {
+pub(crate) struct RowBlock {
     /// Its rows.
     pub rows: Range<usize>,
     /// Position of its first nonzero in the panel order of the whole matrix (and, rows being whole, in CSR order).
     pub first: usize,
     /// Number of nonzeros.
     pub nnz: usize,
-    cells: Vec<CellSpan>,
+    blocks: Vec<BlockSpan>,
     pairs: Vec<Pair>,
-    visits: Vec<Visit>,
+    segments: Vec<RowSegment>,
     starts: Vec<usize>,
     offsets: Vec<u8>,
-    /// For each nonzero of a pair, by ascending column as in CSR order, its position among those of its visit.
+    /// For each nonzero of a pair, by ascending column as in CSR order, its position among those of its row segment.
     order: Vec<u8>,
 }
 
-/// Where a cell's parts begin in the block's arrays.
+/// Where a block's parts begin in the row block's arrays.
 #[derive(Clone, Copy, Debug)]
-struct CellSpan {
+struct BlockSpan {
     panel: usize,
     pairs: usize,
-    visits: usize,
+    segments: usize,
     offsets: usize,
     order: usize,
     nonzeros: usize,
 }
 
-/// One cell, as the kernels take it.
+/// One block, as the kernels take it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CellView<'a> {
+pub(crate) struct BlockView<'a> {
     /// First column of the panel.
     pub column: usize,
     /// Columns of the panel.
     pub width: usize,
-    /// Position of the cell's first nonzero in the panel order of the whole matrix.
+    /// Position of the block's first nonzero in the panel order of the whole matrix.
     pub first: usize,
     /// Number of nonzeros.
     pub nnz: usize,
-    /// Position of each row's first nonzero in row-sorted CSR order: two to a pair, then one to a visit.
+    /// Position of each row's first nonzero in row-sorted CSR order: two to a pair, then one to a row segment.
     pub starts: &'a [usize],
-    /// Pairs, visits and offsets.
-    pub cell: Cell<'a>,
-    /// For each nonzero of a pair, in CSR order of its row, its position among those of its visit; [`PAIRED_LANES`] more follow.
+    /// Pairs, row segments and offsets.
+    pub block: Block<'a>,
+    /// For each nonzero of a pair, in CSR order of its row, its position among those of its row segment;
+    /// [`PAIRED_LANES`] more follow.
     pub order: &'a [u8],
 }
 
-/// Visits ahead at which nonzeros are asked for: those of a cell are all over the matrix.
+/// Row segments ahead at which nonzeros are asked for: those of a block are all over the matrix.
 const AHEAD: usize = 8;
 
-/// A row's nonzeros in a panel, before the visits are ordered.
+/// A row's nonzeros in a panel, before the row segments are ordered.
 #[derive(Clone, Copy, Default)]
 struct Found {
     nnz: u32,
@@ -73,10 +74,10 @@ struct Found {
     start: usize,
 }
 
-/// The visits of a block's rows, by panel.
-struct Visits {
+/// The row segments of a row block's rows, by panel.
+struct Segments {
     found: Vec<Found>,
-    /// For each panel, where its visits end.
+    /// For each panel, where its row segments end.
     ends: Vec<usize>,
 }
 
@@ -85,52 +86,53 @@ fn padded(n: u32) -> usize {
     (n as usize).next_multiple_of(OFFSETS_PER_WORD)
 }
 
-impl Block {
-    /// The block of `rows`, columns ascending in each row.
+impl RowBlock {
+    /// The row block of `rows`, columns ascending in each row.
     pub fn new(rows: Range<usize>, row_ptr: &[usize], columns: &[u32], width: usize, pairing: Option<Arch>) -> Self {
-        let visits = Visits::find(rows.clone(), row_ptr, columns, width as u32);
+        let segments = Segments::find(rows.clone(), row_ptr, columns, width as u32);
         let (first, nnz) = (row_ptr[rows.start], row_ptr[rows.end] - row_ptr[rows.start]);
-        let mut block = Self { rows, first, nnz, ..Self::default() };
-        block.offsets = reserved(visits.found.iter().map(|v| padded(v.nnz)).sum::<usize>() + 2 * OFFSETS_PER_WORD);
-        block.starts = reserved(visits.found.len());
-        block.visits = reserved(visits.found.len());
+        let mut row_block = Self { rows, first, nnz, ..Self::default() };
+        row_block.offsets =
+            reserved(segments.found.iter().map(|v| padded(v.nnz)).sum::<usize>() + 2 * OFFSETS_PER_WORD);
+        row_block.starts = reserved(segments.found.len());
+        row_block.segments = reserved(segments.found.len());
         if pairing.is_some() {
-            block.order = reserved(nnz + PAIRED_LANES);
+            row_block.order = reserved(nnz + PAIRED_LANES);
         }
         let mut nonzeros = 0;
         let mut partners = Partners::default();
-        visits.each_cell(|panel, cell| {
-            let (pairs, visits) = (block.pairs.len(), block.visits.len());
-            let (offsets, order) = (block.offsets.len(), block.order.len());
-            block.cells.push(CellSpan { panel, pairs, visits, offsets, order, nonzeros });
+        segments.each_block(|panel, block| {
+            let (pairs, segments) = (row_block.pairs.len(), row_block.segments.len());
+            let (offsets, order) = (row_block.offsets.len(), row_block.order.len());
+            row_block.blocks.push(BlockSpan { panel, pairs, segments, offsets, order, nonzeros });
             let base = (panel * width) as u32;
             match pairing {
                 None => {
-                    for (v, visit) in cell.iter().enumerate() {
-                        prefetch_columns(cell, v, columns);
-                        block.push_visit(visit, columns, base);
+                    for (v, segment) in block.iter().enumerate() {
+                        prefetch_columns(block, v, columns);
+                        row_block.push_segment(segment, columns, base);
                     }
                 }
                 Some(arch) => {
-                    partners.choose(arch, cell, columns, base, width);
-                    arch.dispatch(PushPairs { block: &mut block, pairs: &partners.pairs, cell });
-                    partners.alone.iter().for_each(|&v| block.push_visit(&cell[v as usize], columns, base));
+                    partners.choose(arch, block, columns, base, width);
+                    arch.dispatch(PushPairs { row_block: &mut row_block, pairs: &partners.pairs, block });
+                    partners.alone.iter().for_each(|&v| row_block.push_segment(&block[v as usize], columns, base));
                 }
             }
-            nonzeros += cell.iter().map(|visit| visit.nnz as usize).sum::<usize>();
+            nonzeros += block.iter().map(|segment| segment.nnz as usize).sum::<usize>();
         });
         // The kernels read two words ahead.
-        block.offsets.resize(block.offsets.len() + 2 * OFFSETS_PER_WORD, 0);
+        row_block.offsets.resize(row_block.offsets.len() + 2 * OFFSETS_PER_WORD, 0);
         // And a register's positions.
         if pairing.is_some() {
-            block.order.resize(block.order.len() + PAIRED_LANES, 0);
+            row_block.order.resize(row_block.order.len() + PAIRED_LANES, 0);
         }
-        block
+        row_block
     }
 
     /// Appends a row by itself.
-    fn push_visit(&mut self, &Found { nnz, row, start }: &Found, columns: &[u32], base: u32) {
-        self.visits.push(Visit { row, nnz });
+    fn push_segment(&mut self, &Found { nnz, row, start }: &Found, columns: &[u32], base: u32) {
+        self.segments.push(RowSegment { row, nnz });
         self.starts.push(start);
         self.offsets.extend(columns[start..start + nnz as usize].iter().map(|&j| (j - base) as u8));
         self.pad();
@@ -138,8 +140,8 @@ impl Block {
 
     /// Appends two rows.
     #[inline(always)]
-    fn push_pair(&mut self, chosen: &Chosen, cell: &[Found]) {
-        let [x, y] = chosen.visits.map(|v| cell[v as usize]);
+    fn push_pair(&mut self, chosen: &Chosen, block: &[Found]) {
+        let [x, y] = chosen.segments.map(|v| block[v as usize]);
         self.pairs.push(Pair { rows: [x.row, y.row], both: chosen.both, each: x.nnz - chosen.both });
         self.starts.extend([x.start, y.start]);
         let [s, t] = &chosen.sets;
@@ -169,29 +171,29 @@ impl Block {
         self.offsets.resize(self.offsets.len().next_multiple_of(OFFSETS_PER_WORD), 0);
     }
 
-    /// The cells with nonzeros, by ascending panel.
-    pub fn cells<'a>(&'a self, panel: &'a Panel) -> impl Iterator<Item = CellView<'a>> + 'a {
-        let end = CellSpan {
+    /// The blocks with nonzeros, by ascending panel.
+    pub fn blocks<'a>(&'a self, panel: &'a Panel) -> impl Iterator<Item = BlockView<'a>> + 'a {
+        let end = BlockSpan {
             panel: 0,
             pairs: self.pairs.len(),
-            visits: self.visits.len(),
+            segments: self.segments.len(),
             offsets: self.offsets.len(),
             order: self.order.len(),
             nonzeros: self.nnz,
         };
-        (0..self.cells.len()).map(move |c| {
-            let span = self.cells[c];
-            let end = self.cells.get(c + 1).copied().unwrap_or(end);
+        (0..self.blocks.len()).map(move |c| {
+            let span = self.blocks[c];
+            let end = self.blocks.get(c + 1).copied().unwrap_or(end);
             let column = span.panel * panel.width();
-            CellView {
+            BlockView {
                 column,
                 width: panel.width().min(panel.cols() - column),
                 first: self.first + span.nonzeros,
                 nnz: end.nonzeros - span.nonzeros,
-                starts: &self.starts[2 * span.pairs + span.visits..2 * end.pairs + end.visits],
-                cell: Cell {
+                starts: &self.starts[2 * span.pairs + span.segments..2 * end.pairs + end.segments],
+                block: Block {
                     pairs: &self.pairs[span.pairs..end.pairs],
-                    visits: &self.visits[span.visits..end.visits],
+                    segments: &self.segments[span.segments..end.segments],
                     offsets: &self.offsets[span.offsets..],
                 },
                 order: &self.order[span.order..],
@@ -200,7 +202,7 @@ impl Block {
     }
 
     /// Number of visits to a row, two for a pair.
-    pub fn visits(&self) -> usize {
+    pub fn segments(&self) -> usize {
         self.starts.len()
     }
 
@@ -212,7 +214,7 @@ impl Block {
     /// Where its arrays are.
     pub fn memory(&self) -> [Range<usize>; 5] {
         let (starts, order) = (addresses(&self.starts), addresses(&self.order));
-        [addresses(&self.pairs), addresses(&self.visits), addresses(&self.offsets), starts, order]
+        [addresses(&self.pairs), addresses(&self.segments), addresses(&self.offsets), starts, order]
     }
 
     /// Bytes of indices.
@@ -220,13 +222,13 @@ impl Block {
         self.offsets.len()
             + self.order.len()
             + size_of_val(&self.pairs[..])
-            + size_of_val(&self.visits[..])
+            + size_of_val(&self.segments[..])
             + size_of_val(&self.starts[..])
-            + size_of_val(&self.cells[..])
+            + size_of_val(&self.blocks[..])
     }
 
-    /// Writes the block's values in panel order, every element of `out`; `value(p)` is the one at position p of row-sorted
-    /// CSR order, and `ask(p, n)` asks for what it will read of about `n` of them from there on.
+    /// Writes the row block's values in panel order, every element of `out`; `value(p)` is the one at position p of
+    /// row-sorted CSR order, and `ask(p, n)` asks for what it will read of about `n` of them from there on.
     pub fn arrange<T: Scalar>(
         &self,
         panel: &Panel,
@@ -234,11 +236,11 @@ impl Block {
         value: impl Fn(usize) -> T,
         ask: impl Fn(usize, usize),
     ) {
-        for view in self.cells(panel) {
+        for view in self.blocks(panel) {
             let mut order = view.order;
-            let of_pairs = view.cell.pairs.iter().flat_map(|pair| [(pair.nnz(), true); 2]);
-            let of_visits = view.cell.visits.iter().map(|visit| (visit.nnz, false));
-            for (v, (nnz, paired)) in of_pairs.chain(of_visits).enumerate() {
+            let of_pairs = view.block.pairs.iter().flat_map(|pair| [(pair.nnz(), true); 2]);
+            let of_segments = view.block.segments.iter().map(|segment| (segment.nnz, false));
+            for (v, (nnz, paired)) in of_pairs.chain(of_segments).enumerate() {
                 if let Some(&start) = view.starts.get(v + AHEAD) {
                     ask(start, nnz as usize);
                 }
@@ -259,15 +261,15 @@ impl Block {
                 }
             }
         }
-        assert!(out.is_empty(), "the cells have all of the block's nonzeros");
+        assert!(out.is_empty(), "the blocks have all of the row_block's nonzeros");
     }
 }
 
-/// Appends all pairs of a cell: a loop over bits, which newer instruction sets have instructions for.
+/// Appends all pairs of a block: a loop over bits, which newer instruction sets have instructions for.
 struct PushPairs<'a> {
-    block: &'a mut Block,
+    row_block: &'a mut RowBlock,
     pairs: &'a [Chosen],
-    cell: &'a [Found],
+    block: &'a [Found],
 }
 
 impl WithSimd for PushPairs<'_> {
@@ -276,15 +278,15 @@ impl WithSimd for PushPairs<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         for pair in self.pairs {
-            self.block.push_pair(pair, self.cell);
+            self.row_block.push_pair(pair, self.block);
         }
     }
 }
 
-impl Visits {
+impl Segments {
     /// Those of `rows`.
     fn find(rows: Range<usize>, row_ptr: &[usize], columns: &[u32], width: u32) -> Self {
-        // Panel and number of nonzeros of each visit, row by row.
+        // Panel and number of nonzeros of each row segment, row by row.
         let mut pieces: Vec<(u32, u32)> = Vec::with_capacity(rows.len());
         for i in rows.clone() {
             let mut row = &columns[row_ptr[i]..row_ptr[i + 1]];
@@ -323,60 +325,60 @@ impl Visits {
         Self { found, ends }
     }
 
-    /// Calls `out` with each panel that has visits and them, by number of nonzeros.
-    fn each_cell(mut self, mut out: impl FnMut(usize, &[Found])) {
+    /// Calls `out` with each panel that has row segments and them, by number of nonzeros.
+    fn each_block(mut self, mut out: impl FnMut(usize, &[Found])) {
         let mut start = 0;
         for (panel, &end) in self.ends.iter().enumerate() {
-            let cell = &mut self.found[start..end];
+            let block = &mut self.found[start..end];
             start = end;
-            if !cell.is_empty() {
-                cell.sort_unstable_by_key(|visit| u64::from(visit.nnz) << 32 | u64::from(visit.row));
-                out(panel, cell);
+            if !block.is_empty() {
+                block.sort_unstable_by_key(|segment| u64::from(segment.nnz) << 32 | u64::from(segment.row));
+                out(panel, block);
             }
         }
     }
 }
 
-/// Asks for the columns of the visit that comes [`AHEAD`] after `v`.
+/// Asks for the columns of the row segment that comes [`AHEAD`] after `v`.
 #[inline(always)]
-fn prefetch_columns(cell: &[Found], v: usize, columns: &[u32]) {
-    if let Some(visit) = cell.get(v + AHEAD) {
-        prefetch_row(&raw const columns[visit.start], visit.nnz as usize * size_of::<u32>());
+fn prefetch_columns(block: &[Found], v: usize, columns: &[u32]) {
+    if let Some(segment) = block.get(v + AHEAD) {
+        prefetch_row(&raw const columns[segment.start], segment.nnz as usize * size_of::<u32>());
     }
 }
 
-/// Which visits of a cell go together.
+/// Which row segments of a block go together.
 #[derive(Default)]
 struct Partners {
     /// By number of common columns, then of nonzeros.
     pairs: Vec<Chosen>,
-    /// The others, as positions in the cell, in its order.
+    /// The others, as positions in the block, in its order.
     alone: Vec<u32>,
     sets: Vec<ColumnSet>,
     order: Vec<u32>,
     shared: Vec<u32>,
 }
 
-/// Two visits of a cell.
+/// Two row segments of a block.
 struct Chosen {
     both: u32,
     nnz: u32,
-    visits: [u32; 2],
+    segments: [u32; 2],
     sets: [ColumnSet; 2],
 }
 
 impl Partners {
-    /// Pairs up the visits of `cell`, which are ordered by their number of nonzeros; only equal ones are paired, so that
-    /// a pair has one number of further nonzeros.
-    fn choose(&mut self, arch: Arch, cell: &[Found], columns: &[u32], base: u32, width: usize) {
+    /// Pairs up the row segments of `block`, which are ordered by their number of nonzeros; only equal ones are paired,
+    /// so that a pair has one number of further nonzeros.
+    fn choose(&mut self, arch: Arch, block: &[Found], columns: &[u32], base: u32, width: usize) {
         self.pairs.clear();
         self.alone.clear();
         self.order.clear();
-        self.order.extend(0..cell.len() as u32);
+        self.order.extend(0..block.len() as u32);
         self.sets.clear();
-        self.sets.extend(cell.iter().enumerate().map(|(v, visit)| {
-            prefetch_columns(cell, v, columns);
-            let columns = &columns[visit.start..][..visit.nnz as usize];
+        self.sets.extend(block.iter().enumerate().map(|(v, segment)| {
+            prefetch_columns(block, v, columns);
+            let columns = &columns[segment.start..][..segment.nnz as usize];
             let mut set = ColumnSet::default();
             let mut t = 0;
             // Word by word, each in a register.
@@ -391,20 +393,20 @@ impl Partners {
             }
             set
         }));
-        self.shared.resize(cell.len() / 2 + 1, 0);
+        self.shared.resize(block.len() / 2 + 1, 0);
         let mut start = 0;
-        for equal in cell.chunk_by(|a, b| a.nnz == b.nnz) {
+        for equal in block.chunk_by(|a, b| a.nnz == b.nnz) {
             let (order, sets) =
                 (&mut self.order[start..start + equal.len()], &mut self.sets[start..start + equal.len()]);
             pair_rows(arch, width, sets, order, &mut self.shared);
-            for ((visits, sets), &shared) in order.chunks(2).zip(sets.chunks(2)).zip(&self.shared) {
+            for ((segments, sets), &shared) in order.chunks(2).zip(sets.chunks(2)).zip(&self.shared) {
                 // An even number, so that there are half as many trip counts.
                 let both = shared / 2 * 2;
-                match (visits, sets) {
+                match (segments, sets) {
                     (&[x, y], &[s, t]) if both >= LEAST_SHARED => {
-                        self.pairs.push(Chosen { both, nnz: equal[0].nnz, visits: [x, y], sets: [s, t] });
+                        self.pairs.push(Chosen { both, nnz: equal[0].nnz, segments: [x, y], sets: [s, t] });
                     }
-                    _ => self.alone.extend(visits),
+                    _ => self.alone.extend(segments),
                 }
             }
             start += equal.len();

@@ -1,8 +1,8 @@
 //! Tasks that add to rows of one output, without locks and with the same bits every time.
 //!
-//! Each task has a *window*: the rows that its nonzeros name lie in it. Tasks whose windows do not overlap an earlier
-//! one's write to the output itself; the others write to private windows, which are added to the output afterwards, in
-//! the order of the tasks.
+//! The rows that a task's nonzeros name lie in the task's *range*. Tasks whose ranges do not overlap an earlier one's write
+//! to the output itself. Each of the others writes to a *privatised output*, a copy of its range, which is added to the
+//! output afterwards, in the order of the tasks.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ pub(super) struct Task {
     pub(super) copy: usize,
     /// Nonzeros, fibers or blocks, as the format counts.
     pub(super) part: Range<usize>,
-    /// The window.
+    /// The range of rows.
     pub(super) rows: Range<usize>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Tasks {
 
 /// Rows of an output, handed to tasks that own disjoint parts of it.
 pub(super) struct Rows<T>(*mut T);
-// SAFETY: only tasks with disjoint windows write through it.
+// SAFETY: only tasks with disjoint ranges write through it.
 unsafe impl<T: Send> Sync for Rows<T> {}
 
 impl<T> Rows<T> {
@@ -46,10 +46,10 @@ impl<T> Rows<T> {
     }
 }
 
-/// A task's window: its rows, and where they are if they are private.
-pub(super) struct Window<T> {
+/// Where a task writes: its range of rows, and its privatised output if it has one.
+pub(super) struct TaskOutput<T> {
     rows: Range<usize>,
-    private: Option<Aligned<T>>,
+    privatised: Option<Aligned<T>>,
 }
 
 impl Tasks {
@@ -67,17 +67,17 @@ impl Tasks {
         direct.sort_by_key(|d| d.start);
         let mut gaps = Vec::new();
         let mut covered = 0;
-        for window in direct {
-            gaps.push(covered..window.start.max(covered));
-            covered = covered.max(window.end);
+        for range in direct {
+            gaps.push(covered..range.start.max(covered));
+            covered = covered.max(range.end);
         }
         gaps.push(covered..dim);
         gaps.retain(|gap| !gap.is_empty());
         Self { tasks: marked, gaps }
     }
 
-    /// Rows of private windows.
-    pub(super) fn private_rows(&self) -> usize {
+    /// Rows of privatised outputs.
+    pub(super) fn privatised_rows(&self) -> usize {
         self.tasks.iter().filter(|(_, direct)| !direct).map(|(task, _)| task.rows.len()).sum()
     }
 
@@ -86,7 +86,7 @@ impl Tasks {
         self.tasks.iter().map(|(task, _)| task)
     }
 
-    /// `out = sum of all tasks`: `work(task, row0)` adds its nonzeros' contributions to the rows of its window, where
+    /// `out = sum of all tasks`: `work(task, row0)` adds its nonzeros' contributions to the rows of its range, where
     /// `row0` is the place that row 0 of the output would have. Runs in the rayon pool of the caller.
     pub(super) fn run<T: Scalar>(
         &self,
@@ -97,13 +97,13 @@ impl Tasks {
     ) {
         self.clear_gaps(out, stride);
         let rows = Rows::new(out);
-        let windows = parallel::map_tasks(self.tasks.len(), |t| {
-            // SAFETY: each task has its window once, and nobody else uses the output meanwhile.
-            let (row0, window) = unsafe { self.open(t, &rows, stride, buffers) };
+        let outputs = parallel::map_tasks(self.tasks.len(), |t| {
+            // SAFETY: each task has its range once, and nobody else uses the output before the tasks end.
+            let (row0, output) = unsafe { self.open(t, &rows, stride, buffers) };
             work(&self.tasks[t].0, row0);
-            window
+            output
         });
-        add_up(windows, out, stride, buffers);
+        add_up(outputs, out, stride, buffers);
     }
 
     /// Zeros the rows that no task writes to the output itself.
@@ -113,57 +113,57 @@ impl Tasks {
         }
     }
 
-    /// The window of task number `t`, zeroed, and the place that row 0 of the output would have in it.
+    /// The rows of task number `t`, zeroed, and the place that row 0 of the output would have in it.
     ///
     /// # Safety
-    /// `rows` are those of an output of the tasks' length, a stride apart; of the rows of the window nobody else makes use as long
-    /// as the task does.
+    /// `rows` are those of an output of the tasks' length, a stride apart; nobody else uses the rows of the task's
+    /// range as long as the task does.
     pub(super) unsafe fn open<T: Scalar>(
         &self,
         t: usize,
         rows: &Rows<T>,
         stride: usize,
         buffers: &Buffers<T>,
-    ) -> (*mut T, Window<T>) {
+    ) -> (*mut T, TaskOutput<T>) {
         let (task, direct) = &self.tasks[t];
         let len = task.rows.len() * stride;
         if *direct {
             let first = rows.row(task.rows.start, stride);
-            // SAFETY: direct windows are disjoint and inside the output, which nobody else uses meanwhile.
+            // SAFETY: direct ranges are disjoint and inside the output, which nobody else uses before the tasks end.
             unsafe { std::slice::from_raw_parts_mut(first, len) }.fill(T::ZERO);
-            return (rows.row(0, stride), Window { rows: task.rows.clone(), private: None });
+            return (rows.row(0, stride), TaskOutput { rows: task.rows.clone(), privatised: None });
         }
-        let mut window = buffers.take(len);
-        window[..len].fill(T::ZERO);
-        let row0 = window.as_mut_ptr().wrapping_sub(task.rows.start * stride);
-        (row0, Window { rows: task.rows.clone(), private: Some(window) })
+        let mut copy = buffers.take(len);
+        copy[..len].fill(T::ZERO);
+        let row0 = copy.as_mut_ptr().wrapping_sub(task.rows.start * stride);
+        (row0, TaskOutput { rows: task.rows.clone(), privatised: Some(copy) })
     }
 }
 
-/// Adds the private ones of `windows` to the output, in the order of the tasks. Runs in the rayon pool of the caller.
-pub(super) fn add_up<T: Scalar>(windows: Vec<Window<T>>, out: &mut [T], stride: usize, buffers: &Buffers<T>) {
-    let private: Vec<_> =
-        windows.into_iter().filter_map(|window| window.private.map(|private| (window.rows, private))).collect();
-    // Blocks of rows are independent; inside each one the windows are added in the order of the tasks.
+/// Adds the privatised ones of `outputs` to the output, in the order of the tasks. Runs in the rayon pool of the caller.
+pub(super) fn add_up<T: Scalar>(outputs: Vec<TaskOutput<T>>, out: &mut [T], stride: usize, buffers: &Buffers<T>) {
+    let privatised: Vec<_> =
+        outputs.into_iter().filter_map(|output| output.privatised.map(|copy| (output.rows, copy))).collect();
+    // Blocks of rows are independent; inside each one the copies are added in the order of the tasks.
     let block = (1 << 14) / stride.max(1) + 1;
-    if !private.is_empty() {
+    if !privatised.is_empty() {
         parallel::chunks_mut(out, block * stride, |b, rows| {
             let (first, end) = (b * block, b * block + rows.len() / stride);
-            for (window_rows, window) in &private {
-                let (from, to) = (first.max(window_rows.start), end.min(window_rows.end));
+            for (range, copy) in &privatised {
+                let (from, to) = (first.max(range.start), end.min(range.end));
                 if from < to {
-                    let source = &window[(from - window_rows.start) * stride..(to - window_rows.start) * stride];
+                    let source = &copy[(from - range.start) * stride..(to - range.start) * stride];
                     let target = &mut rows[(from - first) * stride..(to - first) * stride];
                     target.iter_mut().zip(source).for_each(|(x, &y)| *x += y);
                 }
             }
         });
     }
-    private.into_iter().for_each(|(_, window)| buffers.give(window));
+    privatised.into_iter().for_each(|(_, copy)| buffers.give(copy));
 }
 
 /// The smallest range that contains `rows`.
-pub(super) fn window(rows: &[u32]) -> Range<usize> {
+pub(super) fn row_range(rows: &[u32]) -> Range<usize> {
     let ends = |part: &[u32]| part.iter().fold((u32::MAX, 0), |(low, high), &i| (low.min(i), high.max(i)));
     let parts: Vec<&[u32]> = rows.chunks(parallel::GRAIN).collect();
     let parts = parallel::map_tasks(parts.len(), |t| ends(parts[t]));
@@ -176,14 +176,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overlapping_windows_are_private_and_all_rows_are_defined() {
+    fn overlapping_ranges_are_privatised_and_all_rows_are_defined() {
         let task = |rows: Range<usize>| Task { copy: 0, part: 0..1, rows };
         let tasks = Tasks::new(vec![task(2..5), task(4..8), task(5..6), task(9..9)], 10);
-        assert_eq!(tasks.private_rows(), 4);
+        assert_eq!(tasks.privatised_rows(), 4);
         let mut out = vec![7.0f64; 20];
         tasks.run(&mut out, 2, &Buffers::default(), |task, row0| {
             for row in task.rows.clone() {
-                // SAFETY: the rows of the window.
+                // SAFETY: the rows of the task's range.
                 unsafe { *row0.wrapping_add(row * 2) += 1.0 };
             }
         });
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_contain_their_rows() {
-        assert_eq!((window(&[5, 3, 9]), window(&[])), (3..10, 0..0));
+    fn ranges_contain_their_rows() {
+        assert_eq!((row_range(&[5, 3, 9]), row_range(&[])), (3..10, 0..0));
     }
 }

@@ -8,23 +8,27 @@ use std::process::{Command, Output};
 use sparsimd::generate::{random_matrix, skewed};
 use sparsimd::io::{Matrix, write_matrix, write_tensor};
 
+/// Processor time of one run, in seconds: what would not end is stopped by a signal, which the tests refuse.
+const PROCESSOR_SECONDS: usize = 60;
+
 /// A run of the program that may use `mebibytes` of address space.
 fn limited(mebibytes: usize, args: &[&str]) -> Output {
-    let script = format!("ulimit -v {} && exec \"$0\" \"$@\"", mebibytes << 10);
+    let script = format!("ulimit -v {} && ulimit -t {PROCESSOR_SECONDS} && exec \"$0\" \"$@\"", mebibytes << 10);
     Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_sparsimd")]).args(args).output().expect("a shell")
 }
 
-/// Standard error of a run under each of several limits, the smallest of which does not do. Each ends in 0 or 2.
+/// Runs the program under each of several limits, of which the smallest is too small and the largest is not. Each run ends
+/// in 0 or 2.
 fn under_limits(args: &[&str], operand: &str) {
-    let mut refused = 0;
+    let (mut refused, mut done) = (0, 0);
     for mebibytes in [64, 96, 128, 160, 192, 256, 384, 512, 1024] {
         let out = limited(mebibytes, args);
         let message = String::from_utf8_lossy(&out.stderr);
         let place = format!("{args:?} in {mebibytes} MiB: {:?} {message}", out.status);
         match out.status.code() {
-            Some(0) => {}
+            Some(0) => done += 1,
             Some(2) => {
-                refused += 1;
+                refused += usize::from(message.contains("bytes of memory"));
                 assert_eq!(message.lines().count(), 1, "{place}");
                 assert!(out.stdout.is_empty(), "{place}");
                 assert!(message.contains(operand) || !message.contains("bytes of memory"), "{place}");
@@ -33,6 +37,7 @@ fn under_limits(args: &[&str], operand: &str) {
         }
     }
     assert!(refused > 0, "{args:?} never ran out of memory");
+    assert!(done > 0, "{args:?} never had enough memory");
 }
 
 fn name(path: &Path) -> &str {

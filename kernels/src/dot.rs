@@ -2,16 +2,16 @@
 //!
 //! Four dots are accumulated side by side and summed across lanes together, by a tree of shuffles and additions; four (two)
 //! such groups end in one register of 16 (8) dots: 15 additions and 30 shuffles, against 16 x 4 of each for one horizontal
-//! sum per dot. With 8-40 nonzeros to a visit the tail is as important as the body: it is computed in groups of four,
-//! too, the last one with the dots that there are and no more (8 nonzeros to a visit, N = 128: four in each group of the
-//! tail reach 34 % of peak, those that there are 37 %), and stored masked.
+//! sum per dot. With 8-40 nonzeros to a row segment the tail is as important as the body: it is computed in groups of four,
+//! too, the last one with the dots that there are and no more (8 nonzeros to a row segment, N = 128: four in each group
+//! of the tail reach 34 % of peak, those that there are 37 %), and stored masked.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 use pulp::Simd;
 
-use crate::cell::{OFFSETS_PER_WORD, Offsets, Pair};
+use crate::block::{OFFSETS_PER_WORD, Offsets, Pair};
 use crate::rows::Gathered;
 use crate::{Scalar, tile};
 
@@ -29,7 +29,8 @@ pub(crate) trait Sink<T: Scalar> {
     /// There is room for them.
     unsafe fn emit<S: Simd>(&self, simd: S, at: usize, lanes: [usize; 2], dots: T::Vector<S>);
 
-    /// Takes as many dots as half a register has, from lane `first` on, which is 0 or the middle: without a mask where it can.
+    /// Takes as many dots as half a register has, from lane `first` on, which is 0 or the middle: without a mask where
+    /// it can.
     ///
     /// # Safety
     /// As [`Sink::emit`].
@@ -185,7 +186,11 @@ unsafe fn small_group<S: Simd, T: Scalar, const NV: usize>(
     let mask = T::first_lanes(simd, 0);
     for u in (0..GROUP.min(n)).step_by(lanes) {
         let mut part = [rows[u]; GROUP];
-        part[..lanes].copy_from_slice(&rows[u..u + lanes]);
+        let mut k = 0;
+        while k < lanes {
+            part[k] = rows[u + k];
+            k += 1;
+        }
         // SAFETY: the caller's promise.
         unsafe {
             let dots = group::<S, T, NV, false, GROUP>(simd, mask, c, part);
@@ -197,8 +202,8 @@ unsafe fn small_group<S: Simd, T: Scalar, const NV: usize>(
 /// Gives `sink` the `n` dots at `dots` in another order: at t that at position `order[t]`.
 ///
 /// # Safety
-/// `order` has `n` positions below `n` and is valid for reads of a register's lanes more, `dots` for `n` dots and four registers,
-/// and `sink` has room for n dots.
+/// `order` has `n` positions below `n` and is valid for reads of a register's lanes more, `dots` for `n` dots and four
+/// registers, and `sink` has room for n dots.
 #[inline(always)]
 pub(crate) unsafe fn emit_in_order<S: Simd, T: Scalar>(
     simd: S,
@@ -290,8 +295,8 @@ unsafe fn dots_pair_run<S: Simd, T: Scalar, const NV: usize, const BOTH: bool>(
         while at < end {
             let rest = (end - at).min(half);
             let mut sums = [T::splat(simd, T::ZERO); GROUPS];
-            // Written out: in a loop the sums would be kept in memory, unaligned, and where that crosses a page, which depends
-            // on the caller's stack, FusedMM falls from 69 to 54 % of peak (4096 x 4096, 70 % zeros, N = 128).
+            // Written out: in a loop the sums would be kept in memory, unaligned, and where that crosses a page, which
+            // depends on the caller's stack, FusedMM falls from 69 to 54 % of peak (4096 x 4096, 70 % zeros, N = 128).
             macro_rules! step {
                 ($g:literal) => {
                     if $g < groups && $g * GROUP < rest {
@@ -373,8 +378,8 @@ fn packed_rows<T>(panel: *const T, row: usize, mut word: u64) -> [*const T; GROU
     rows
 }
 
-/// The first `DOTS` of the four dots with the rows at `rows`, zeros for the others: their sums by lane, as far as one register
-/// holds them apart.
+/// The first `DOTS` of the four dots with the rows at `rows`, zeros for the others: their sums by lane, as far as one
+/// register holds them apart.
 ///
 /// # Safety
 /// The first `DOTS` rows are valid for reads of the tile.

@@ -1,4 +1,4 @@
-//! Which rows of a cell have columns in common.
+//! Which rows of a block have columns in common.
 //!
 //! Rows are paired greedily: the last one with that of the [`CANDIDATES`] before it that shares most of its columns, and so
 //! on with those that are left. A set of columns is a bit mask, an overlap a population count.
@@ -44,18 +44,22 @@ impl<const WORDS: usize> WithSimd for PairRows<'_, WORDS> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        for (k, shared) in self.shared.iter_mut().enumerate().take(self.rows.len() / 2) {
+        for k in 0..self.rows.len() / 2 {
             let (first, from) = (2 * k, 2 * k + 1);
             let set = self.sets[first];
             let mut best = (0, from);
             let to = self.rows.len().min(from + CANDIDATES);
-            for (at, other) in (from..to).zip(&self.sets[from..to]) {
-                let overlap = (0..WORDS).map(|w| (set[w] & other[w]).count_ones()).sum::<u32>();
+            for at in from..to {
+                let other = self.sets[at];
+                let mut overlap = 0;
+                for w in 0..WORDS {
+                    overlap += (set[w] & other[w]).count_ones();
+                }
                 best = if overlap > best.0 { (overlap, at) } else { best };
             }
             self.sets.swap(from, best.1);
             self.rows.swap(from, best.1);
-            *shared = best.0;
+            self.shared[k] = best.0;
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Decompositions of sparse tensors: drivers over the operations of [`crate::Cpu`]; small dense algebra is faer's.
+//! Decompositions of sparse tensors: drivers over the operations of [`crate::Cpu`]; dense linear algebra is nalgebra's.
 
 pub(crate) mod cp;
+mod linalg;
 pub(crate) mod tucker;
 mod tucker_state;
 mod words;

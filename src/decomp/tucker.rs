@@ -11,10 +11,11 @@
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
-use faer::{MatRef as FaerRef, Side};
+use nalgebra::DMatrix;
 use sparsimd_kernels::Scalar;
 
 use super::converged;
+use super::linalg::{dense, left_singular, orthonormal, row_major, symmetric_eigen};
 use crate::cpu::Cpu;
 use crate::dense::{Mat, MatRef};
 use crate::error::{Error, Result};
@@ -229,20 +230,20 @@ fn begin<T: Scalar>(x: &CooTensor<T>, options: &TuckerOptions, mode: usize) -> R
     match &options.init {
         TuckerInit::Given(factors) => Ok(factors[mode].clone()),
         TuckerInit::Resume(state) => Ok(state.factors[mode].clone()),
-        TuckerInit::Random => orthonormal(random(rank)?),
+        TuckerInit::Random => orthonormal(&random(rank)?),
         TuckerInit::Svd => {
             let fibers = FiberCoo::new(x.clone(), mode)?;
             // A few columns more than asked for make the wanted ones converge faster (Halko, Martinsson and Tropp 2011).
-            let mut q = orthonormal(random(dim.min(rank + 5))?)?;
+            let mut q = orthonormal(&random(dim.min(rank + 5))?)?;
             for _ in 0..INIT_ROUNDS {
-                q = orthonormal(gram_times(&fibers, &q)?)?;
+                q = orthonormal(&gram_times(&fibers, &q)?)?;
             }
             // Rayleigh and Ritz: the leading directions inside the subspace.
             let z = gram_times(&fibers, &q)?;
-            let small = to_faer(&q).transpose() * to_faer(&z);
-            let symmetric = faer::Mat::from_fn(q.cols(), q.cols(), |i, j| 0.5 * (small[(i, j)] + small[(j, i)]));
-            let vectors = eigenvectors(symmetric.as_ref(), rank)?;
-            from_faer((to_faer(&q) * vectors).as_ref())
+            let q = dense(&q);
+            let small = q.tr_mul(&dense(&z));
+            let vectors = eigenvectors(0.5 * (&small + small.transpose()), rank)?;
+            row_major(&(q * vectors))
         }
     }
 }
@@ -287,19 +288,17 @@ fn gram_times_part<T: Scalar>(x: &FiberCoo<T>, fibers: Range<usize>, q: &Mat<f64
 /// together, are 0. Where it has fewer, orthonormal vectors fill up.
 fn leading_vectors<T: Scalar>(y: &Mat<T>, rows: &[u32], dim: usize, rank: usize, seed: u64) -> Result<Mat<f64>> {
     let (m, n) = (y.rows(), y.cols());
-    let dense = faer::Mat::from_fn(m, n, |i, j| y.row(i)[j].to_f64());
+    let y = dense(y);
     let k = rank.min(m).min(n);
     let vectors = if m * n * m.min(n) <= SVD_WORK {
-        let svd = dense.thin_svd().map_err(|e| numeric(&format!("{e:?}")))?;
-        let s = svd.S().column_vector();
+        let (s, u) = left_singular("tucker", y)?;
         let tiny = f64::EPSILON * m.max(n) as f64 * if k > 0 { s[0] } else { 0.0 };
         let k = (0..k).take_while(|&j| s[j] > tiny).count();
-        svd.U().subcols(0, k).to_owned()
+        u.columns(0, k).into_owned()
     } else if m <= n {
-        eigenvectors((&dense * dense.transpose()).as_ref(), k)?
+        eigenvectors(&y * y.transpose(), k)?
     } else {
-        let right = eigenvectors((dense.transpose() * &dense).as_ref(), k)?;
-        (&dense * right).to_owned()
+        &y * eigenvectors(y.tr_mul(&y), k)?
     };
     // Columns in the places of the nonempty rows; the rest random, which makes the orthonormal basis fill up.
     let mut full = uniform_dense::<f64>(dim, rank, seed)?;
@@ -309,7 +308,7 @@ fn leading_vectors<T: Scalar>(y: &Mat<T>, rows: &[u32], dim: usize, rank: usize,
         (0..dim).for_each(|i| data[i * stride + j] = 0.0);
         rows.iter().enumerate().for_each(|(i, &row)| data[row as usize * stride + j] = vectors[(i, j)]);
     }
-    orthonormal(full)
+    orthonormal(&full)
 }
 
 /// G = U^T Y, its modes brought into their natural order.
@@ -336,29 +335,10 @@ fn core<T: Scalar>(y: &Mat<T>, rows: &[u32], u: &Mat<f64>, mode_order: &[usize],
 }
 
 /// The eigenvectors of the `k` largest eigenvalues of a symmetric matrix, largest first.
-fn eigenvectors(a: FaerRef<'_, f64>, k: usize) -> Result<faer::Mat<f64>> {
-    let eigen = a.self_adjoint_eigen(Side::Lower).map_err(|e| numeric(&format!("{e:?}")))?;
-    // faer sorts eigenvalues upwards.
-    Ok(faer::Mat::from_fn(a.nrows(), k, |i, j| eigen.U()[(i, a.nrows() - 1 - j)]))
-}
-
-/// An orthonormal basis of the columns of `a` (rows at least as many), in their order.
-fn orthonormal(a: Mat<f64>) -> Result<Mat<f64>> {
-    from_faer(to_faer(&a).qr().compute_thin_Q().as_ref())
-}
-
-fn to_faer(a: &Mat<f64>) -> faer::Mat<f64> {
-    faer::Mat::from_fn(a.rows(), a.cols(), |i, j| a.row(i)[j])
-}
-
-fn from_faer(a: FaerRef<'_, f64>) -> Result<Mat<f64>> {
-    Mat::from_fn(a.nrows(), a.ncols(), |i, j| a[(i, j)])
+fn eigenvectors(a: DMatrix<f64>, k: usize) -> Result<DMatrix<f64>> {
+    Ok(symmetric_eigen("tucker", a)?.1.columns(0, k).into_owned())
 }
 
 fn convert<T: Scalar>(a: &Mat<f64>) -> Result<Mat<T>> {
     Mat::from_fn(a.rows(), a.cols(), |i, j| T::from_f64(a.row(i)[j]))
-}
-
-fn numeric(detail: &str) -> Error {
-    Error::structure("tucker", format!("the singular vectors did not converge: {detail}"))
 }

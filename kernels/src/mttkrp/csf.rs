@@ -14,7 +14,9 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::{MAX_ORDER, Operands, Panel, accumulate, add_to, load, panels, prefetch_panel, scale_by, zeros};
+use super::{
+    MAX_ORDER, Operands, Panel, accumulate, add, add_to, load, multiply, panels, prefetch_panel, scale_by, zeros,
+};
 use crate::arch::dispatch_compiled;
 use crate::tile::Lines;
 use crate::{Arch, Scalar};
@@ -100,8 +102,8 @@ impl<T: Scalar> Walk<'_, T> {
         // SAFETY: leaves are in range.
         unsafe {
             let step = |p: usize, sum: &mut [T::Vector<S>; G]| {
-                if self.operands.ahead != 0 {
-                    let q = (p + self.operands.ahead).min(nnz - 1);
+                if self.operands.prefetch_distance != 0 {
+                    let q = (p + self.operands.prefetch_distance).min(nnz - 1);
                     prefetch_panel::<S, T, G>(self.row(last, q, column));
                 }
                 let x = T::splat(simd, *self.view.values.get_unchecked(p));
@@ -119,9 +121,7 @@ impl<T: Scalar> Walk<'_, T> {
                 step(p, &mut even);
             }
         }
-        for (even, &odd) in even.iter_mut().zip(&odd) {
-            *even = T::vadd(simd, *even, odd);
-        }
+        add::<S, T, G>(simd, &mut even, &odd);
         even
     }
 }
@@ -165,8 +165,8 @@ impl<T: Scalar> Panel<T> for Walk<'_, T> {
                     let mut product = down[fiber_level];
                     scale_by(simd, &mut product, self.row(fiber_level, fiber, column));
                     for p in leaves.0..leaves.1 {
-                        if self.operands.ahead != 0 {
-                            let q = (p + self.operands.ahead).min(view.values.len() - 1);
+                        if self.operands.prefetch_distance != 0 {
+                            let q = (p + self.operands.prefetch_distance).min(view.values.len() - 1);
                             prefetch_panel::<S, T, G>(self.out(q, column));
                         }
                         let x = T::splat(simd, *view.values.get_unchecked(p));
@@ -177,9 +177,9 @@ impl<T: Scalar> Panel<T> for Walk<'_, T> {
                         }
                     }
                 } else {
-                    if self.operands.ahead != 0 {
+                    if self.operands.prefetch_distance != 0 {
                         // Fibers are as many as nonzeros in the hard case, so the distance is the same.
-                        let next = (fiber + self.operands.ahead).min(end - 1);
+                        let next = (fiber + self.operands.prefetch_distance).min(end - 1);
                         if view.level == fiber_level {
                             prefetch_panel::<S, T, G>(self.out(next, column));
                         } else {
@@ -188,9 +188,7 @@ impl<T: Scalar> Panel<T> for Walk<'_, T> {
                     }
                     let mut sum = self.fiber_sum::<S, G>(simd, leaves, column);
                     if view.level == fiber_level {
-                        for (sum, &down) in sum.iter_mut().zip(&down[fiber_level]) {
-                            *sum = T::vmul(simd, *sum, down);
-                        }
+                        multiply::<S, T, G>(simd, &mut sum, &down[fiber_level]);
                         add_to(simd, self.out(fiber, column), &sum);
                     } else {
                         let row = load::<S, T, G>(simd, self.row(fiber_level, fiber, column));
@@ -213,9 +211,7 @@ impl<T: Scalar> Panel<T> for Walk<'_, T> {
                         let sum = if l + 1 == fiber_level { parent_sum } else { up[l] };
                         if l == view.level {
                             let mut total = sum;
-                            for (total, &down) in total.iter_mut().zip(&down[l]) {
-                                *total = T::vmul(simd, *total, down);
-                            }
+                            multiply::<S, T, G>(simd, &mut total, &down[l]);
                             add_to(simd, self.out(open, column), &total);
                         } else {
                             let row = load::<S, T, G>(simd, self.row(l, open, column));

@@ -97,8 +97,8 @@ impl<T: Scalar, const INPUTS: usize> Panel<T> for Entries<'_, T, INPUTS> {
         for p in 0..nnz {
             // SAFETY: `p` is below the length of every array; the rows exist by the caller's promise.
             unsafe {
-                if operands.ahead != 0 {
-                    let q = (p + operands.ahead).min(nnz - 1);
+                if operands.prefetch_distance != 0 {
+                    let q = (p + operands.prefetch_distance).min(nnz - 1);
                     for m in 0..inputs {
                         let i = *coords[m].add(q) as usize;
                         prefetch_panel::<S, T, G>(factors[m].wrapping_add(i * stride));

@@ -8,8 +8,8 @@
 //!     out_root[i] += sum
 //! ```
 //!
-//! Mode by mode each nonzero reads n rows n + 1 times; here n rows once, and reads and writes n rows of outputs. The products
-//! of rows before and after each mode are running ones: 3 n operations for each column, instead of n (n + 1).
+//! Mode by mode each nonzero reads n rows n + 1 times; here n rows once, and reads and writes n rows of outputs. The
+//! products of rows before and after each mode are running ones: 3 n operations for each column, instead of n (n + 1).
 
 use pulp::{Simd, WithSimd};
 
@@ -39,7 +39,7 @@ pub struct JointOperands<'a, T> {
     /// Elements from row to row, all of which are computed.
     pub stride: usize,
     /// Nonzeros between the one computed and the one whose rows are prefetched; 0 for no prefetch.
-    pub ahead: usize,
+    pub prefetch_distance: usize,
 }
 
 /// A task as it comes, before its number of modes has become a type.
@@ -49,8 +49,8 @@ struct Task<'a, T> {
     operands: JointOperands<'a, T>,
 }
 
-/// OTHERS is the number of modes but the root: known when compiled, so that the running products stay in registers. 0 stands for
-/// a number known at run time only.
+/// OTHERS is the number of modes but the root: known when compiled, so that the running products stay in registers. 0
+/// stands for a number known at run time only.
 struct Joint<'a, T, const OTHERS: usize> {
     view: JointView<'a, T>,
     operands: JointOperands<'a, T>,
@@ -104,7 +104,7 @@ impl<T: Scalar, const OTHERS: usize> Panel<T> for Joint<'_, T, OTHERS> {
     #[inline(always)]
     unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize) {
         let Self { view, operands } = self;
-        let JointOperands { stride, ahead, .. } = *operands;
+        let JointOperands { stride, prefetch_distance, .. } = *operands;
         let others = if OTHERS == 0 { view.coords.len() - 1 } else { OTHERS };
         let mut coords = [view.coords[0].as_ptr(); MAX_ORDER];
         let mut factors = [operands.factors[0]; MAX_ORDER];
@@ -126,8 +126,8 @@ impl<T: Scalar, const OTHERS: usize> Panel<T> for Joint<'_, T, OTHERS> {
                 let c = load::<S, T, G>(simd, operands.factors[view.root].wrapping_add(root));
                 let mut sum = zeros::<S, T, G>(simd);
                 while p < nnz && *rows.get_unchecked(p) == row {
-                    if ahead != 0 {
-                        let q = (p + ahead).min(nnz - 1);
+                    if prefetch_distance != 0 {
+                        let q = (p + prefetch_distance).min(nnz - 1);
                         for m in 0..others {
                             let at = *coords[m].add(q) as usize * stride;
                             prefetch_panel::<S, T, G>(factors[m].wrapping_add(at));
@@ -140,8 +140,9 @@ impl<T: Scalar, const OTHERS: usize> Panel<T> for Joint<'_, T, OTHERS> {
                     }
                     let x = T::splat(simd, *view.values.get_unchecked(p));
                     for g in 0..G {
-                        // All loads, then all stores: a store delays younger loads from addresses that agree with its own in the low
-                        // 12 bits, as those of rows in no order often do (order 4, R = 32, Zen 4: 42 to 35 ms at f64, 21 to 16 at f32).
+                        // All loads, then all stores: a store delays younger loads from addresses that agree with its
+                        // own in the low 12 bits, as those of rows in no order often do (order 4, R = 32, Zen 4: 42 to
+                        // 35 ms at f64, 21 to 16 at f32).
                         let register = g * T::lanes::<S>();
                         let mut row = [x; MAX_ORDER];
                         let mut out = [x; MAX_ORDER];

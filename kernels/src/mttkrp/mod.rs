@@ -18,7 +18,7 @@ pub use csf::{CsfView, mttkrp_csf};
 pub use entries::{EntriesView, mttkrp_entries};
 pub use joint::{JointOperands, JointView, mttkrp_joint};
 pub use linear::{extract_coordinates, extract_coordinates_wide};
-pub use tiled::{OffsetsView, RunHead, TILED_MOST_AHEAD, TILED_PADDING, Tile, TiledView, mttkrp_tiled};
+pub use tiled::{OffsetsView, Run, TILED_MOST_DISTANCE, TILED_PADDING, Tile, TiledView, mttkrp_tiled};
 
 /// The dense operands of one task. Rows of all factors and of the output are `stride` elements apart, which is a whole
 /// number of registers of the instruction set in use; so every kernel works on whole registers, without masks.
@@ -31,7 +31,7 @@ pub struct Operands<'a, T> {
     /// Where row 0 of the output would be; only the rows that the task's nonzeros name are touched.
     pub out: *mut T,
     /// Nonzeros between the one computed and the one whose rows are prefetched; 0 for no prefetch.
-    pub ahead: usize,
+    pub prefetch_distance: usize,
 }
 
 /// A traversal that computes `G` registers of columns from `column` on.
@@ -127,8 +127,24 @@ fn accumulate<S: Simd, T: Scalar, const G: usize>(
     a: &[T::Vector<S>; G],
     b: &[T::Vector<S>; G],
 ) {
-    for ((sum, &a), &b) in sum.iter_mut().zip(a).zip(b) {
-        *sum = T::vmul_add(simd, a, b, *sum);
+    for (g, sum) in sum.iter_mut().enumerate() {
+        *sum = T::vmul_add(simd, a[g], b[g], *sum);
+    }
+}
+
+/// `a += b`, register by register.
+#[inline(always)]
+fn add<S: Simd, T: Scalar, const G: usize>(simd: S, a: &mut [T::Vector<S>; G], b: &[T::Vector<S>; G]) {
+    for (g, a) in a.iter_mut().enumerate() {
+        *a = T::vadd(simd, *a, b[g]);
+    }
+}
+
+/// `a *= b`, register by register.
+#[inline(always)]
+fn multiply<S: Simd, T: Scalar, const G: usize>(simd: S, a: &mut [T::Vector<S>; G], b: &[T::Vector<S>; G]) {
+    for (g, a) in a.iter_mut().enumerate() {
+        *a = T::vmul(simd, *a, b[g]);
     }
 }
 

@@ -15,22 +15,23 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::{MAX_ORDER, Operands, Panel, accumulate, add_to, load, panels, prefetch_panel, scale_by, zeros};
+use super::{MAX_ORDER, Operands, Panel, accumulate, add, add_to, load, panels, prefetch_panel, scale_by, zeros};
 use crate::arch::dispatch_compiled;
 use crate::{Arch, LINE, Scalar};
 
 /// The farthest prefetch, in nonzeros.
-pub const TILED_MOST_AHEAD: usize = 63;
+pub const TILED_MOST_DISTANCE: usize = 63;
 
 /// Offsets that must be readable after the last one: as far as a prefetch looks ahead.
-pub const TILED_PADDING: usize = (TILED_MOST_AHEAD + 1) * MAX_ORDER;
+pub const TILED_PADDING: usize = (TILED_MOST_DISTANCE + 1) * MAX_ORDER;
 
 /// Coordinates' distances from the corner of their tile.
 #[derive(Clone, Copy, Debug)]
 pub enum OffsetsView<'a> {
     /// Of tiles up to 65 536 long.
     Short {
-        /// For every chunk the offsets of its shared modes; [`TILED_PADDING`] more follow the last, if there are such modes.
+        /// For every chunk the offsets of its shared modes; [`TILED_PADDING`] more follow the last, if there are such
+        /// modes.
         shared: &'a [u16],
         /// For every nonzero the offsets of its free modes; [`TILED_PADDING`] more follow the last.
         free: &'a [u16],
@@ -65,7 +66,7 @@ impl Offset for u32 {
 
 /// Chunks of one length in one row of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunHead {
+pub struct Run {
     /// The row of the output.
     pub row: u32,
     /// Number of chunks in the low 30 bits, the chunk length's logarithm (0 to 3) in the high two.
@@ -95,7 +96,7 @@ pub struct TiledView<'a, T> {
     /// The tiles of the task.
     pub tiles: &'a [Tile],
     /// All runs.
-    pub runs: &'a [RunHead],
+    pub runs: &'a [Run],
     /// The offsets of all chunks and nonzeros.
     pub offsets: OffsetsView<'a>,
     /// The values.
@@ -119,9 +120,9 @@ struct Tiled<'a, T, I, const SHARED: usize, const FREE: usize> {
 /// Adds the contributions of the task's tiles to the rows of the output that their runs name.
 ///
 /// # Safety
-/// `operands.stride` is a whole number of registers of `arch` and `operands.ahead` at most [`TILED_MOST_AHEAD`]. Runs,
-/// chunks and nonzeros are as many as the tiles and runs say, every corner plus offset is a row of its factor; every
-/// run's row is one of the output's that nobody else uses.
+/// `operands.stride` is a whole number of registers of `arch` and `operands.prefetch_distance` at most
+/// [`TILED_MOST_DISTANCE`]. Runs, chunks and nonzeros are as many as the tiles and runs say, every corner plus offset
+/// is a row of its factor; every run's row is one of the output's that nobody else uses.
 pub unsafe fn mttkrp_tiled<T: Scalar>(arch: Arch, view: TiledView<'_, T>, operands: Operands<'_, T>) {
     let task = Task { view, operands };
     dispatch_compiled!(arch, task, Task<'_, f32>, Task<'_, f64>, |arch, task| task.dispatch(arch));
@@ -212,9 +213,9 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
         let stride = self.operands.stride;
         // SAFETY: the cursor is at a nonzero; the padding covers what a prefetch reads; rows exist.
         unsafe {
-            if self.operands.ahead != 0 {
+            if self.operands.prefetch_distance != 0 {
                 for m in 0..free {
-                    let i = (*cursor.free.add(self.operands.ahead * free + m)).get();
+                    let i = (*cursor.free.add(self.operands.prefetch_distance * free + m)).get();
                     prefetch_panel::<S, T, G>(factors[shared + m].wrapping_add(i * stride));
                 }
             }
@@ -254,11 +255,12 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
                 let offset = (*cursor.shared.add(place * shared + m)).get();
                 factors[m].wrapping_add(offset * self.operands.stride)
             };
-            // Where prefetches of the free rows keep the processor busy, what is not prefetched waits behind them: a mode with
-            // shared fibers takes 14.8 ms instead of 18.5 (order 4, f64, R = 32, Zen 4). Rows of two lines gain nothing.
-            if self.operands.ahead != 0 && G * size_of::<T::Vector<S>>() > 2 * LINE {
+            // Where prefetches of the free rows keep the processor busy, what is not prefetched waits behind them: a
+            // mode with shared fibers takes 14.8 ms instead of 18.5 (order 4, f64, R = 32, Zen 4). Rows of two lines
+            // gain nothing.
+            if self.operands.prefetch_distance != 0 && G * size_of::<T::Vector<S>>() > 2 * LINE {
                 // As far in chunks as the free rows are in nonzeros.
-                let chunks = (self.operands.ahead >> log_length).max(1);
+                let chunks = (self.operands.prefetch_distance >> log_length).max(1);
                 for m in 0..shared {
                     prefetch_panel::<S, T, G>(row(chunks, m));
                 }
@@ -293,9 +295,7 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
                 self.nonzero::<S, G>(simd, cursor, factors, &mut even);
             }
         }
-        for (even, &odd) in even.iter_mut().zip(&odd) {
-            *even = T::vadd(simd, *even, odd);
-        }
+        add::<S, T, G>(simd, &mut even, &odd);
         even
     }
 }
@@ -322,7 +322,7 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Panel<T> for 
             for r in tile.runs.0..tile.runs.1 {
                 // SAFETY: the runs are in range, the cursor is at the run's first nonzero, rows exist.
                 unsafe {
-                    let RunHead { row, chunks } = *view.runs.get_unchecked(r);
+                    let Run { row, chunks } = *view.runs.get_unchecked(r);
                     let out = operands.out.wrapping_add(row as usize * stride + column);
                     let next = view.runs.get_unchecked((r + 3).min(last)).row as usize;
                     prefetch_panel::<S, T, G>(operands.out.wrapping_add(next * stride + column));

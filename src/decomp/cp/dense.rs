@@ -1,11 +1,12 @@
 //! The dense half of an iteration: Gram matrices, their pseudo-inverse, products of factors with small matrices.
 
-use faer::Side;
+use nalgebra::DMatrix;
 use sparsimd_kernels::{Scalar, add_gram, times_small};
 
 use crate::cpu::Cpu;
+use crate::decomp::linalg::{inverse, symmetric_eigen};
 use crate::dense::{ALIGN, Mat};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::parallel;
 
 /// Rows of one partial sum. Fixed, so that sums do not depend on the threads; short, so that partial sums in single
@@ -16,6 +17,9 @@ const BLOCK: usize = 64;
 
 /// Eigenvalues below this part of the largest one count as 0.
 const RANK_TOLERANCE: f64 = 1e-12;
+/// Pivots above this part of the largest are those of a matrix far from [`RANK_TOLERANCE`], whose pseudo-inverse is its inverse:
+/// R = 100 takes 0.3 ms, and 3 by eigenvalues.
+const PIVOT_TOLERANCE: f64 = 1e-6;
 
 /// A square symmetric matrix in double precision.
 #[derive(Clone, Debug)]
@@ -205,15 +209,17 @@ pub(super) fn inner_product<T: Scalar>(m: &[T], a: &[T], stride: usize) -> f64 {
 /// The pseudo-inverse of a symmetric positive semi-definite matrix.
 pub(super) fn pseudo_inverse(a: &Small) -> Result<Small> {
     let n = a.n;
-    let matrix = faer::Mat::from_fn(n, n, |i, j| a.data[i * n + j]);
-    let eigen = matrix
-        .self_adjoint_eigen(Side::Lower)
-        .map_err(|e| Error::structure("cp_als", format!("the Gram matrix's eigenvalues did not converge: {e:?}")))?;
-    let (values, vectors) = (eigen.S().column_vector(), eigen.U());
-    let largest = (0..n).map(|i| values[i]).fold(0.0, f64::max);
-    let inverse = |x: f64| if x > RANK_TOLERANCE * largest { 1.0 / x } else { 0.0 };
-    let scaled = faer::Mat::from_fn(n, n, |i, k| vectors[(i, k)] * inverse(values[k]));
-    let product = scaled * vectors.transpose();
+    let matrix = DMatrix::from_fn(n, n, |i, j| a.data[i * n + j]);
+    let product = match inverse(&matrix, PIVOT_TOLERANCE) {
+        Some(inverse) => inverse,
+        None => {
+            let (values, vectors) = symmetric_eigen("cp_als", matrix)?;
+            let largest = values.iter().copied().fold(0.0, f64::max);
+            let inverse = |x: f64| if x > RANK_TOLERANCE * largest { 1.0 / x } else { 0.0 };
+            let scaled = DMatrix::from_fn(n, n, |i, k| vectors[(i, k)] * inverse(values[k]));
+            scaled * vectors.transpose()
+        }
+    };
     // Symmetric to the last bit.
     let data = (0..n * n).map(|p| 0.5 * (product[(p / n, p % n)] + product[(p % n, p / n)])).collect();
     Ok(Small { n, data })

@@ -54,6 +54,8 @@
 
 #[cfg(feature = "capi")]
 pub mod capi;
+// Fuzzing compiles what a target calls, and no more: with sanitizers all of it takes minutes.
+#[cfg(not(fuzzing))]
 mod compiled;
 mod convert;
 pub mod cpu;
@@ -76,6 +78,7 @@ mod parallel;
 pub mod plan;
 pub mod reference;
 
+#[cfg(not(fuzzing))]
 #[doc(hidden)]
 pub use compiled::compiled;
 pub use cpu::{Cpu, CpuBuilder};

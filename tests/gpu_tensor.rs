@@ -161,7 +161,10 @@ fn mttkrp_by_atomic_additions() {
     for gpu in [gpu(), limited(DeviceOptions { range_limit: Some(40 << 10), ..DeviceOptions::default() })] {
         let Some(gpu) = gpu else { return };
         if !gpu.info().atomic_add_f32 {
-            println!("skipped: {} has no atomic addition of floats", gpu.info().name);
+            common::skip::skip(
+                common::skip::Missing::Other,
+                format_args!("a device, {}, that has no atomic addition of floats", gpu.info().name),
+            );
             return;
         }
         for x in tensors::<f32>() {

@@ -5,6 +5,11 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+#[path = "../../tests/common/skip.rs"]
+mod skip;
+
+use skip::{Missing, skip};
+
 fn bench(folder: &Path, args: &[&str], openblas: Option<&Path>) -> Output {
     command(folder, args, openblas).output().expect("the program starts")
 }
@@ -118,7 +123,7 @@ fn fake_openblas(folder: &Path, what: &str) -> Option<std::path::PathBuf> {
     if built.is_ok_and(|status| status.success()) {
         return Some(library);
     }
-    println!("skipped: no C compiler");
+    skip(Missing::Other, "no C compiler");
     None
 }
 

@@ -1,9 +1,14 @@
-//! `--device` on every command as a user runs it. Without a device every test reports so and passes.
+//! `--device` on every command as a user runs it. Without a device the tests are skipped.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+
+#[path = "../../tests/common/skip.rs"]
+mod skip;
+
+use skip::{Missing, skip};
 
 fn sparsimd(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(args).output().unwrap()
@@ -31,7 +36,7 @@ fn device() -> Option<Value> {
     let usable = |d: &&Value| d["missing"].as_array().unwrap().is_empty();
     let found = info["devices"].as_array().unwrap().iter().find(usable).cloned();
     if found.is_none() {
-        println!("skipped: no device ({})", info["no_devices"]);
+        skip(Missing::Device, format_args!("no device ({})", info["no_devices"]));
     }
     found
 }

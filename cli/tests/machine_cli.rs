@@ -5,6 +5,11 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use sparsimd::Machine;
 
+#[path = "../../tests/common/skip.rs"]
+mod skip;
+
+use skip::{Missing, skip};
+
 fn sparsimd(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(args).output().expect("the program starts")
 }
@@ -174,7 +179,7 @@ fn rooflines_are_drawn_and_ceilings_remembered() {
             std::fs::write(files.next().unwrap().unwrap().path(), "{}").unwrap();
             assert!(!run(&["info", "--ceilings"]).stderr.is_empty());
         }
-        Err(_) => println!("skipped: other work disturbs this machine, and such ceilings are not kept"),
+        Err(_) => skip(Missing::Other, "other work on this machine: such ceilings are not kept"),
     }
     assert!(refusal(&["roofline", "--generate", "skew:4x3x2:5", "--mode", "3"]).contains("not a mode"));
     assert!(refusal(&["roofline", "--matrix", "/nowhere.mtx"]).contains("/nowhere.mtx"));

@@ -29,12 +29,8 @@ pub(super) fn row_major(a: &DMatrix<f64>) -> Result<Mat<f64>> {
 /// They do not converge, as with values that are not finite; `op` is the operation's name.
 pub(super) fn symmetric_eigen(op: &'static str, a: DMatrix<f64>) -> Result<(DVector<f64>, DMatrix<f64>)> {
     let n = a.nrows();
-    let eigen = SymmetricEigen::try_new(a, f64::EPSILON, MOST_ITERATIONS * n.max(1))
-        .ok_or_else(|| Error::structure(op, "eigenvalues did not converge"))?;
-    let mut order: Vec<usize> = (0..n).collect();
-    order.sort_by(|&i, &j| eigen.eigenvalues[j].total_cmp(&eigen.eigenvalues[i]));
-    let values = DVector::from_fn(n, |i, _| eigen.eigenvalues[order[i]]);
-    Ok((values, DMatrix::from_fn(n, n, |i, j| eigen.eigenvectors[(i, order[j])])))
+    let eigen = finite(a).and_then(|a| SymmetricEigen::try_new(a, f64::EPSILON, MOST_ITERATIONS * n.max(1)));
+    descending(op, eigen.map(|eigen| (eigen.eigenvalues, eigen.eigenvectors)))
 }
 
 /// Singular values, largest first, and the left singular vectors as columns; as many as the smaller dimension.
@@ -48,9 +44,25 @@ pub(super) fn left_singular(op: &'static str, a: DMatrix<f64>) -> Result<(DVecto
         let (values, vectors) = left_singular(op, qr.r())?;
         return Ok((values, qr.q() * vectors));
     }
-    let svd = SVD::try_new(a, true, false, f64::EPSILON, MOST_ITERATIONS * m.min(n).max(1));
-    let svd = svd.and_then(|svd| Some((svd.singular_values, svd.u?)));
-    svd.ok_or_else(|| Error::structure(op, "singular values did not converge"))
+    let most = MOST_ITERATIONS * m.min(n).max(1);
+    let svd = finite(a).and_then(|a| SVD::try_new_unordered(a, true, false, f64::EPSILON, most));
+    descending(op, svd.and_then(|svd| Some((svd.singular_values, svd.u?))))
+}
+
+/// `a` if all its elements are finite.
+fn finite(a: DMatrix<f64>) -> Option<DMatrix<f64>> {
+    a.iter().all(|x| x.is_finite()).then_some(a)
+}
+
+/// Values and their vectors, the largest value first; an error where they are missing or not finite.
+fn descending(op: &'static str, found: Option<(DVector<f64>, DMatrix<f64>)>) -> Result<(DVector<f64>, DMatrix<f64>)> {
+    let (values, vectors) = found
+        .filter(|(values, _)| values.iter().all(|x| x.is_finite()))
+        .ok_or_else(|| Error::structure(op, "eigenvalues or singular values did not converge"))?;
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&i, &j| values[j].total_cmp(&values[i]));
+    let sorted = DVector::from_fn(values.len(), |i, _| values[order[i]]);
+    Ok((sorted, DMatrix::from_fn(vectors.nrows(), order.len(), |i, j| vectors[(i, order[j])])))
 }
 
 /// An orthonormal basis of the columns of `a` (rows at least as many), in their order.
@@ -72,7 +84,7 @@ mod tests {
     use super::*;
 
     fn numbers(rows: usize, cols: usize) -> DMatrix<f64> {
-        DMatrix::from_fn(rows, cols, |i, j| ((i * 7919 + j * 104_729) as f64 * 1.37).sin())
+        DMatrix::from_fn(rows, cols, |i, j| (((i + 3) * (i + 3) * (j + 7)) as f64 * 1.37).sin())
     }
 
     #[test]

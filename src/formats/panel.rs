@@ -43,7 +43,9 @@ impl Panel {
         let unsorted = sort_rows(pattern);
         let sorted: Option<Vec<u32>> = unsorted.as_ref().map(|order| gather(pattern.col_idx(), order));
         let columns = sorted.as_deref().unwrap_or(pattern.col_idx());
-        let row_block = |b: usize| RowBlock::new(bounds[b]..bounds[b + 1], pattern.row_ptr(), columns, width, pairing);
+        let row_block = |b: usize| {
+            RowBlock::new(bounds[b]..bounds[b + 1], pattern.row_ptr(), columns, [width, pattern.cols()], pairing)
+        };
         let row_blocks = parallel::map_tasks(bounds.len().saturating_sub(1), row_block);
         Self { rows: pattern.rows(), cols: pattern.cols(), width, row_blocks, unsorted }
     }
@@ -114,11 +116,11 @@ impl Panel {
         parallel::consume(parts, |(row_block, part): (&RowBlock, _)| match &self.unsorted {
             None => {
                 let ask = |p, n| prefetch_row(&raw const values[p], n * size_of::<T>());
-                row_block.arrange(self, part, |p| values[p], ask);
+                row_block.arrange(part, |p| values[p], ask);
             }
             Some(order) => {
                 let ask = |p, n| prefetch_row(&raw const order[p], n * size_of::<usize>());
-                row_block.arrange(self, part, |p| values[order[p]], ask);
+                row_block.arrange(part, |p| values[order[p]], ask);
             }
         });
     }

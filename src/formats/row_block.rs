@@ -8,7 +8,6 @@ use sparsimd_kernels::{
     Arch, Block, ColumnSet, OFFSETS_PER_WORD, PAIRED_LANES, Pair, RowSegment, Scalar, pair_rows, prefetch_row,
 };
 
-use super::panel::Panel;
 use crate::dense::{addresses, reserved};
 
 /// Fewest common columns that make a pair. Rows taken together for less gain nothing.
@@ -23,6 +22,8 @@ pub(crate) struct RowBlock {
     pub first: usize,
     /// Number of nonzeros.
     pub nnz: usize,
+    /// Columns of a panel, and of the matrix.
+    widths: [usize; 2],
     blocks: Vec<BlockSpan>,
     pairs: Vec<Pair>,
     segments: Vec<RowSegment>,
@@ -87,11 +88,18 @@ fn padded(n: u32) -> usize {
 }
 
 impl RowBlock {
-    /// The row block of `rows`, columns ascending in each row.
-    pub fn new(rows: Range<usize>, row_ptr: &[usize], columns: &[u32], width: usize, pairing: Option<Arch>) -> Self {
+    /// The row block of `rows`, columns ascending in each row; `widths` are those of a panel and of the matrix.
+    pub fn new(
+        rows: Range<usize>,
+        row_ptr: &[usize],
+        columns: &[u32],
+        widths: [usize; 2],
+        pairing: Option<Arch>,
+    ) -> Self {
+        let width = widths[0];
         let segments = Segments::find(rows.clone(), row_ptr, columns, width as u32);
         let (first, nnz) = (row_ptr[rows.start], row_ptr[rows.end] - row_ptr[rows.start]);
-        let mut row_block = Self { rows, first, nnz, ..Self::default() };
+        let mut row_block = Self { rows, first, nnz, widths, ..Self::default() };
         row_block.offsets =
             reserved(segments.found.iter().map(|v| padded(v.nnz)).sum::<usize>() + 2 * OFFSETS_PER_WORD);
         row_block.starts = reserved(segments.found.len());
@@ -172,7 +180,8 @@ impl RowBlock {
     }
 
     /// The blocks with nonzeros, by ascending panel.
-    pub fn blocks<'a>(&'a self, panel: &'a Panel) -> impl Iterator<Item = BlockView<'a>> + 'a {
+    pub fn blocks(&self) -> impl Iterator<Item = BlockView<'_>> {
+        let [width, cols] = self.widths;
         let end = BlockSpan {
             panel: 0,
             pairs: self.pairs.len(),
@@ -184,10 +193,10 @@ impl RowBlock {
         (0..self.blocks.len()).map(move |c| {
             let span = self.blocks[c];
             let end = self.blocks.get(c + 1).copied().unwrap_or(end);
-            let column = span.panel * panel.width();
+            let column = span.panel * width;
             BlockView {
                 column,
-                width: panel.width().min(panel.cols() - column),
+                width: width.min(cols - column),
                 first: self.first + span.nonzeros,
                 nnz: end.nonzeros - span.nonzeros,
                 starts: &self.starts[2 * span.pairs + span.segments..2 * end.pairs + end.segments],
@@ -231,12 +240,11 @@ impl RowBlock {
     /// row-sorted CSR order, and `ask(p, n)` asks for what it will read of about `n` of them from there on.
     pub fn arrange<T: Scalar>(
         &self,
-        panel: &Panel,
         mut out: &mut [MaybeUninit<T>],
         value: impl Fn(usize) -> T,
         ask: impl Fn(usize, usize),
     ) {
-        for view in self.blocks(panel) {
+        for view in self.blocks() {
             let mut order = view.order;
             let of_pairs = view.block.pairs.iter().flat_map(|pair| [(pair.nnz(), true); 2]);
             let of_segments = view.block.segments.iter().map(|segment| (segment.nnz, false));

@@ -16,6 +16,7 @@ mod fusedmm;
 mod kernels;
 mod mttkrp;
 mod operands;
+mod panels;
 mod pieces;
 mod prepare;
 mod sddmm;

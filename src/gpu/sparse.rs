@@ -7,7 +7,7 @@ use sparsimd_gpu_host::Buffer;
 
 use super::kernels::{GATHER, groups};
 use super::operands::GpuValues;
-use super::tiled;
+use super::panels::PanelsOf;
 use super::{DeviceScalar, Gpu};
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
@@ -30,7 +30,7 @@ pub struct GpuCsr<T> {
     /// Edge values of FusedMM on operands too large to fuse.
     pub(super) edges: Mutex<Option<GpuValues<T>>>,
     /// The nonzeros by panels, once [`GpuCsr::prepare`] has made them.
-    pub(super) panels: Mutex<tiled::Prepared<T>>,
+    pub(super) panels: Mutex<PanelsOf<T>>,
 }
 
 /// The pattern's part.

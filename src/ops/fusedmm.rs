@@ -162,7 +162,7 @@ impl Cpu {
             let row_block = &panel.row_blocks()[k];
             let rows = row_block.rows.len();
             let e = out.get().wrapping_add(row_block.rows.start * lde);
-            let largest = row_block.blocks(panel).map(|block| block.nnz).max().unwrap_or(0);
+            let largest = row_block.blocks().map(|block| block.nnz).max().unwrap_or(0);
             let mut room = Room {
                 packed: self.packed_panel(panel, TILE_VECTORS),
                 weights: vec![T::ZERO; largest],
@@ -171,7 +171,7 @@ impl Cpu {
             };
             // SAFETY: the rows of a row block are its own task's, and inside E.
             unsafe { scale_rows(self.arch(), T::ZERO, rows, width, e, lde) };
-            for block in row_block.blocks(panel) {
+            for block in row_block.blocks() {
                 let values = values.map(|values| &values[block.first..]);
                 self.fused_block(row_block, block, values, edge, dense, Output { e, lde, width, vectors }, &mut room);
             }

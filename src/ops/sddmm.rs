@@ -152,8 +152,8 @@ impl Cpu {
         self.for_each(panel.row_blocks().len(), work, |k| {
             let row_block = &panel.row_blocks()[k];
             let mut packed = self.packed_panel::<T>(panel, tile_vectors);
-            let mut sums = scratch::<T>(row_block.blocks(panel).map(|block| block.nnz).max().unwrap_or(0));
-            for block in row_block.blocks(panel) {
+            let mut sums = scratch::<T>(row_block.blocks().map(|block| block.nnz).max().unwrap_or(0));
+            for block in row_block.blocks() {
                 let task = SddmmPanel {
                     block: block.block,
                     starts: block.starts.as_ptr(),

@@ -199,7 +199,7 @@ impl Cpu {
             // So many columns pass over all panels at a time that the row block of C stays in L2 however wide C is; a
             // block's values are read from afar once per pass, not once per tile.
             for column in (0..n).step_by(pass) {
-                for block in row_block.blocks(panel) {
+                for block in row_block.blocks() {
                     let task = SpmmPanel {
                         block: block.block,
                         weights: values[block.first..].as_ptr(),

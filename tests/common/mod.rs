@@ -3,19 +3,22 @@
 
 pub mod device;
 pub mod matrices;
+pub mod skip;
 pub mod turn;
 
 use std::path::PathBuf;
 
-/// The folder of real matrices and tensors: `SPARSIMD_DATA`, else `../shared/data` beside the project. Prints a note
-/// and gives nothing when it is absent, so that tests on real data skip.
+use skip::{Missing, skip};
+
+/// The folder of real matrices and tensors: `SPARSIMD_DATA`, else `../shared/data` beside the project. Notes that a
+/// test on real data is skipped when it is absent.
 pub fn data_dir() -> Option<PathBuf> {
     let dir = std::env::var_os("SPARSIMD_DATA")
         .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/data")), PathBuf::from);
     if dir.is_dir() {
         return Some(dir);
     }
-    println!("skipped: no folder of real data at {} (set SPARSIMD_DATA)", dir.display());
+    skip(Missing::Data, format_args!("no folder of real data at {} (set SPARSIMD_DATA)", dir.display()));
     None
 }
 

@@ -10,7 +10,7 @@ use super::{check_fusedmm, check_sddmm, check_spmm, gpu, limited, make_unused_ro
 /// SpMM by panels: new values on the same panels, and rows that must not meet what is infinite in rows of B that they do not use.
 pub fn check_spmm_by_panels<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
     let mut ga = gpu.csr(a).unwrap();
-    assert!(ga.prepare(&PlanOptions::new(Op::Spmm, n).strategy(Strategy::Panel)).unwrap());
+    assert_eq!(ga.prepare(&PlanOptions::new(Op::Spmm, n).strategy(Strategy::Panel)).unwrap(), Strategy::Panel);
     let mut b: Mat<T> = uniform_dense(a.cols(), n, 3).unwrap();
     let mut a = a.clone();
     for (infinite, alpha, beta) in [(false, 1.0, 0.0), (true, -1.5, 0.75)] {
@@ -31,7 +31,7 @@ pub fn check_spmm_by_panels<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, 
         let d = want.deviation(c.as_ref()).unwrap();
         assert!(d.error <= 1.0, "{name} by panels, {}, n = {n}, infinite {infinite}: {d:?}", T::NAME);
     }
-    assert!(!ga.prepare(&PlanOptions::new(Op::Spmm, n).strategy(Strategy::Direct)).unwrap());
+    assert_eq!(ga.prepare(&PlanOptions::new(Op::Spmm, n).strategy(Strategy::Direct)).unwrap(), Strategy::Direct);
 }
 
 #[test]
@@ -40,16 +40,16 @@ fn panels_are_made_where_they_pay_and_fit() {
     let dense = random_matrix::<f32>(300, 200, 0.7, 1).unwrap();
     let sparse = random_matrix::<f32>(300, 200, 0.97, 1).unwrap();
     for op in [Op::Spmm, Op::Sddmm, Op::FusedMm] {
-        assert!(gpu.csr(&dense).unwrap().prepare(&PlanOptions::new(op, 64)).unwrap(), "{op:?}");
-        assert!(!gpu.csr(&sparse).unwrap().prepare(&PlanOptions::new(op, 64)).unwrap(), "{op:?}");
+        assert_eq!(gpu.csr(&dense).unwrap().prepare(&PlanOptions::new(op, 64)).unwrap(), Strategy::Panel, "{op:?}");
+        assert_eq!(gpu.csr(&sparse).unwrap().prepare(&PlanOptions::new(op, 64)).unwrap(), Strategy::Direct, "{op:?}");
     }
     let one = gpu.csr(&dense).unwrap();
-    assert!(!one.prepare(&PlanOptions::new(Op::SpmmTransposed, 8)).unwrap());
+    assert_eq!(one.prepare(&PlanOptions::new(Op::SpmmTransposed, 8)).unwrap(), Strategy::Direct);
     assert!(matches!(
         one.prepare(&PlanOptions::new(Op::SpmmTransposed, 8).strategy(Strategy::Panel)),
         Err(Error::Unavailable { .. })
     ));
-    assert!(!one.prepare(&PlanOptions::new(Op::FusedMm, 1000)).unwrap());
+    assert_eq!(one.prepare(&PlanOptions::new(Op::FusedMm, 1000)).unwrap(), Strategy::Direct);
     assert!(matches!(one.prepare(&PlanOptions::new(Op::Spmm, 0)), Err(Error::Argument { .. })));
     // Wide enough for tiles of columns, tall enough for parts of the columns of A.
     let tall = random_matrix::<f32>(100, 3000, 0.8, 1).unwrap();
@@ -59,7 +59,7 @@ fn panels_are_made_where_they_pay_and_fit() {
     // Operands wider than what was prepared go by rows.
     let (c, b) = (uniform_dense(300, 200, 1).unwrap(), uniform_dense(200, 200, 2).unwrap());
     let (gc, gb, mut ge) = (gpu.mat(c.as_ref()).unwrap(), gpu.mat(b.as_ref()).unwrap(), gpu.zeros(300, 200).unwrap());
-    assert!(one.prepare(&PlanOptions::new(Op::FusedMm, 16).strategy(Strategy::Panel)).unwrap());
+    assert_eq!(one.prepare(&PlanOptions::new(Op::FusedMm, 16).strategy(Strategy::Panel)).unwrap(), Strategy::Panel);
     gpu.fusedmm(&one, EdgeKind::Scale, &gc, &gb, &gb, &mut ge).unwrap();
     let mut e = Mat::zeros(300, 200).unwrap();
     ge.download(e.as_mut()).unwrap();
@@ -72,7 +72,7 @@ fn panels_are_made_where_they_pay_and_fit() {
     let cut = small.csr(&dense).unwrap();
     assert!(cut.chunks() > 1);
     for op in [Op::Spmm, Op::Sddmm, Op::FusedMm] {
-        assert!(!cut.prepare(&PlanOptions::new(op, 40)).unwrap());
+        assert_eq!(cut.prepare(&PlanOptions::new(op, 40)).unwrap(), Strategy::Direct);
         assert!(matches!(
             cut.prepare(&PlanOptions::new(op, 40).strategy(Strategy::Panel)),
             Err(Error::Unavailable { .. })
@@ -98,21 +98,14 @@ fn one_layout_by_panels_serves_several_operations_and_new_values() {
     let (gc, gb, mut ge) = (gpu.mat(c.as_ref()).unwrap(), gpu.mat(b.as_ref()).unwrap(), gpu.zeros(90, 48).unwrap());
     let mut ga = gpu.csr(&a).unwrap();
     for op in [Op::Spmm, Op::Sddmm, Op::FusedMm] {
-        assert!(ga.prepare(&PlanOptions::new(op, 48).strategy(Strategy::Panel)).unwrap());
+        assert_eq!(ga.prepare(&PlanOptions::new(op, 48).strategy(Strategy::Panel)).unwrap(), Strategy::Panel);
     }
     let mut e = Mat::zeros(90, 48).unwrap();
     let mut first: Option<Vec<f32>> = None;
     for round in 0..3u64 {
         // Without panels for SpMM those of the others stay.
-        assert_eq!(
-            ga.prepare(&PlanOptions::new(Op::Spmm, 48).strategy(if round == 2 {
-                Strategy::Direct
-            } else {
-                Strategy::Panel
-            }))
-            .unwrap(),
-            round != 2
-        );
+        let strategy = if round == 2 { Strategy::Direct } else { Strategy::Panel };
+        assert_eq!(ga.prepare(&PlanOptions::new(Op::Spmm, 48).strategy(strategy)).unwrap(), strategy);
         gpu.fusedmm(&ga, EdgeKind::Scale, &gc, &gb, &gb, &mut ge).unwrap();
         ge.download(e.as_mut()).unwrap();
         let want = reference::fusedmm(&a, reference::Edge::Scale, c.as_ref(), b.as_ref(), b.as_ref()).unwrap();

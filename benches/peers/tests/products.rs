@@ -2,6 +2,11 @@
 
 use sparsimd_peers::{Blas, Element, Error, Gemm, Loaded, Mkl, MklCsr};
 
+#[path = "../../../tests/common/skip.rs"]
+mod skip;
+
+use skip::{Missing, skip};
+
 /// Small whole numbers: every product below is exact.
 fn numbers<T: From<i8>>(count: usize) -> Vec<T> {
     (0..count).map(|i| T::from((i * i % 7) as i8 - 3)).collect()
@@ -69,7 +74,7 @@ fn loaded_peers_multiply() {
                 let shape = Gemm { ldc: 2, ..shape };
                 assert!(matches!(blas.gemm(shape, &[1.0; 4], &[1.0; 3], &mut [0.0; 4]), Err(Error::Operands(_))));
             }
-            Err(why) => println!("skipped: {}: {why}", peer.name()),
+            Err(why) => skip(Missing::Other, format_args!("no {}: {why}", peer.name())),
         }
     }
     match Mkl::load(2) {
@@ -77,7 +82,7 @@ fn loaded_peers_multiply() {
             check_sparse::<f32>(&mkl);
             check_sparse::<f64>(&mkl);
         }
-        Err(why) => println!("skipped: mkl: {why}"),
+        Err(why) => skip(Missing::Other, format_args!("no MKL: {why}")),
     }
 }
 

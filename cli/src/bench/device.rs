@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use sparsimd::gpu::{EdgeKind, Gpu, GpuCsr};
-use sparsimd::plan::{Op, PlanOptions};
+use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::{self, Deviation};
 use sparsimd::{Error, Mat, Result};
 
@@ -214,7 +214,8 @@ impl Target {
 
 /// Lays the matrix out as the plan says, and tells how.
 fn layout(a: &GpuCsr<f32>, op: Op, n: usize) -> Result<&'static str> {
-    Ok(if a.prepare(&PlanOptions::new(op, n))? { "by panels" } else { "by rows" })
+    let strategy = a.prepare(&PlanOptions::new(op, n))?;
+    Ok(if strategy == Strategy::Panel { "by panels" } else { "by rows" })
 }
 
 /// Times of our runs.

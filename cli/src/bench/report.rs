@@ -24,7 +24,7 @@ pub struct Section {
 /// How we compare, a line for each operation and peer.
 pub fn summary(results: &Results) -> Section {
     let head = ["operation", "against", "cases", "geometric mean", "least", "in", "greatest"];
-    let row = |r: &super::summary::Ratio| {
+    let row = |r: &super::results::Ratio| {
         let number = |x: f64| if r.against == PEAK { format!("{:.1} %", 100.0 * x) } else { format!("{x:.2} x") };
         vec![
             r.op.clone(),

@@ -8,8 +8,6 @@ use serde::{Deserialize, Serialize};
 use sparsimd::io::write_atomically;
 use sparsimd::{Error, Result};
 
-use super::summary::Ratio;
-
 /// Of the file; another number is another meaning.
 const FORMAT: u32 = 1;
 
@@ -104,6 +102,25 @@ pub struct Settings {
     pub program: String,
     /// Every peer: its name, version and path taken.
     pub peers: BTreeMap<String, String>,
+}
+
+/// How we compare with one contender over the cases of one operation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// The operation.
+    pub op: String,
+    /// The peer, "fastest peer", "fastest peer but NAME", or "FMA peak".
+    pub against: String,
+    /// Cases that both did.
+    pub cases: usize,
+    /// Geometric mean of their time by ours; of our share of the peak for "FMA peak".
+    pub mean: f64,
+    /// The least.
+    pub min: f64,
+    /// In which case that was.
+    pub min_case: String,
+    /// The greatest.
+    pub max: f64,
 }
 
 /// The file.

@@ -1,27 +1,11 @@
 //! Many cases in one number: geometric means of ratios.
 
-use serde::{Deserialize, Serialize};
+use super::results::{Case, Ratio, Sample};
 
-use super::results::{Case, Sample};
-
-/// How we compare with one contender over the cases of one operation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ratio {
-    /// The operation.
-    pub op: String,
-    /// The peer, "fastest peer", "fastest peer but NAME", or "FMA peak".
-    pub against: String,
-    /// Cases that both did.
-    pub cases: usize,
-    /// Geometric mean of their time by ours; of our share of the peak for "FMA peak".
-    pub mean: f64,
-    /// The least.
-    pub min: f64,
-    /// In which case that was.
-    pub min_case: String,
-    /// The greatest.
-    pub max: f64,
-}
+/// What stands for the ceiling of the arithmetic among the peers.
+pub const PEAK: &str = "FMA peak";
+/// Whoever is fastest in each case.
+pub const FASTEST: &str = "fastest peer";
 
 impl Ratio {
     /// In a line.
@@ -36,11 +20,6 @@ impl Ratio {
         format!("{op:<10}{mean:>7.2} x {against} over {cases} cases ({min:.2} in {min_case}, to {max:.2})")
     }
 }
-
-/// What stands for the ceiling of the arithmetic among the peers.
-pub const PEAK: &str = "FMA peak";
-/// Whoever is fastest in each case.
-pub const FASTEST: &str = "fastest peer";
 
 /// The geometric mean; `None` of nothing.
 pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {

@@ -112,7 +112,8 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
 
     /// Lays `a` out by panels where the path asks for it.
     fn prepare(&self, a: &GpuCsr<T>) -> Result<()> {
-        self.by_panels.set(a.prepare(&PlanOptions::new(self.op, self.args.n).strategy(self.args.path()))?);
+        let strategy = a.prepare(&PlanOptions::new(self.op, self.args.n).strategy(self.args.path()))?;
+        self.by_panels.set(strategy == Strategy::Panel);
         Ok(())
     }
 

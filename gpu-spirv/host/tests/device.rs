@@ -1,13 +1,16 @@
-//! The host layer on whatever Vulkan device there is, with the validation layer on. Without a device every test reports so and
-//! passes.
+//! The host layer on whatever Vulkan device there is, with the validation layer on. Without a device the tests are skipped.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sparsimd_gpu_host::{Buffer, Device, DeviceOptions, Error, Instance, Manifest, Module, Pipeline, Stream};
 
+#[path = "../../../tests/common/skip.rs"]
+mod skip;
 #[path = "../../../tests/common/turn.rs"]
 mod turn;
+
+use skip::{Missing, skip};
 
 fn open(options: DeviceOptions) -> Option<Device> {
     turn::wait();
@@ -15,7 +18,7 @@ fn open(options: DeviceOptions) -> Option<Device> {
     match opened {
         Ok(device) => Some(device),
         Err(e @ (Error::NoVulkan(_) | Error::NoDevice(_) | Error::Feature { .. })) => {
-            println!("skipped: no device ({e})");
+            skip(Missing::Device, format_args!("no device ({e})"));
             None
         }
         Err(e) => panic!("{e}"),

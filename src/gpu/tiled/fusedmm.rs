@@ -2,12 +2,12 @@
 
 use sparsimd_gpu_abi::{BLOCK, FusedParams, SpmmParams, Tiled};
 
-use super::GpuPanels;
 use crate::error::{Error, Result};
 use crate::gpu::edge::EdgeKind;
 use crate::gpu::fusedmm::params;
 use crate::gpu::kernels::{FUSEDMM_TILED, REDUCE_ROWS, Special, groups};
 use crate::gpu::operands::GpuMat;
+use crate::gpu::panels::GpuPanels;
 use crate::gpu::pieces::{pieces, reduce_rows};
 use crate::gpu::{DeviceScalar, Gpu, Scratch, State};
 use crate::plan::Op;

@@ -5,60 +5,24 @@ mod sddmm;
 mod spmm;
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::PoisonError;
 
-use sparsimd_gpu_abi::{BLOCK, TILE_BYTES, WORKGROUP, Walk};
-use sparsimd_gpu_host::{Binding, Buffer};
+use sparsimd_gpu_abi::{BLOCK, TILE_BYTES, WORKGROUP};
+use sparsimd_gpu_host::Buffer;
 
-use super::kernels::{GATHER, Special, groups};
+use super::kernels::{GATHER, groups};
+use super::panels::GpuPanels;
 use super::sparse::GpuCsr;
 use super::{DeviceScalar, Gpu};
 use crate::error::{Error, Result};
-use crate::plan::{DevicePanels, Op, PlanOptions, Strategy, Team, Tiling, device_panels_pay};
-
-/// A matrix by panels, in device memory beside the rows.
-pub(super) struct GpuPanels<T> {
-    host_rows: Vec<[u32; 4]>,
-    granules: usize,
-    /// Columns of the matrix.
-    cols: usize,
-    rows: Buffer<[u32; 4]>,
-    ptr: Buffer<u32>,
-    columns: Buffer<[u32; 2]>,
-    /// Which nonzero each value is.
-    order: Buffer<u32>,
-    values: Buffer<T>,
-    /// Of the values; `None` before the first use.
-    version: Option<u64>,
-    /// What to add for each number of parts that was used.
-    cut: HashMap<usize, Buffer<[u32; 4]>>,
-}
-
-/// The panels of a matrix, and which operations go by them.
-pub(super) struct Prepared<T> {
-    layout: Option<GpuPanels<T>>,
-    serves: Vec<Op>,
-}
-
-impl<T> Default for Prepared<T> {
-    fn default() -> Self {
-        Self { layout: None, serves: Vec::new() }
-    }
-}
-
-impl<T> Prepared<T> {
-    /// The panels, where `op` goes by them.
-    pub(super) fn serving(&mut self, op: Op) -> Option<&mut GpuPanels<T>> {
-        self.layout.as_mut().filter(|_| self.serves.contains(&op))
-    }
-}
+use crate::plan::{DevicePanels, Op, PlanOptions, Strategy, Team, device_panels_pay};
 
 impl<T: DeviceScalar> GpuCsr<T> {
     /// Prepares many runs of the operation of `options`: lays the nonzeros out by panels of four rows, beside the rows
     /// that the other operations use. Then B (and D) go through workgroup memory, and one load of them serves all rows of a
     /// panel that have its column. [`Strategy::Auto`] does so where it pays by [`device_panels_pay`] and memory is left, [`Strategy::Panel`]
-    /// always; [`Strategy::Direct`] undoes it for this operation. Tells whether the operation goes by panels now. All operations share one layout.
+    /// always; [`Strategy::Direct`] undoes it for this operation. Answers how the operation runs from now on: [`Strategy::Panel`] or
+    /// [`Strategy::Direct`]. All operations share one layout.
     /// New values ([`GpuCsr::set_values`]) are laid out on the device at the next run that reads them.
     ///
     /// SpMM and SDDMM may then be run with any number of columns. FusedMM goes by panels only where a team has rows of C and E in
@@ -69,7 +33,7 @@ impl<T: DeviceScalar> GpuCsr<T> {
     /// [`Error::Argument`] when the dense operands have no columns, [`Error::Unavailable`] when panels are asked for and the operation has none, the rows
     /// are too wide or the matrix is too large for them, [`Error::Device`] when the device fails or its memory runs out.
     #[inline(never)]
-    pub fn prepare(&self, options: &PlanOptions) -> Result<bool> {
+    pub fn prepare(&self, options: &PlanOptions) -> Result<Strategy> {
         let &PlanOptions { op, n, strategy, .. } = options;
         if n == 0 {
             return Err(Error::argument("n", "a dense operand needs a column".to_owned()));
@@ -99,7 +63,7 @@ impl<T: DeviceScalar> GpuCsr<T> {
         if slot.serves.is_empty() {
             slot.layout = None;
         }
-        made
+        Ok(if made? { Strategy::Panel } else { Strategy::Direct })
     }
 
     fn no_panels(&self, why: &str) -> Error {
@@ -164,45 +128,6 @@ impl<T: DeviceScalar> GpuCsr<T> {
         }
         panels.version = Some(self.version);
         Ok(())
-    }
-}
-
-impl<T: DeviceScalar> GpuPanels<T> {
-    /// Rows, pointers and columns, as every tiled kernel binds them first.
-    fn pattern(&self) -> [Binding<'_>; 3] {
-        [self.rows.bind(), self.ptr.bind(), self.columns.bind()]
-    }
-
-    /// How `op` is launched on rows of `blocks` blocks.
-    fn tiling(&self, gpu: &Gpu, op: Op, blocks: usize) -> Tiling {
-        DevicePanels::tiling(op, self.host_rows.len(), self.granules, blocks, size_of::<T>(), gpu.shape::<T>())
-    }
-
-    fn walk(&self, tiling: &Tiling) -> Walk {
-        Walk { granules: self.granules as u32, span: tiling.span as u32, b_rows: self.cols as u32, zero: 0 }
-    }
-
-    /// Partial rows of a launch.
-    fn slots(&self, tiling: &Tiling) -> usize {
-        if tiling.parts > 1 { 4 * self.host_rows.len() * tiling.parts } else { 0 }
-    }
-
-    /// Makes what to add where panels have parts.
-    fn cut(&mut self, gpu: &Gpu, tiling: &Tiling) -> Result<()> {
-        let parts = tiling.parts;
-        if let (true, Entry::Vacant(free)) = (parts > 1, self.cut.entry(parts)) {
-            let rows = DevicePanels::cut(&self.host_rows, parts);
-            let mut buffer = Buffer::new(gpu.device(), rows.len(), "tasks")?;
-            gpu.timed_upload(|s| s.stream.upload(&mut buffer, 0, &rows))?;
-            free.insert(buffer);
-        }
-        Ok(())
-    }
-}
-
-impl From<Tiling> for Special {
-    fn from(tiling: Tiling) -> Self {
-        Self { parts: tiling.parts as u32, ..Self::from(tiling.team) }
     }
 }
 

@@ -2,10 +2,10 @@
 
 use sparsimd_gpu_abi::{BLOCK, SpmmParams, Tiled};
 
-use super::GpuPanels;
 use crate::error::{Error, Result};
 use crate::gpu::kernels::{REDUCE_ROWS, SPMM_TILED, groups};
 use crate::gpu::operands::{GpuMat, Panel};
+use crate::gpu::panels::GpuPanels;
 use crate::gpu::pieces::{pieces, reduce_rows, widest};
 use crate::gpu::{DeviceScalar, Gpu, Scratch, State};
 use crate::plan::Op;

@@ -29,7 +29,10 @@ pub(super) fn row_major(a: &DMatrix<f64>) -> Result<Mat<f64>> {
 /// They do not converge, as with values that are not finite; `op` is the operation's name.
 pub(super) fn symmetric_eigen(op: &'static str, a: DMatrix<f64>) -> Result<(DVector<f64>, DMatrix<f64>)> {
     let n = a.nrows();
-    let eigen = finite(a).and_then(|a| SymmetricEigen::try_new(a, f64::EPSILON, MOST_ITERATIONS * n.max(1)));
+    if n == 0 {
+        return Ok((DVector::zeros(0), a));
+    }
+    let eigen = finite(a).and_then(|a| SymmetricEigen::try_new(a, f64::EPSILON, MOST_ITERATIONS * n));
     descending(op, eigen.map(|eigen| (eigen.eigenvalues, eigen.eigenvectors)))
 }
 
@@ -39,13 +42,15 @@ pub(super) fn symmetric_eigen(op: &'static str, a: DMatrix<f64>) -> Result<(DVec
 /// They do not converge, as with values that are not finite; `op` is the operation's name.
 pub(super) fn left_singular(op: &'static str, a: DMatrix<f64>) -> Result<(DVector<f64>, DMatrix<f64>)> {
     let (m, n) = a.shape();
-    if m >= TALL * n && n > 0 {
+    if m == 0 || n == 0 {
+        return Ok((DVector::zeros(0), DMatrix::zeros(m, 0)));
+    }
+    if m >= TALL * n {
         let qr = a.qr();
         let (values, vectors) = left_singular(op, qr.r())?;
         return Ok((values, qr.q() * vectors));
     }
-    let most = MOST_ITERATIONS * m.min(n).max(1);
-    let svd = finite(a).and_then(|a| SVD::try_new_unordered(a, true, false, f64::EPSILON, most));
+    let svd = finite(a).and_then(|a| SVD::try_new_unordered(a, true, false, f64::EPSILON, MOST_ITERATIONS * m.min(n)));
     descending(op, svd.and_then(|svd| Some((svd.singular_values, svd.u?))))
 }
 
@@ -89,7 +94,7 @@ mod tests {
 
     #[test]
     fn singular_vectors_diagonalise() {
-        for (m, n) in [(1, 1), (3, 1), (1, 3), (4, 4), (9, 4), (4, 9), (60, 20), (30, 20)] {
+        for (m, n) in [(0, 0), (0, 2), (2, 0), (1, 1), (3, 1), (1, 3), (4, 4), (9, 4), (4, 9), (60, 20), (30, 20)] {
             let a = numbers(m, n);
             let (values, u) = left_singular("test", a.clone()).unwrap();
             assert_eq!((values.len(), u.shape()), (m.min(n), (m, m.min(n))));

@@ -7,17 +7,22 @@
 //!         E_i += sum over the chunk of w_j D_j          E_i += sum_j w_j D_j for the row block (SpMM)
 //! ```
 //!
+//! Nonzero by nonzero, B and D compete for the caches where they are two matrices: the direct path then runs SDDMM, the edge
+//! function and SpMM on rows whose edge values fit a buffer (`stage`), and the loop above where D is B.
+//!
 //! (Zubair and Bauinger 2023, their Figure 11; Rahman, Sujon and Azad 2021.) The row-softmax is online: with m the largest
 //! f so far and l the sum of e^(f - m), a chunk that raises m by d scales l and E_i by e^-d; E_i is divided by l at the
 //! end.
 
+mod stage;
+
 use pulp::{Simd, WithSimd};
 
+pub use self::stage::{EdgeBlock, EdgeRows, edge_block, edge_rows, normalise_rows};
+use self::stage::{scale_row, softmax_step};
 use crate::arch::dispatch_compiled;
-use crate::block::Block;
 use crate::dot::{Sink, dots};
 use crate::edge::{BuiltIn, Custom, Edge, Weights};
-use crate::exp;
 use crate::prefetch::prefetch_row_once;
 use crate::rows::{Gathered, axpy_gathered};
 use crate::sddmm::max_vectors;
@@ -287,160 +292,5 @@ unsafe fn add_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
         }
         let sum = axpy_gathered::<S, T, NV, TAIL>(simd, mask, sum, len, weights, rows);
         tile::store_or_stream::<S, T, NV, TAIL>(simd, mask, e, sum, mode.stream);
-    }
-}
-
-/// Takes `len` logits into (m, l): they become e^(w - m). Also the factor e^(old m - new m).
-///
-/// # Safety
-/// `w` holds `len` elements, at least one.
-#[inline(always)]
-unsafe fn softmax_step<S: Simd, T: Scalar>(simd: S, [m, l]: [T; 2], w: *mut T, len: usize) -> ([T; 2], T) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut largest = m;
-        for t in 0..len {
-            let x = *w.add(t);
-            largest = if x > largest { x } else { largest };
-        }
-        let shift = T::splat(simd, largest);
-        let mut sum = T::splat(simd, T::ZERO);
-        for at in (0..len).step_by(T::lanes::<S>()) {
-            let mask = T::first_lanes(simd, len - at);
-            let x = exp::<T, S>(simd, T::vsub(simd, T::load_masked(simd, mask, w.add(at)), shift));
-            T::store_masked(simd, mask, w.add(at), x);
-            // Read back, so that the lanes outside the mask add nothing.
-            sum = T::vadd(simd, sum, T::load_masked(simd, mask, w.add(at)));
-        }
-        let rescale = T::reduce_max(simd, exp::<T, S>(simd, T::splat(simd, m - largest)));
-        // Nothing was there to rescale (and -inf - -inf is no number) while m is -inf.
-        let rescale = if m == T::NEG_INFINITY { T::ZERO } else { rescale };
-        ([largest, l * rescale + T::reduce_sum(simd, sum)], rescale)
-    }
-}
-
-/// row = factor row.
-///
-/// # Safety
-/// `row` holds `n` elements.
-#[inline(always)]
-unsafe fn scale_row<S: Simd, T: Scalar>(simd: S, row: *mut T, n: usize, factor: T) {
-    for at in (0..n).step_by(T::lanes::<S>()) {
-        let mask = T::first_lanes(simd, n - at);
-        // SAFETY: the caller's promise.
-        unsafe {
-            let x = T::vmul(simd, T::splat(simd, factor), T::load_masked(simd, mask, row.add(at)));
-            T::store_masked(simd, mask, row.add(at), x);
-        }
-    }
-}
-
-/// The edge function over the dots of one row block with one panel.
-#[derive(Clone, Copy, Debug)]
-pub struct EdgeBlock<'a, T> {
-    /// The rows.
-    pub block: Block<'a>,
-    /// The dots, in the order of the block; they become the weights.
-    pub weights: *mut T,
-    /// The values in the same order; null (then zeros) when the edge function does not use them.
-    pub values: *const T,
-    /// Number of dots.
-    pub nnz: usize,
-    /// For a softmax, (m, l) by row of the block.
-    pub states: *mut [T; 2],
-    /// For a softmax, the factor by which each visited row of E is to be multiplied before the weights are used.
-    pub rescale: *mut T,
-}
-
-/// Runs the task.
-///
-/// # Safety
-/// `weights` and `values`, unless null, hold `nnz` elements, those of the block; for a softmax `states` and
-/// `rescale` have every visited row.
-pub unsafe fn edge_block<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: EdgeBlock<'_, T>) {
-    if let Some(built_in) = const { F::BUILT_IN } {
-        let task = EdgeTask { edge: built_in(edge), softmax: F::SOFTMAX, task };
-        dispatch_compiled!(arch, task, EdgeTask<'_, f32, BuiltIn<f32>>, EdgeTask<'_, f64, BuiltIn<f64>>);
-    } else if const { F::BUILT_IN.is_none() } {
-        arch.dispatch(EdgeTask { edge: Custom(edge), softmax: F::SOFTMAX, task });
-    }
-}
-
-/// The edge function of a block as pulp runs it.
-#[derive(Clone, Copy)]
-struct EdgeTask<'a, T, W> {
-    edge: W,
-    softmax: bool,
-    task: EdgeBlock<'a, T>,
-}
-
-impl<T: Scalar, W: Weights<T>> WithSimd for EdgeTask<'_, T, W> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { edge, softmax, task } = self;
-        // SAFETY: the promise of `edge_block`.
-        unsafe {
-            edge.apply::<S, false>(simd, task.weights, task.values, task.nnz);
-            if softmax {
-                let mut w = task.weights;
-                for pair in task.block.pairs {
-                    for row in pair.rows {
-                        w = task.softmax::<S>(simd, row, w, pair.nnz());
-                    }
-                }
-                for segment in task.block.segments {
-                    w = task.softmax::<S>(simd, segment.row, w, segment.nnz);
-                }
-            }
-        }
-    }
-}
-
-impl<T: Scalar> EdgeBlock<'_, T> {
-    /// Takes the `nnz` logits of `row` at `w` into its state; the end of them.
-    ///
-    /// # Safety
-    /// `w` holds them, and the row has a state.
-    #[inline(always)]
-    unsafe fn softmax<S: Simd>(&self, simd: S, row: u32, w: *mut T, nnz: u32) -> *mut T {
-        let (row, nnz) = (row as usize, nnz as usize);
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (state, rescale) = softmax_step::<S, T>(simd, *self.states.add(row), w, nnz);
-            *self.states.add(row) = state;
-            *self.rescale.add(row) = rescale;
-            w.add(nnz)
-        }
-    }
-}
-
-/// Divides row r of `e` by `states[r][1]`, the sum of its weights; rows without weights become zeros.
-///
-/// # Safety
-/// `e` is valid for reads and writes of one row of `n` elements per state.
-pub unsafe fn normalise_rows<T: Scalar>(arch: Arch, states: &[[T; 2]], n: usize, e: *mut T, lde: usize) {
-    dispatch_compiled!(arch, Normalise { states, n, e, lde }, Normalise<'_, f32>, Normalise<'_, f64>);
-}
-
-#[derive(Clone, Copy)]
-struct Normalise<'a, T> {
-    states: &'a [[T; 2]],
-    n: usize,
-    e: *mut T,
-    lde: usize,
-}
-
-impl<T: Scalar> WithSimd for Normalise<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        for (r, &[_, sum]) in self.states.iter().enumerate() {
-            let factor = if sum == T::ZERO { T::ZERO } else { T::ONE / sum };
-            // SAFETY: the promise of `normalise_rows`.
-            unsafe { scale_row::<S, T>(simd, self.e.add(r * self.lde), self.n, factor) }
-        }
     }
 }

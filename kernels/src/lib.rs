@@ -36,7 +36,7 @@ pub use arch::Arch;
 pub use block::{Block, OFFSETS_PER_WORD, Pair, RowSegment};
 pub use elementwise::{Arithmetic, Second, elementwise};
 pub use exp::exp;
-pub use fusedmm::{EdgeBlock, FusedRows, edge_block, fused_rows, normalise_rows};
+pub use fusedmm::{EdgeBlock, EdgeRows, FusedRows, edge_block, edge_rows, fused_rows, normalise_rows};
 pub use gram::{add_gram, times_small};
 pub use pairing::{ColumnSet, pair_rows};
 pub use prefetch::{LINE, prefetch_l1, prefetch_row};

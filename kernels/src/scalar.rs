@@ -41,6 +41,8 @@ pub trait Scalar:
     const ZERO: Self;
     /// 1.
     const ONE: Self;
+    /// As many ones as the widest register has lanes.
+    const ONES: &'static [Self; 16];
     /// Minus infinity.
     const NEG_INFINITY: Self;
     /// The unit roundoff's double: distance from 1 to the next number.
@@ -143,6 +145,7 @@ macro_rules! scalar {
             type Mask<S: Simd> = S::$m;
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
+            const ONES: &'static [Self; 16] = &[1.0; 16];
             const NEG_INFINITY: Self = $t::NEG_INFINITY;
             const EPSILON: Self = $t::EPSILON;
             const NAME: &'static str = $name;

@@ -47,7 +47,7 @@ pub struct SddmmRows<T> {
     pub ldb: usize,
     /// Columns of B and C.
     pub n: usize,
-    /// One element per nonzero.
+    /// One element per nonzero, of which the task's are written.
     pub out: *mut T,
     /// How many nonzeros ahead rows of B are prefetched; 0 for not at all.
     pub prefetch_distance: usize,

@@ -35,7 +35,7 @@ pub struct SpmmRows<T> {
     pub row_ptr: RowPtr,
     /// CSR column indices.
     pub columns: *const u32,
-    /// CSR values.
+    /// CSR values, of which the task's are read.
     pub values: *const T,
     /// First row and one past the last.
     pub rows: [usize; 2],
@@ -149,7 +149,8 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
                 prefetch_distance: task.prefetch_distance,
             };
             let zero = [T::splat(simd, T::ZERO); NV];
-            let sum = axpy_gathered::<S, T, NV, TAIL>(simd, mask, zero, end - start, task.values.add(start), &rows);
+            let sum =
+                axpy_gathered::<S, T, NV, TAIL>(simd, mask, zero, end - start, task.values.wrapping_add(start), &rows);
             let c = c.add(tile.start);
             if task.panel[0] < task.panel[1] {
                 prefetch_row(c.wrapping_add(4 * task.ldc), NV * T::lanes::<S>() * size_of::<T>());
@@ -207,7 +208,7 @@ unsafe fn spmv<T: Scalar>(task: &SpmmRows<T>) {
 #[inline(always)]
 unsafe fn spmv_term<T: Scalar>(task: &SpmmRows<T>, p: usize) -> T {
     // SAFETY: the caller's promise.
-    unsafe { *task.values.add(p) * *task.b.add(*task.columns.add(p) as usize * task.ldb) }
+    unsafe { *task.values.wrapping_add(p) * *task.b.add(*task.columns.add(p) as usize * task.ldb) }
 }
 
 /// C = beta C for `rows` rows of `n` elements; with beta 0, C is not read.

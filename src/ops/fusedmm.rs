@@ -1,19 +1,26 @@
 //! FusedMM: E = f(C B^T on a pattern) D, the edge values never stored for the whole matrix.
+//!
+//! ```text
+//! direct, D is B: for each nonzero's row of B, its dot and its part of the sum (`fused_rows`)
+//! direct, D is not B: for rows whose edge values fit a buffer: all dots, all weights, all sums
+//! panel: for each block of the row block: dots, weights, sums
+//! ```
 
 use sparsimd_kernels::edge::Edge;
 use sparsimd_kernels::{
-    EdgeBlock, FusedRows, Scalar, SddmmPanel, SpmmPanel, edge_block, fused_rows, normalise_rows, scale_rows,
-    sddmm_panel, spmm_panel,
+    EdgeBlock, EdgeRows, FusedRows, Scalar, SddmmPanel, SddmmRows, SpmmPanel, SpmmRows, edge_block, edge_rows,
+    fused_rows, normalise_rows, scale_rows, sddmm_panel, sddmm_rows, spmm_panel, spmm_rows,
 };
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
 use super::run::{CarryOuts, Shared};
 use crate::cpu::Cpu;
-use crate::dense::{MatMut, MatRef, check_shape};
+use crate::cut;
+use crate::dense::{ALIGN, Aligned, MatMut, MatRef, check_shape};
 use crate::error::Result;
 use crate::formats::{BlockView, Panel, PatternRef, RowBlock};
-use crate::plan::{Op, PanelPlan, Task};
+use crate::plan::{Op, PanelPlan, Stages, Task};
 
 /// Most vectors of a tile, of dots and of sums.
 const TILE_VECTORS: usize = 8;
@@ -111,38 +118,113 @@ impl Cpu {
         let mut partial = vec![[[T::ZERO; 2]; 2]; tasks.len()];
         let states = Shared(partial.as_mut_ptr());
         let (lde, out) = (e.stride(), Shared(e.reborrow().into_data().as_mut_ptr()));
-        self.for_each(tasks.len(), pattern.nnz().saturating_mul(n + width), |k| {
-            // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in this
-            // task, its carry_out and its states are its own.
-            unsafe {
-                fused_rows(
-                    self.arch(),
-                    edge,
-                    FusedRows {
-                        row_ptr: pattern.row_ptr().raw(),
-                        columns: pattern.col_idx().as_ptr(),
-                        values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
-                        rows: tasks[k].rows,
-                        nonzeros: tasks[k].nonzeros,
-                        c: (c.data().as_ptr(), c.stride()),
-                        b: (b.data().as_ptr(), b.stride()),
-                        n,
-                        d: (d.data().as_ptr(), d.stride()),
-                        e: (out.get(), lde),
-                        width,
-                        carry_out: carry_out(k, &tasks[k]),
-                        partial: states.get().wrapping_add(k),
-                        prefetch_distance: direct.prefetch_distance,
-                        panel: [direct.width, pattern.cols()],
-                        stream: direct.stream,
-                    },
-                );
-            }
-        });
+        let rows = |k: usize| FusedRows {
+            row_ptr: pattern.row_ptr().raw(),
+            columns: pattern.col_idx().as_ptr(),
+            values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
+            rows: tasks[k].rows,
+            nonzeros: tasks[k].nonzeros,
+            c: (c.data().as_ptr(), c.stride()),
+            b: (b.data().as_ptr(), b.stride()),
+            n,
+            d: (d.data().as_ptr(), d.stride()),
+            e: (out.get(), lde),
+            width,
+            carry_out: carry_out(k, &tasks[k]),
+            partial: states.get().wrapping_add(k),
+            prefetch_distance: direct.prefetch_distance,
+            panel: [direct.width, pattern.cols()],
+            stream: direct.stream,
+        };
+        let work = pattern.nnz().saturating_mul(n + width);
+        if (b.data().as_ptr(), b.stride()) == (d.data().as_ptr(), d.stride()) {
+            // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in a task,
+            // its carry-out and its states are its own.
+            self.for_each(tasks.len(), work, |k| unsafe { fused_rows(self.arch(), edge, rows(k)) });
+        } else {
+            self.fused_in_stages(tasks, &direct.stages, edge, work, rows);
+        }
         if F::SOFTMAX {
             merge_softmax(tasks, &carry_outs, &partial, e);
         } else {
             carry_outs.add_to(tasks, e);
+        }
+    }
+
+    /// The direct path where D is not B: dots and weights of many tasks, then their sums. `rows` are those of a task, as
+    /// [`fused_rows`] takes them.
+    fn fused_in_stages<T: Scalar, F: Edge<T>>(
+        &self,
+        tasks: &[Task],
+        stages: &Stages,
+        edge: F,
+        work: usize,
+        rows: impl Fn(usize) -> FusedRows<T> + Send + Sync,
+    ) {
+        let most = stages.nonzeros * self.threads();
+        let mut begin = 0;
+        let mut weights = Aligned::<T>::new(ALIGN);
+        while begin < tasks.len() {
+            let base = tasks[begin].nonzeros[0];
+            let fit = cut::first(begin..tasks.len(), |k| tasks[k].nonzeros[1] - base > most);
+            let count = (fit - begin).max(1);
+            weights.reserve(tasks[begin + count - 1].nonzeros[1] - base);
+            let weights = Shared(weights.as_mut_ptr());
+            // Of the nonzero 0 of the matrix: only those of the tasks are there.
+            let first = Shared(weights.get().wrapping_sub(base));
+            self.for_each(count, work, |k| {
+                let task = rows(begin + k);
+                let FusedRows { row_ptr, columns, values, rows, nonzeros, n, partial, .. } = task;
+                let (panel, prefetch_distance) = stages.dots;
+                let dots = SddmmRows {
+                    row_ptr,
+                    columns,
+                    values: std::ptr::null(),
+                    rows,
+                    nonzeros,
+                    c: task.c.0,
+                    ldc: task.c.1,
+                    b: task.b.0,
+                    ldb: task.b.1,
+                    n,
+                    out: first.get(),
+                    prefetch_distance,
+                    panel: [panel, task.panel[1]],
+                };
+                let weights = weights.get().wrapping_add(nonzeros[0] - base);
+                // SAFETY: the pattern's invariants and the checked shapes make every index valid; there is a weight for each
+                // nonzero of the tasks, and a task's are its own, as are its states.
+                unsafe {
+                    sddmm_rows(self.arch(), dots);
+                    edge_rows(self.arch(), edge, EdgeRows { row_ptr, values, rows, nonzeros, weights, partial });
+                }
+            });
+            self.for_each(count, work, |k| {
+                let task = rows(begin + k);
+                let (panel, prefetch_distance) = stages.sums;
+                let sums = SpmmRows {
+                    row_ptr: task.row_ptr,
+                    columns: task.columns,
+                    values: first.get(),
+                    rows: task.rows,
+                    nonzeros: task.nonzeros,
+                    b: task.d.0,
+                    ldb: task.d.1,
+                    n: task.width,
+                    alpha: T::ONE,
+                    beta: T::ZERO,
+                    c: task.e.0,
+                    ldc: task.e.1,
+                    carry_out: task.carry_out,
+                    prefetch_distance,
+                    panel: [panel, task.panel[1]],
+                    stream: stages.stream,
+                };
+                // SAFETY: as above, and the stage before has written the weights; the rows that begin in a task and its
+                // carry-out are its own.
+                unsafe { spmm_rows(self.arch(), sums) };
+            });
+            begin += count;
         }
     }
 

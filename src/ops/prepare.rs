@@ -12,7 +12,7 @@ use crate::dense::{Aligned, addresses, fill_with, reserved_aligned};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern, PatternRef, gather};
 use crate::memory;
-use crate::plan::{DirectPlan, Op, PanelPlan, Plan, PlanOptions, Stats, Target, Task, blocks};
+use crate::plan::{DirectPlan, Op, PanelPlan, Plan, PlanOptions, Stages, Stats, Target, Task, blocks};
 
 /// A sparse operand prepared for one operation and one number of dense columns.
 ///
@@ -136,13 +136,21 @@ pub(super) struct Direct<'a> {
     pub width: usize,
     /// Whether the result bypasses the caches.
     pub stream: bool,
+    /// FusedMM where D is not B.
+    pub stages: Stages,
     /// Pieces of work.
     pub tasks: Cow<'a, [Task]>,
 }
 
 impl<'a> Direct<'a> {
     fn new(plan: &DirectPlan, tasks: Cow<'a, [Task]>) -> Self {
-        Self { prefetch_distance: plan.prefetch_distance, width: plan.column_slab, stream: plan.stream, tasks }
+        Self {
+            prefetch_distance: plan.prefetch_distance,
+            width: plan.column_slab,
+            stream: plan.stream,
+            stages: plan.stages.clone(),
+            tasks,
+        }
     }
 }
 

@@ -1,130 +1,25 @@
-//! Plans of the matrix operations: which path, which panels, how many tasks.
+//! Plans of the matrix operations: which strategy, and which panels.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use sparsimd_kernels::PAIRED_LANES;
 
-use super::{Stats, Task, by_nonzeros, streams, threads_per_row};
+use super::Stats;
+use super::direct::DirectPlan;
+use super::options::{Op, PlanOptions, Strategy, Target, check_columns};
 use crate::error::{Error, Result};
-use crate::formats::{MAX_WIDTH, PatternRef};
+use crate::formats::MAX_WIDTH;
 use crate::machine::Machine;
-
-/// An operation on a sparse matrix A.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
-    /// C = alpha A B + beta C.
-    Spmm,
-    /// C = alpha A^T B + beta C.
-    SpmmTransposed,
-    /// A_ij = (C B^T)_ij on the pattern.
-    Sddmm,
-    /// E = f(C B^T on the pattern) D.
-    FusedMm,
-}
-
-impl Op {
-    /// The name of the operation in errors.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Spmm => "spmm",
-            Self::SpmmTransposed => "spmm_t",
-            Self::Sddmm => "sddmm",
-            Self::FusedMm => "fusedmm",
-        }
-    }
-}
-
-/// Where the kernels read the nonzeros from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Strategy {
-    /// Whichever the model says is faster.
-    #[default]
-    Auto,
-    /// Straight from CSR, no preparation.
-    Direct,
-    /// From panels that are prepared once.
-    Panel,
-}
-
-/// What a matrix operand is prepared for: the operation, the columns of the dense operands, and how often it will run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlanOptions {
-    pub(crate) op: Op,
-    pub(crate) n: usize,
-    pub(crate) strategy: Strategy,
-    pub(crate) reuse: usize,
-}
-
-impl PlanOptions {
-    /// For 1000 runs of `op` with dense operands of `n` columns, by the strategy that is expected to be faster.
-    pub fn new(op: Op, n: usize) -> Self {
-        Self { op, n, strategy: Strategy::Auto, reuse: 1000 }
-    }
-
-    /// The same with this strategy.
-    pub fn strategy(self, strategy: Strategy) -> Self {
-        Self { strategy, ..self }
-    }
-
-    /// The same for so many runs. Panels cost the time of some runs to prepare.
-    pub fn reuse(self, runs: usize) -> Self {
-        Self { reuse: runs, ..self }
-    }
-
-    /// The operation.
-    pub fn op(&self) -> Op {
-        self.op
-    }
-
-    /// Columns of the dense operands.
-    pub fn n(&self) -> usize {
-        self.n
-    }
-}
-
-/// What will run a plan: threads, registers and the size of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Threads.
-    pub threads: usize,
-    /// Bytes of a vector register.
-    pub vector_bytes: usize,
-    /// Vector registers.
-    pub registers: usize,
-    /// Bytes of a value: 4 or 8.
-    pub value_bytes: usize,
-}
-
-impl Target {
-    /// Elements of a vector register.
-    fn lanes(&self) -> usize {
-        (self.vector_bytes / self.value_bytes.max(1)).max(1)
-    }
-}
 
 /// Runs after which a panel has paid for its preparation. Zen 4, 70 % zeros, N = 128: SpMM takes 5 runs to prepare (8
 /// where the system has to find the memory first) and is 1.5 times as fast as directly, FusedMM 3 and 1.9, SDDMM 2 and
 /// 1.35.
 const PANEL_PAYS_AFTER: usize = 12;
 
-/// Tasks per thread of the direct path: enough that a late thread can be helped, few enough that starting them is free.
-const TASKS_PER_THREAD: usize = 16;
-
-/// Density from which the direct path takes blocks of rows panel by panel: a block's rows then meet a row of B 4 times.
-const DENSE: f64 = 1.0 / 32.0;
-
-/// Nonzeros of a row in a panel of the direct path. Fewer are spent on loading and storing C, more outgrow the caches:
-/// 19, 38, 77 reach 37, 39, 33 % of peak at 70 % zeros, 13, 26, 51 reach 28, 31, 31 % at 90 %.
-const DIRECT_VISIT: f64 = 32.0;
-
 /// Share of L1 that the packed panel takes: the rest is for the row of C, the offsets and the values that stream by.
 /// Measured: 40 of 48 KiB is best; the whole loses 8 %, two thirds 2 %.
 const L1_SHARE: (usize, usize) = (5, 6);
-
-/// Nonzeros ahead at which the direct path prefetches rows. On graphs of 20 000 to 70 000 rows 8 and 16 are best by 3-15 %
-/// over 4 and 32.
-const PREFETCH_DISTANCE: usize = 16;
 
 /// Bytes of a row of C that are computed in one pass: more leave too few rows to a block for the copies of panels.
 /// Values are read from afar once per pass: two tiles in one, f64, N = 128, 82 GFLOP/s; each in its own, 74.
@@ -149,20 +44,6 @@ pub enum Plan {
     Direct(DirectPlan),
     /// From panels.
     Panel(PanelPlan),
-}
-
-/// How an operation runs straight from CSR.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DirectPlan {
-    op: Op,
-    n: usize,
-    tasks: usize,
-    threads_per_row: usize,
-    pub(crate) prefetch_distance: usize,
-    /// Columns that a block of rows passes over together; the largest number for all.
-    pub(crate) column_slab: usize,
-    pub(crate) stream: bool,
-    reason: Cow<'static, str>,
 }
 
 /// How an operation runs from panels: row blocks x column panels, which [`Cpu::prepare`](crate::Cpu::prepare) lays out.
@@ -214,7 +95,7 @@ impl Plan {
     /// The operation.
     pub fn op(&self) -> Op {
         match self {
-            Self::Direct(plan) => plan.op,
+            Self::Direct(plan) => plan.op(),
             Self::Panel(plan) => plan.op,
         }
     }
@@ -222,7 +103,7 @@ impl Plan {
     /// Columns of the dense operands.
     pub fn n(&self) -> usize {
         match self {
-            Self::Direct(plan) => plan.n,
+            Self::Direct(plan) => plan.n(),
             Self::Panel(plan) => plan.n,
         }
     }
@@ -243,10 +124,6 @@ impl Plan {
 
 /// The reason of a strategy that the caller chose.
 const AS_ASKED: Cow<'static, str> = Cow::Borrowed("as asked");
-
-fn check_columns(n: usize) -> Result<()> {
-    if n == 0 { Err(Error::argument("n", "0 columns; dense operands have at least 1")) } else { Ok(()) }
-}
 
 /// Columns of a panel whose tiles of so many vectors take their share of L1.
 fn width_of(vectors: usize, machine: &Machine, target: &Target) -> usize {
@@ -375,99 +252,6 @@ impl PanelPlan {
     }
 }
 
-impl DirectPlan {
-    /// The plan for `op` with `n` columns, at least one. Of the pattern it needs no more than the size.
-    fn new(op: Op, n: usize, stats: &Stats, machine: &Machine, target: &Target, reason: Cow<'static, str>) -> Self {
-        let row_bytes = match op {
-            // B and D.
-            Op::FusedMm => 2 * n * target.value_bytes,
-            _ => (n * target.value_bytes).min(8 * target.vector_bytes),
-        };
-        let (column_slab, prefetch_distance) = direct_order(op, stats, machine.l2_bytes() / 2, row_bytes);
-        let stream = streams_result(op, stats, machine, n.saturating_mul(target.value_bytes));
-        let threads = target.threads.max(1);
-        let work_items = threads * TASKS_PER_THREAD;
-        let threads_per_row = threads_per_row(stats.rows, work_items);
-        let tasks = if threads == 1 { 1 } else { work_items };
-        Self { op, n, tasks, threads_per_row, prefetch_distance, column_slab, stream, reason }
-    }
-
-    /// The plan for an operand that is not prepared.
-    pub(crate) fn unprepared(op: Op, n: usize, stats: &Stats, machine: &Machine, target: &Target) -> Result<Self> {
-        check_columns(n)?;
-        Ok(Self::new(op, n, stats, machine, target, Cow::Borrowed("not prepared")))
-    }
-
-    /// Columns of the dense operands.
-    pub(crate) fn n(&self) -> usize {
-        self.n
-    }
-
-    /// Tasks that the rows are cut into, at most.
-    pub fn tasks(&self) -> usize {
-        self.tasks
-    }
-
-    /// Threads that may share a row (see [`threads_per_row`]).
-    pub fn threads_per_row(&self) -> usize {
-        self.threads_per_row
-    }
-
-    /// Nonzeros between the one computed and the one whose row of B is prefetched; 0 for no prefetch.
-    pub fn prefetch_distance(&self) -> usize {
-        self.prefetch_distance
-    }
-
-    /// Columns that a block of rows passes over together, if not all.
-    pub fn column_slab(&self) -> Option<usize> {
-        Some(self.column_slab).filter(|&columns| columns != usize::MAX)
-    }
-
-    /// Whether the result is written past the caches.
-    pub fn streams(&self) -> bool {
-        self.stream
-    }
-}
-
-/// The direct path's columns of a panel, and how many nonzeros ahead it prefetches, where a row of what it gathers takes
-/// `row_bytes` and `near` bytes are near.
-fn direct_order(op: Op, stats: &Stats, near: usize, row_bytes: usize) -> (usize, usize) {
-    if stats.cols.saturating_mul(row_bytes) <= near {
-        // Sums of rows lose by asking for what is near already (4096 rows of 128 bytes: 28 % of peak with, 31 %
-        // without); dots, whose groups end in a tree, gain (24 % with, 15 % without).
-        let sums = matches!(op, Op::Spmm | Op::SpmmTransposed);
-        return (usize::MAX, if sums { 0 } else { PREFETCH_DISTANCE });
-    }
-    if stats.density() < DENSE {
-        return (usize::MAX, PREFETCH_DISTANCE);
-    }
-    let width = ((DIRECT_VISIT / stats.density()) as usize).min(near / row_bytes).max(1);
-    (width, if width < stats.cols { 0 } else { PREFETCH_DISTANCE })
-}
-
-/// Whether `op` on dense operands of rows of `row_bytes` writes its result past the caches.
-fn streams_result(op: Op, stats: &Stats, machine: &Machine, row_bytes: usize) -> bool {
-    let rows = match op {
-        // B and C.
-        Op::Spmm | Op::SpmmTransposed => stats.rows.saturating_add(stats.cols),
-        // B, D and E; C is read once.
-        Op::FusedMm => stats.rows.saturating_add(stats.cols.saturating_mul(2)),
-        // Numbers per nonzero, not rows.
-        Op::Sddmm => return false,
-    };
-    streams(machine, rows.saturating_mul(row_bytes))
-}
-
-impl DirectPlan {
-    /// The direct path's tasks on `pattern`. A row may be cut into NT pieces where rows are fewer than the tasks, else into
-    /// as many as balance needs, since one long row would hold up all.
-    pub(crate) fn cut(&self, pattern: PatternRef<'_>) -> Vec<Task> {
-        let rows = pattern.rows();
-        let pieces = if rows < self.tasks { self.threads_per_row.max(self.tasks / rows.max(1)) } else { self.tasks };
-        by_nonzeros(pattern.row_ptr(), self.tasks, pieces)
-    }
-}
-
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -480,18 +264,7 @@ impl fmt::Display for Plan {
                 if plan.pairs { "two rows" } else { "the row" },
                 plan.reason
             ),
-            Self::Direct(plan) => {
-                write!(f, "direct: {} tasks, at most {} per row, ", plan.tasks, plan.threads_per_row)?;
-                match (plan.column_slab, plan.prefetch_distance) {
-                    (usize::MAX, 0) => write!(f, "no prefetch")?,
-                    (columns, 0) => write!(f, "{columns} columns at a time")?,
-                    (_, distance) => write!(f, "prefetch {distance} ahead")?,
-                }
-                if plan.stream {
-                    write!(f, ", results past the caches")?;
-                }
-                write!(f, " ({})", plan.reason)
-            }
+            Self::Direct(plan) => plan.fmt(f),
         }
     }
 }

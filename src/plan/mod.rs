@@ -4,9 +4,11 @@
 
 mod device;
 mod device_panels;
+mod direct;
 mod matrix;
 mod mttkrp;
 mod occupancy;
+mod options;
 mod partition;
 mod placement;
 mod share;
@@ -18,10 +20,13 @@ mod tree;
 
 pub use device::{DeviceShape, DeviceTasks, RowChunk, Team, device_mttkrp_format};
 pub use device_panels::{DevicePanels, Tiling, device_panels_pay};
-pub use matrix::{DirectPlan, Op, PanelPlan, Plan, PlanOptions, Strategy, Target};
+pub use direct::DirectPlan;
+pub(crate) use direct::Stages;
+pub use matrix::{PanelPlan, Plan};
 pub(crate) use mttkrp::{ModePlan, joint_root};
 pub use mttkrp::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, TensorOptions};
 pub use occupancy::{MAX_THREADS_PER_ROW, threads_per_row};
+pub use options::{Op, PlanOptions, Strategy, Target};
 pub use partition::{Task, blocks, by_nonzeros};
 pub use placement::{BPlacement, NumaPolicy, RowPlacement, SharedOperand, split_rows};
 pub use share::{PROBE, cut_by_share, share_by_rates};

@@ -132,7 +132,7 @@ impl<T: Scalar> Target<T> for Output<T> {
     #[inline(always)]
     unsafe fn at(self, place: usize, own: usize) -> Self {
         // SAFETY: the caller's promise, and there are as many values as outputs.
-        unsafe { Self { out: self.out.add(place), values: self.values.at(place), sums: self.sums.at(own) } }
+        unsafe { Self { out: self.out.wrapping_add(place), values: self.values.at(place), sums: self.sums.at(own) } }
     }
 
     #[inline(always)]

@@ -1,0 +1,101 @@
+//! What a plan of a matrix operation is asked for: the operation, its size, and the executor.
+
+use crate::error::{Error, Result};
+
+/// An operation on a sparse matrix A.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// C = alpha A B + beta C.
+    Spmm,
+    /// C = alpha A^T B + beta C.
+    SpmmTransposed,
+    /// A_ij = (C B^T)_ij on the pattern.
+    Sddmm,
+    /// E = f(C B^T on the pattern) D.
+    FusedMm,
+}
+
+impl Op {
+    /// The name of the operation in errors.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Spmm => "spmm",
+            Self::SpmmTransposed => "spmm_t",
+            Self::Sddmm => "sddmm",
+            Self::FusedMm => "fusedmm",
+        }
+    }
+}
+
+/// Where the kernels read the nonzeros from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// Whichever the model says is faster.
+    #[default]
+    Auto,
+    /// Straight from CSR, no preparation.
+    Direct,
+    /// From panels that are prepared once.
+    Panel,
+}
+
+/// What a matrix operand is prepared for: the operation, the columns of the dense operands, and how often it will run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanOptions {
+    pub(crate) op: Op,
+    pub(crate) n: usize,
+    pub(crate) strategy: Strategy,
+    pub(crate) reuse: usize,
+}
+
+impl PlanOptions {
+    /// For 1000 runs of `op` with dense operands of `n` columns, by the strategy that is expected to be faster.
+    pub fn new(op: Op, n: usize) -> Self {
+        Self { op, n, strategy: Strategy::Auto, reuse: 1000 }
+    }
+
+    /// The same with this strategy.
+    pub fn strategy(self, strategy: Strategy) -> Self {
+        Self { strategy, ..self }
+    }
+
+    /// The same for so many runs. Panels cost the time of some runs to prepare.
+    pub fn reuse(self, runs: usize) -> Self {
+        Self { reuse: runs, ..self }
+    }
+
+    /// The operation.
+    pub fn op(&self) -> Op {
+        self.op
+    }
+
+    /// Columns of the dense operands.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+}
+
+/// What will run a plan: threads, registers and the size of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Threads.
+    pub threads: usize,
+    /// Bytes of a vector register.
+    pub vector_bytes: usize,
+    /// Vector registers.
+    pub registers: usize,
+    /// Bytes of a value: 4 or 8.
+    pub value_bytes: usize,
+}
+
+impl Target {
+    /// Elements of a vector register.
+    pub(super) fn lanes(&self) -> usize {
+        (self.vector_bytes / self.value_bytes.max(1)).max(1)
+    }
+}
+
+/// The error of dense operands without columns.
+pub(super) fn check_columns(n: usize) -> Result<()> {
+    if n == 0 { Err(Error::argument("n", "0 columns; dense operands have at least 1")) } else { Ok(()) }
+}

@@ -17,12 +17,15 @@ fn check<T: Scalar, F: Edge<T>>(widths: &[usize], edge: impl Fn(usize) -> F, wan
         for &n in widths {
             let (c, b) = (Strided::<T>::random(a.rows(), n, 1), Strided::<T>::random(a.cols(), n, 2));
             let d = Strided::<T>::random(a.cols(), n, 3);
-            let expected = wanted(n).expected(&a, &c, &b, &d);
-            on_every_path(&cpus, Op::FusedMm, &a, n, |cpu, operand, how| {
-                let mut e = Strided::<T>::nan(a.rows(), n);
-                cpu.fusedmm(operand, edge(n), c.view(), b.view(), d.view(), e.view_mut()).unwrap();
-                assert_dense(&expected, &e, || format!("{shape}, N = {n}, {how}"));
-            });
+            // Directly, D that is B takes another way.
+            for (d, which) in [(&d, "D is not B"), (&b, "D is B")] {
+                let expected = wanted(n).expected(&a, &c, &b, d);
+                on_every_path(&cpus, Op::FusedMm, &a, n, |cpu, operand, how| {
+                    let mut e = Strided::<T>::nan(a.rows(), n);
+                    cpu.fusedmm(operand, edge(n), c.view(), b.view(), d.view(), e.view_mut()).unwrap();
+                    assert_dense(&expected, &e, || format!("{shape}, N = {n}, {which}, {how}"));
+                });
+            }
         }
     }
 }
@@ -120,18 +123,52 @@ fn sigmoid_of_large_scores_saturates() {
     }
 }
 
+/// More edge values than the buffer between the stages holds, of rows that are shorter and longer than it.
+#[test]
+fn edge_values_that_pass_the_buffer() {
+    let (rows, cols) = (40, 1_300_000);
+    let mut row_ptr = vec![0];
+    let mut col_idx: Vec<u32> = Vec::new();
+    for i in 0..rows {
+        // One row in full, one without nonzeros, and the rest of 30 000 nonzeros each.
+        match i {
+            1 => col_idx.extend(0..cols as u32),
+            2 => {}
+            _ => col_idx.extend((0..30_000).map(|k| k * 43 + i as u32)),
+        }
+        row_ptr.push(col_idx.len());
+    }
+    let nnz = col_idx.len();
+    let pattern = sparsimd::Pattern::new(rows, cols, row_ptr, col_idx).unwrap();
+    let a = Csr::new(pattern, generate::uniform_values::<f32>(nnz, 7)).unwrap();
+    let (c, b, d) = (aligned(rows, 3, 1), aligned(cols, 3, 2), aligned(cols, 2, 3));
+    let (c, b, d) = (c.as_ref(), b.as_ref(), d.as_ref());
+    let scale = 0.5;
+    let weighted = reference::fusedmm(&a, reference::Edge::Scale, c, b, d).unwrap();
+    let softmax = reference::fusedmm(&a, reference::Edge::Softmax { scale }, c, b, d).unwrap();
+    for threads in [1, 2] {
+        let cpu = Cpu::builder().threads(threads).pin(false).build().unwrap();
+        let mut e = Mat::from_fn(rows, 2, |_, _| f32::NAN).unwrap();
+        cpu.fusedmm(&a, edge::Scale, c, b, d, e.as_mut()).unwrap();
+        assert!(weighted.deviation(e.as_ref()).unwrap().error <= 1.0, "{threads} threads");
+        cpu.fusedmm(&a, edge::Softmax { scale: scale as f32 }, c, b, d, e.as_mut()).unwrap();
+        assert!(softmax.deviation(e.as_ref()).unwrap().error <= 1.0, "{threads} threads");
+    }
+}
+
 #[test]
 fn results_written_past_the_caches() {
     let cpus = executors_with_small_caches();
-    for a in sparse_rows::<f32>() {
+    for (a, together) in sparse_rows::<f32>().iter().flat_map(|a| [(a, false), (a, true)]) {
         for n in [32, 100, 128, 256] {
             let (c, b, d) = (aligned(a.rows(), n, 1), aligned(a.cols(), n, 2), aligned(a.cols(), n, 3));
-            let (c, b, d) = (c.as_ref(), b.as_ref(), d.as_ref());
+            let (c, b) = (c.as_ref(), b.as_ref());
+            let d = if together { b } else { d.as_ref() };
             let scale = attention_scale(n);
-            let sigmoid = reference::fusedmm(&a, reference::Edge::Sigmoid, c, b, d).unwrap();
-            let softmax = reference::fusedmm(&a, reference::Edge::Softmax { scale }, c, b, d).unwrap();
+            let sigmoid = reference::fusedmm(a, reference::Edge::Sigmoid, c, b, d).unwrap();
+            let softmax = reference::fusedmm(a, reference::Edge::Softmax { scale }, c, b, d).unwrap();
             for cpu in &cpus {
-                let prepared = prepare(cpu, Op::FusedMm, &a, n, STRATEGIES[0]);
+                let prepared = prepare(cpu, Op::FusedMm, a, n, STRATEGIES[0]);
                 assert_eq!(streams(&prepared), (a.rows() + 2 * a.cols()) * n * 4 > 64 << 10);
                 let mut e = Mat::from_fn(a.rows(), n, |_, _| f32::NAN).unwrap();
                 cpu.fusedmm(&prepared, edge::Sigmoid, c, b, d, e.as_mut()).unwrap();

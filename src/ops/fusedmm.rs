@@ -1,4 +1,4 @@
-//! FusedMM: E = f(C B^T on a pattern) D, the edge values never stored for the whole matrix.
+//! FusedMM: E = f(C B^T on a pattern) D, few edge values stored at a time: at most 4 MiB for each thread.
 //!
 //! ```text
 //! direct, D is B: for each nonzero's row of B, its dot and its part of the sum (`fused_rows`)
@@ -39,7 +39,7 @@ impl Cpu {
     ///
     /// f is one of [`edge`](crate::edge): the identity, a scaling by a_ij, a sigmoid, a softmax over the row (sparse
     /// attention), or a function of the caller's own, which is compiled into the kernel. Rows without nonzeros become
-    /// zeros.
+    /// zeros. Edge values take at most 4 MiB for each thread at a time.
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) when the shapes do not fit, N or P is 0, `a` was prepared for another

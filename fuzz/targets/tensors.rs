@@ -28,7 +28,7 @@ struct Input {
     places: Vec<[u8; 6]>,
 }
 
-fuzz_target!(|input: Input| { if input.double { run::<f64>(&input) } else { run::<f32>(&input) } });
+fuzz_target!(|input: Input| if input.double { run::<f64>(&input) } else { run::<f32>(&input) });
 
 fn run<T: Scalar>(input: &Input) {
     let cpu = &CPUS[usize::from(input.cpu) % CPUS.len()];

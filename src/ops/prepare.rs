@@ -12,7 +12,7 @@ use crate::dense::{Aligned, addresses, fill_with, reserved_aligned};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern, PatternRef, gather};
 use crate::memory;
-use crate::plan::{DirectPlan, Op, PanelPlan, Plan, PlanOptions, Stages, Stats, Target, Task, blocks};
+use crate::plan::{DirectPlan, Op, PanelPlan, Plan, PlanOptions, Stages, Stats, Target, Task, blocks, check_columns};
 
 /// A sparse operand prepared for one operation and one number of dense columns.
 ///
@@ -61,6 +61,8 @@ impl Cpu {
         a: SparseOperand<'_, T>,
         options: &PlanOptions,
     ) -> Result<Prepared<T>> {
+        // Before A^T is made.
+        check_columns(options.n())?;
         // Starts, offsets and the values' order, with as much again while they grow; a copy of the pattern, or its
         // transpose.
         let each = 4 * size_of::<u32>() + 2 * size_of::<usize>() + size_of::<T>();

@@ -96,6 +96,6 @@ impl Target {
 }
 
 /// The error of dense operands without columns.
-pub(super) fn check_columns(n: usize) -> Result<()> {
+pub(crate) fn check_columns(n: usize) -> Result<()> {
     if n == 0 { Err(Error::argument("n", "0 columns; dense operands have at least 1")) } else { Ok(()) }
 }

@@ -3,13 +3,13 @@
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
 
-/// Asks for the cache line at `p` in L1. `p` may be any address: a prefetch never faults.
+/// Prefetches the cache line at `p` in L1. `p` may be any address: a prefetch never faults.
 #[inline(always)]
 pub fn prefetch_l1<T>(p: *const T) {
     prefetch::<T, NEAR>(p, 1);
 }
 
-/// Asks for `bytes` bytes from `p` on, a cache line at a time.
+/// Prefetches `bytes` bytes from `p` on, a cache line at a time.
 #[inline(always)]
 pub fn prefetch_row<T>(p: *const T, bytes: usize) {
     prefetch::<T, NEAR>(p, bytes);
@@ -36,7 +36,7 @@ const L2: i32 = 0;
 #[cfg(not(target_arch = "x86_64"))]
 const ONCE: i32 = 0;
 
-/// Asks for `bytes` bytes from `p` on, a cache line at a time.
+/// Prefetches `bytes` bytes from `p` on, a cache line at a time.
 #[inline(always)]
 fn prefetch<T, const HINT: i32>(p: *const T, bytes: usize) {
     #[cfg(target_arch = "x86_64")]

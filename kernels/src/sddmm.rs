@@ -265,7 +265,7 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
     // SAFETY: the promise of `sddmm_panel`; offsets advance over the block's own, as do sums.
     unsafe {
         let panel = task.packed(&rows, tile);
-        // What is copied next is asked for meanwhile, a row at each pair or row segment: this panel's next tile or, as
+        // What is copied next is prefetched meanwhile, a row at each pair or row segment: this panel's next tile or, as
         // blocks mostly have nonzeros in all panels, the first one of the next.
         let copied = if panel == task.scratch.cast_const() { task.width } else { 0 };
         let to_come = match tile.is_last(T::lanes::<S>(), task.n) {
@@ -317,7 +317,7 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
             let mut place = own;
             ask_for(pairs.len() + v);
             if SCATTERED {
-                // Dots of neighbouring row segments are far apart: their lines are asked for in time.
+                // Dots of neighbouring row segments are far apart: their lines are prefetched in time.
                 place = *starts.add(v);
                 // Row segments are ordered by length: the later one is about as long.
                 prefetch_dots(out.wrapping_add(*starts.add(later(PREFETCH_DISTANCE))), nnz);
@@ -330,7 +330,7 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
     }
 }
 
-/// Asks for the lines of `n` dots at `out`. Beyond three of them the processor follows.
+/// Prefetches the lines of `n` dots at `out`. Beyond three of them the processor follows.
 #[inline(always)]
 fn prefetch_dots<T>(out: *mut T, n: usize) {
     for at in [0, 64 / size_of::<T>(), n] {

@@ -64,8 +64,8 @@ pub(crate) struct BlockView<'a> {
     pub order: &'a [u8],
 }
 
-/// Row segments ahead at which nonzeros are asked for: those of a block are all over the matrix.
-const AHEAD: usize = 8;
+/// Row segments ahead at which nonzeros are prefetched: those of a block are all over the matrix.
+const PREFETCH_DISTANCE: usize = 8;
 
 /// A row's nonzeros in a panel, before the row segments are ordered.
 #[derive(Clone, Copy, Default)]
@@ -249,7 +249,7 @@ impl RowBlock {
             let of_pairs = view.block.pairs.iter().flat_map(|pair| [(pair.nnz(), true); 2]);
             let of_segments = view.block.segments.iter().map(|segment| (segment.nnz, false));
             for (v, (nnz, paired)) in of_pairs.chain(of_segments).enumerate() {
-                if let Some(&start) = view.starts.get(v + AHEAD) {
+                if let Some(&start) = view.starts.get(v + PREFETCH_DISTANCE) {
                     ask(start, nnz as usize);
                 }
                 let start = view.starts[v];
@@ -347,10 +347,10 @@ impl Segments {
     }
 }
 
-/// Asks for the columns of the row segment that comes [`AHEAD`] after `v`.
+/// Prefetches the columns of the row segment that comes [`PREFETCH_DISTANCE`] after `v`.
 #[inline(always)]
 fn prefetch_columns(block: &[Found], v: usize, columns: &[u32]) {
-    if let Some(segment) = block.get(v + AHEAD) {
+    if let Some(segment) = block.get(v + PREFETCH_DISTANCE) {
         prefetch_row(&raw const columns[segment.start], segment.nnz as usize * size_of::<u32>());
     }
 }

@@ -62,7 +62,7 @@ impl<T: Scalar> CarryOuts<T> {
         &self.rows[k * self.n..(k + 1) * self.n]
     }
 
-    /// Adds each carry_out to its row of `c`, in task order, so that the sum is the same on every run.
+    /// Adds each carry-out to its row of `c`, in task order, so that the sum is the same on every run.
     pub fn add_to(&self, tasks: &[Task], mut c: MatMut<'_, T>) {
         for (k, task) in tasks.iter().enumerate().filter(|(_, task)| task.continues) {
             let row = c.reborrow().into_row(task.rows[0]);

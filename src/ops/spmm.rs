@@ -143,7 +143,7 @@ impl Cpu {
                 return unsafe { scale_rows(self.arch(), beta, task.rows[1] - begun, n, row, ldc) };
             }
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in this
-            // task, and its carry_out, are its own.
+            // task, and its carry-out, are its own.
             unsafe {
                 spmm_rows(
                     self.arch(),

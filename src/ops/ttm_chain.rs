@@ -103,7 +103,7 @@ impl Cpu {
                     };
                     // SAFETY: the pattern is a checked tree and the matrices have a row for every coordinate, as checked
                     // above; a row of Y belongs to the task that has its first fiber, every other task with fibers of
-                    // that root writes its own carry_out.
+                    // that root writes its own carry-out.
                     unsafe { ttm_chain(self.arch(), task) };
                 }
             });

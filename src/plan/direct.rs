@@ -137,7 +137,7 @@ impl DirectPlan {
 /// `row_bytes` and `near` bytes are near.
 fn direct_order(op: Op, stats: &Stats, near: usize, row_bytes: usize) -> (usize, usize) {
     if stats.cols.saturating_mul(row_bytes) <= near {
-        // Sums of rows lose by asking for what is near already (4096 rows of 128 bytes: 28 % of peak with, 31 %
+        // Sums of rows lose by prefetching what is near already (4096 rows of 128 bytes: 28 % of peak with, 31 %
         // without); dots, whose groups end in a tree, gain (24 % with, 15 % without).
         let sums = matches!(op, Op::Spmm | Op::SpmmTransposed);
         return (usize::MAX, if sums { 0 } else { PREFETCH_DISTANCE });

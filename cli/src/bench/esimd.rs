@@ -92,7 +92,7 @@ impl Suite for Esimd {
             self.matrix = Some((spec.shape, spec.zeros, a));
         }
         let Some((_, _, a)) = &self.matrix else { unreachable!("just made") };
-        Task { bench, a, n: spec.n, kernel: spec.kernel }.case(&spec.id(), &spec.input())
+        Task { bench, a, n: spec.n, kernel: spec.kernel, unfused: false }.case(&spec.id(), &spec.input())
     }
 
     fn sections(&self, bench: &Bench, results: &Results, folder: &Path) -> Result<Vec<Section>> {

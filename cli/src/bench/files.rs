@@ -114,7 +114,7 @@ impl Suite for Files {
         let name = self.name(file);
         let id = format!("{} {name} N={n}", kernel.name());
         match self.load(bench, file) {
-            Ok(a) => Task { bench, a, n, kernel }.case(&id, &name),
+            Ok(a) => Task { bench, a, n, kernel, unfused: true }.case(&id, &name),
             // One bad file among many is a line in the report, not the end.
             Err(why) => {
                 let op = kernel.name().to_owned();

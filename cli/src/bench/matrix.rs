@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::{self, Deviation, Expected};
-use sparsimd::{Cpu, Csr, Mat, MatMut, MatRef, Pattern, Prepared, Result, edge, generate};
+use sparsimd::{Cpu, Csr, CsrRef, Mat, MatMut, MatRef, Pattern, Prepared, Result, edge, generate};
 use sparsimd_measure::Work;
 
 use super::Bench;
 use super::peers::{Dense, Inspected};
 use super::race::Contender;
 use super::results::Case;
+use super::summary::UNFUSED;
 
 /// Runs that a plan may count on.
 const REUSE: usize = 1000;
@@ -50,12 +51,14 @@ pub struct Task<'a> {
     pub a: &'a Csr<f32>,
     pub n: usize,
     pub kernel: Kernel,
+    /// Whether FusedMM is compared with our own SDDMM and SpMM, too.
+    pub unfused: bool,
 }
 
 impl Task<'_> {
     /// Verifies and times everybody; `id` and `input` name the case.
     pub fn case(&self, id: &str, input: &str) -> Result<Case> {
-        let &Self { bench, a, n, kernel } = self;
+        let &Self { bench, a, n, kernel, .. } = self;
         let work = match kernel {
             Kernel::Sddmm => Work::sddmm::<f32>(a.pattern(), n),
             Kernel::Spmm => Work::spmm::<f32>(a.pattern(), n),
@@ -199,6 +202,25 @@ impl Task<'_> {
                 let name = format!("{name} + {sparse}");
                 all.peer(&name, "one after the other, without the sampling", Some(*seconds), both, verify)?;
             }
+        }
+        if self.unfused {
+            let (sampled, of_dots) = self.prepare(Op::Sddmm)?;
+            let (mut summed, of_sums) = self.prepare(Op::Spmm)?;
+            let mut values = vec![0.0; a.nnz()];
+            let both = || {
+                let mut both = || {
+                    cpu.sddmm(&sampled, c, b, &mut values)?;
+                    let mut out = theirs.borrow_mut();
+                    if summed.plan().strategy() == Strategy::Direct {
+                        return cpu.spmm(1.0, CsrRef::on(a.pattern(), &values)?, d, 0.0, out.as_mut());
+                    }
+                    summed.set_values(cpu, &values)?;
+                    cpu.spmm(1.0, &summed, d, 0.0, out.as_mut())
+                };
+                both().map_err(|e| e.to_string())
+            };
+            let verify = || rows.deviation(cpu, &expected, &theirs.borrow());
+            all.peer(UNFUSED, "ours, one after the other", Some(of_dots + of_sums), both, verify)?;
         }
         all.race(bench)
     }

@@ -4,6 +4,8 @@ use super::results::{Case, Ratio, Sample};
 
 /// What stands for the ceiling of the arithmetic among the peers.
 pub const PEAK: &str = "FMA peak";
+/// This library's SDDMM and then its SpMM, beside FusedMM: not a peer, but what a fused operation must not be slower than.
+pub const UNFUSED: &str = "unfused";
 /// Whoever is fastest in each case.
 pub const FASTEST: &str = "fastest peer";
 
@@ -34,13 +36,14 @@ pub fn ratios(cases: &[Case]) -> Vec<Ratio> {
         let of_op: Vec<_> = cases.iter().filter(|case| case.op == op).collect();
         let peers = distinct(of_op.iter().flat_map(|case| case.peers()).map(|peer| peer.name.as_str()));
         all.extend(peers.iter().filter_map(|name| ratio(op, name, &of_op, |peer| peer.name == *name)));
-        if peers.len() > 1 {
-            all.extend(ratio(op, FASTEST, &of_op, |_| true));
+        let others = peers.iter().filter(|&&name| name != UNFUSED).count();
+        if others > 1 {
+            all.extend(ratio(op, FASTEST, &of_op, |peer| peer.name != UNFUSED));
         }
         // The dense products stand beside the sparse ones: without the most obvious opponent, is anybody faster?
-        if peers.len() > 2 && peers.contains(&"MKL sparse") {
+        if others > 2 && peers.contains(&"MKL sparse") {
             let against = format!("{FASTEST} but MKL sparse");
-            all.extend(ratio(op, &against, &of_op, |peer| peer.name != "MKL sparse"));
+            all.extend(ratio(op, &against, &of_op, |peer| peer.name != "MKL sparse" && peer.name != UNFUSED));
         }
         let shares = of_op.iter().filter(|case| case.peak_gflops > 0.0);
         let shares = shares.filter_map(|case| Some((case.ours()?.gflops / case.peak_gflops, case.id.as_str())));

@@ -148,7 +148,7 @@ fn multiply<S: Simd, T: Scalar, const G: usize>(simd: S, a: &mut [T::Vector<S>; 
     }
 }
 
-/// Asks for the cache lines of the `G` registers at `p` (which may lie anywhere), the upper half first: four lines in
+/// Prefetches the cache lines of the `G` registers at `p` (which may lie anywhere), the upper half first: four lines in
 /// ascending order look like a stream to the processor, which then fetches the next row for nothing (7 % of the time
 /// at f64, R = 32).
 #[inline(always)]

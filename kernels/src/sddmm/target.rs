@@ -131,8 +131,8 @@ impl<T: Scalar> Output<T> {
 impl<T: Scalar> Target<T> for Output<T> {
     #[inline(always)]
     unsafe fn at(self, place: usize, own: usize) -> Self {
-        // SAFETY: the caller's promise, and there are as many values as outputs.
-        unsafe { Self { out: self.out.wrapping_add(place), values: self.values.at(place), sums: self.sums.at(own) } }
+        // There are as many values as outputs.
+        Self { out: self.out.wrapping_add(place), values: self.values.at(place), sums: self.sums.at(own) }
     }
 
     #[inline(always)]
@@ -216,13 +216,9 @@ impl<T: Scalar> Each<T> {
     const NONE: Self = Self(std::ptr::null());
 
     /// From the number at `at` on.
-    ///
-    /// # Safety
-    /// There are that many.
     #[inline(always)]
-    unsafe fn at(self, at: usize) -> Self {
-        // SAFETY: the caller's promise.
-        if self.0.is_null() { self } else { Self(unsafe { self.0.add(at) }) }
+    fn at(self, at: usize) -> Self {
+        if self.0.is_null() { self } else { Self(self.0.wrapping_add(at)) }
     }
 
     /// Those of the dots at `at`, in the lanes `lanes[0]..lanes[1]`.

@@ -184,6 +184,13 @@ impl Task<'_> {
         let dots = cpu.install(|| reference::sddmm(&rows.a, false, gathered.as_ref(), b))?;
         let products = cpu.install(|| reference::spmm(1.0, &rows.a, d, 0.0, zero.as_ref()))?;
 
+        let mut unfused = None;
+        let mut values = vec![0.0; a.nnz()];
+        if self.unfused {
+            let ((sampled, of_dots), (summed, of_sums)) = (self.prepare(Op::Sddmm)?, self.prepare(Op::Spmm)?);
+            unfused = Some((sampled, of_dots, summed, of_sums));
+        }
+
         let run = || cpu.fusedmm(&prepared, edge::Identity, c, b, d, e.as_mut()).map_err(|e| e.to_string());
         let mut all = Contenders::new(case, prepared.plan(), prepare_s, error, run);
         // Of the sparse products the one with threads: the first.
@@ -203,24 +210,21 @@ impl Task<'_> {
                 all.peer(&name, "one after the other, without the sampling", Some(*seconds), both, verify)?;
             }
         }
-        if self.unfused {
-            let (sampled, of_dots) = self.prepare(Op::Sddmm)?;
-            let (mut summed, of_sums) = self.prepare(Op::Spmm)?;
-            let mut values = vec![0.0; a.nnz()];
+        if let Some((sampled, of_dots, summed, of_sums)) = &mut unfused {
             let both = || {
                 let mut both = || {
-                    cpu.sddmm(&sampled, c, b, &mut values)?;
+                    cpu.sddmm(&*sampled, c, b, &mut values)?;
                     let mut out = theirs.borrow_mut();
                     if summed.plan().strategy() == Strategy::Direct {
                         return cpu.spmm(1.0, CsrRef::on(a.pattern(), &values)?, d, 0.0, out.as_mut());
                     }
                     summed.set_values(cpu, &values)?;
-                    cpu.spmm(1.0, &summed, d, 0.0, out.as_mut())
+                    cpu.spmm(1.0, &*summed, d, 0.0, out.as_mut())
                 };
                 both().map_err(|e| e.to_string())
             };
             let verify = || rows.deviation(cpu, &expected, &theirs.borrow());
-            all.peer(UNFUSED, "ours, one after the other", Some(of_dots + of_sums), both, verify)?;
+            all.peer(UNFUSED, "ours, one after the other", Some(*of_dots + *of_sums), both, verify)?;
         }
         all.race(bench)
     }

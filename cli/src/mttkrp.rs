@@ -10,7 +10,7 @@ use sparsimd::{CooTensor, Cpu, Error, Mat, MatMut, MatRef, Result, reference};
 use super::device::{DeviceScalar, TensorDevice};
 use super::tensor::{Algorithm, Common, TensorFormat};
 use super::tensor_ops::Sweep;
-use super::timing::{Dtype, Times};
+use super::timing::{Dtype, Times, timed};
 use super::{Verdict, output};
 
 /// Arguments of `mttkrp`.
@@ -110,13 +110,11 @@ fn on_cpu<T: DeviceScalar>(
 ) -> Result<Sweep> {
     let common = &args.common;
     let algorithm = algorithm_of(common.alg);
-    let start = Instant::now();
     let options = TensorOptions::new(common.rank)
         .memory(args.memory.map(|mib| mib << 20))
         .format(format_of(common.format).or(algorithm.map(format_for)))
         .algorithm(algorithm);
-    let prepared = cpu.prepare_tensor(x, &options)?;
-    let prepare_s = start.elapsed().as_secs_f64();
+    let (prepared, prepare_s) = timed(|| cpu.prepare_tensor(x, &options))?;
     if args.explain {
         prepared.plan().explain().lines().for_each(output::note);
     }
@@ -168,9 +166,7 @@ fn sweep_times<T: DeviceScalar>(
     })?;
     let of_mode = |seconds: &mut Vec<f64>| {
         // The runs before the measured ones were to warm up.
-        let mut runs = seconds.split_off(seconds.len() - whole.runs);
-        runs.sort_by(f64::total_cmp);
-        Times { min: runs[0], median: runs[runs.len() / 2], runs: whole.runs }
+        Times::of(seconds.split_off(seconds.len() - whole.runs))
     };
     Ok(seconds.iter_mut().map(of_mode).collect())
 }

@@ -47,16 +47,26 @@ impl Times {
             shortest = shortest.min(seconds(&mut run)?);
         }
         let runs = repeat.unwrap_or(((MEASURE / shortest) as usize).clamp(*RUNS.start(), *RUNS.end()));
-        let mut times = (0..runs).map(|_| seconds(&mut run)).collect::<Result<Vec<_>>>()?;
-        times.sort_by(f64::total_cmp);
-        Ok(Self { min: times[0], median: times[runs / 2], runs })
+        Ok(Self::of((0..runs).map(|_| seconds(&mut run)).collect::<Result<Vec<_>>>()?))
+    }
+
+    /// Of the runs that took `seconds`, at least one.
+    pub fn of(mut seconds: Vec<f64>) -> Self {
+        seconds.sort_by(f64::total_cmp);
+        Self { min: seconds[0], median: seconds[seconds.len() / 2], runs: seconds.len() }
     }
 }
 
-fn seconds(run: &mut impl FnMut() -> Result<()>) -> Result<f64> {
+/// The result of `f`, and the seconds it took.
+pub fn timed<R, E>(f: impl FnOnce() -> Result<R, E>) -> Result<(R, f64), E> {
     let start = Instant::now();
-    run()?;
-    Ok(start.elapsed().as_secs_f64())
+    let result = f()?;
+    Ok((result, start.elapsed().as_secs_f64()))
+}
+
+/// The seconds that `run` takes.
+pub fn seconds<E>(run: impl FnOnce() -> Result<(), E>) -> Result<f64, E> {
+    timed(run).map(|((), seconds)| seconds)
 }
 
 /// The speed of an operation and its share of what the machine can do, as every command reports it.

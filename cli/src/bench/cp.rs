@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::Instant;
 
 use sparsimd::decomp::{CpInit, CpIteration, CpOptions};
 use sparsimd::ops::MttkrpTensor;
@@ -15,6 +14,7 @@ use super::report::{self, Section};
 use super::results::{Case, Results, Sample};
 use super::tensors::{Input, cuts, empty};
 use super::{Bench, Job, Suite};
+use crate::timing::timed;
 
 /// Components.
 const RANK: usize = 32;
@@ -82,9 +82,7 @@ impl<T: Scalar> Ours<T> {
             Mat::from_fn(rows, RANK, |i, r| uniform.row(i)[r] + T::from_f64(0.5))
         };
         let guess: Vec<Mat<T>> = cpu.install(|| x.dims().iter().enumerate().map(factor).collect::<Result<_>>())?;
-        let start = Instant::now();
-        let prepared = cpu.prepare_tensor(x, &TensorOptions::new(RANK))?;
-        let seconds = start.elapsed().as_secs_f64();
+        let (prepared, seconds) = timed(|| cpu.prepare_tensor(x, &TensorOptions::new(RANK)))?;
         let views: Vec<_> = guess.iter().map(Mat::as_ref).collect();
         let mut error: f64 = 0.0;
         for mode in 0..x.order() {

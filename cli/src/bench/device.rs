@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use sparsimd::gpu::{EdgeKind, Gpu, GpuCsr};
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::{self, Deviation};
-use sparsimd::{Error, Mat, Result};
+use sparsimd::{Csr, Error, Mat, Result};
 
 use super::matrix::{Kernel, OURS, SampledRows, Task};
 use super::peers::PeerName;
 use super::results::{Case, Sample};
 use super::torch::Torch;
 use crate::device::DeviceName;
+use crate::timing::{seconds, timed};
 
 /// Runs with what fills the caches before each.
 const COLD_RUNS: usize = 3;
@@ -114,10 +115,7 @@ impl Target {
     fn sddmm(&self, task: &Task<'_>, rows: &SampledRows, case: &mut Case) -> Result<()> {
         let (gpu, a) = (&self.gpu, task.a);
         let (c, b) = (task.dense(a.rows(), 1)?, task.dense(a.cols(), 2)?);
-        let start = Instant::now();
-        let ga = gpu.csr(a)?;
-        let layout = layout(&ga, Op::Sddmm, task.n)?;
-        let prepare_s = start.elapsed().as_secs_f64();
+        let ((ga, layout), prepare_s) = laid_out(gpu, a, Op::Sddmm, task.n)?;
         let (gc, gb) = (gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?);
         let mut values = ga.new_values()?;
         let mut run = || gpu.sddmm(&ga, &gc, &gb, &mut values);
@@ -136,10 +134,7 @@ impl Target {
     fn spmm(&self, task: &Task<'_>, rows: &SampledRows, case: &mut Case) -> Result<()> {
         let (gpu, a, cpu) = (&self.gpu, task.a, &task.bench.cpu);
         let b = task.dense(a.cols(), 2)?;
-        let start = Instant::now();
-        let ga = gpu.csr(a)?;
-        let layout = layout(&ga, Op::Spmm, task.n)?;
-        let prepare_s = start.elapsed().as_secs_f64();
+        let ((ga, layout), prepare_s) = laid_out(gpu, a, Op::Spmm, task.n)?;
         let (gb, mut gc) = (gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), task.n)?);
         let mut run = || gpu.spmm(1.0, &ga, &gb, 0.0, &mut gc);
         run()?;
@@ -156,10 +151,7 @@ impl Target {
     fn fusedmm(&self, task: &Task<'_>, rows: &SampledRows, case: &mut Case) -> Result<()> {
         let (gpu, a, cpu) = (&self.gpu, task.a, &task.bench.cpu);
         let (c, b, d) = (task.dense(a.rows(), 1)?, task.dense(a.cols(), 2)?, task.dense(a.cols(), 3)?);
-        let start = Instant::now();
-        let ga = gpu.csr(a)?;
-        let layout = layout(&ga, Op::FusedMm, task.n)?;
-        let prepare_s = start.elapsed().as_secs_f64();
+        let ((ga, layout), prepare_s) = laid_out(gpu, a, Op::FusedMm, task.n)?;
         let [gc, gb, gd] = [&c, &b, &d].map(|m| gpu.mat(m.as_ref()));
         let (gc, gb, gd, mut ge) = (gc?, gb?, gd?, gpu.zeros(a.rows(), task.n)?);
         let mut run = || gpu.fusedmm(&ga, EdgeKind::Identity, &gc, &gb, &gd, &mut ge);
@@ -182,9 +174,7 @@ impl Target {
         let mut timed = Timed { upload_s, clock: true, ..Timed::default() };
         let mut once = || -> Result<[f64; 2]> {
             gpu.take_kernel_time();
-            let start = Instant::now();
-            run()?;
-            let call = start.elapsed().as_secs_f64();
+            let call = seconds(&mut *run)?;
             let kernel = gpu.take_kernel_time();
             timed.clock &= kernel.is_some();
             Ok([kernel.unwrap_or(call), call])
@@ -212,10 +202,13 @@ impl Target {
     }
 }
 
-/// Lays the matrix out as the plan says, and tells how.
-fn layout(a: &GpuCsr<f32>, op: Op, n: usize) -> Result<&'static str> {
-    let strategy = a.prepare(&PlanOptions::new(op, n))?;
-    Ok(if strategy == Strategy::Panel { "by panels" } else { "by rows" })
+/// Uploads the matrix and lays it out as the plan says; how that is, and the seconds it took.
+fn laid_out(gpu: &Gpu, a: &Csr<f32>, op: Op, n: usize) -> Result<((GpuCsr<f32>, &'static str), f64)> {
+    timed(|| {
+        let a = gpu.csr(a)?;
+        let strategy = a.prepare(&PlanOptions::new(op, n))?;
+        Ok((a, if strategy == Strategy::Panel { "by panels" } else { "by rows" }))
+    })
 }
 
 /// Times of our runs.

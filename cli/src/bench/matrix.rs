@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::Instant;
 
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::{self, Deviation, Expected};
@@ -15,6 +14,7 @@ use super::peers::{Dense, Inspected};
 use super::race::Contender;
 use super::results::Case;
 use super::summary::UNFUSED;
+use crate::timing::timed;
 
 /// Runs that a plan may count on.
 const REUSE: usize = 1000;
@@ -98,9 +98,7 @@ impl Task<'_> {
     }
 
     fn prepare(&self, op: Op) -> Result<(Prepared<f32>, f64)> {
-        let start = Instant::now();
-        let prepared = self.bench.cpu.prepare(self.a, &PlanOptions::new(op, self.n).reuse(REUSE))?;
-        Ok((prepared, start.elapsed().as_secs_f64()))
+        timed(|| self.bench.cpu.prepare(self.a, &PlanOptions::new(op, self.n).reuse(REUSE)))
     }
 
     /// out = (C B^T) on the pattern; peers compute all of C B^T, as in the ESIMD paper.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Instant;
 
 use sparsimd::ops::MttkrpTensor;
 use sparsimd::plan::{MttkrpFormat, TensorOptions};
@@ -15,6 +14,7 @@ use super::tensors::{Input, Kept, cuts, empty, factors, race, way};
 use super::{Bench, Job, Suite};
 use crate::mttkrp::algorithm_name;
 use crate::stats::storage;
+use crate::timing::timed;
 
 /// Columns of the factors, as in the paper.
 const RANK: usize = 32;
@@ -141,10 +141,8 @@ impl Stored {
         let sizes = cpu.install(|| storage(&x))?;
         let mut stored = Self { x, factors, formats: Vec::new(), notes: Vec::new() };
         for (format, name) in FORMATS {
-            let start = Instant::now();
-            match cpu.prepare_tensor(&stored.x, &TensorOptions::new(RANK).format(format)) {
-                Ok(prepared) => {
-                    let seconds = start.elapsed().as_secs_f64();
+            match timed(|| cpu.prepare_tensor(&stored.x, &TensorOptions::new(RANK).format(format))) {
+                Ok((prepared, seconds)) => {
                     let mut figures = BTreeMap::from([(BYTES.to_owned(), prepared.index_bytes() as f64)]);
                     if let Some(fibers) = sizes.iter().find(|size| size.format == name).and_then(|size| size.fibers) {
                         figures.insert(FIBERS.to_owned(), fibers as f64);

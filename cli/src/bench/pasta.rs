@@ -1,7 +1,6 @@
 //! The five operations of the PASTA suite in its two formats, over its synthetic tensors, against each one's roofline.
 
 use std::path::Path;
-use std::time::Instant;
 
 use sparsimd::formats::{DEFAULT_BLOCK_BITS, FiberCoo, Fibers, HiCoo};
 use sparsimd::generate;
@@ -18,6 +17,7 @@ use super::summary::geometric_mean;
 use super::tensors::{Input, Kept, cuts, empty, factors, race, way};
 use super::{Bench, Job, Suite};
 use crate::machine::ceilings;
+use crate::timing::timed;
 
 /// Columns of TTM's matrix and of the factors, as in the paper.
 const RANK: usize = 16;
@@ -154,9 +154,7 @@ fn elementwise(bench: &Bench, x: &CooTensor<f32>, counts: &TensorCounts, op: Ten
     let cpu = &bench.cpu;
     let work = counts.work::<f32>(op, 0, 1);
     (case.flops, case.bytes) = (work.flops, work.bytes);
-    let start = Instant::now();
-    let blocked = cpu.install(|| HiCoo::new(x, DEFAULT_BLOCK_BITS))?;
-    let prepare_s = start.elapsed().as_secs_f64();
+    let (blocked, prepare_s) = timed(|| cpu.install(|| HiCoo::new(x, DEFAULT_BLOCK_BITS)))?;
     let z: Vec<f32> = cpu.install(|| generate::uniform_values(x.nnz(), 9));
     let mut results = [vec![0.0f32; x.nnz()], vec![0.0f32; x.nnz()]];
     let mut list = Vec::new();
@@ -222,9 +220,8 @@ fn product(bench: &Bench, x: &CooTensor<f32>, counts: &TensorCounts, op: TensorO
         ("HiCOO", |x, mode| HiCoo::with_free_modes(x, DEFAULT_BLOCK_BITS, &[mode]).map(Ready::HiCoo)),
     ];
     for (name, make) in formats {
-        let start = Instant::now();
-        let ready = cpu.install(|| (0..x.order()).map(|mode| make(x, mode)).collect::<Result<Vec<_>>>())?;
-        let prepare_s = start.elapsed().as_secs_f64();
+        let all = || (0..x.order()).map(|mode| make(x, mode)).collect::<Result<Vec<_>>>();
+        let (ready, prepare_s) = timed(|| cpu.install(all))?;
         let rows = ready.iter().map(|x| Mat::zeros(x.fibers()?.len(), columns)).collect::<Result<Vec<_>>>();
         let mut results: Vec<Mat<f32>> = rows?;
         let run = {
@@ -265,8 +262,8 @@ fn mttkrp(bench: &Bench, x: &CooTensor<f32>, counts: &TensorCounts, case: &mut C
     let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();
     let mut list = Vec::new();
     for (name, format) in [("COO", MttkrpFormat::Coo), ("HiCOO", MttkrpFormat::HiCoo)] {
-        let start = Instant::now();
-        let prepared: MttkrpTensor<f32> = match cpu.prepare_tensor(x, &TensorOptions::new(RANK).format(format)) {
+        let prepared = timed(|| cpu.prepare_tensor(x, &TensorOptions::new(RANK).format(format)));
+        let (prepared, prepare_s) = match prepared {
             Ok(prepared) => prepared,
             // Such as places that need more bits than the format has.
             Err(why) => {
@@ -274,7 +271,6 @@ fn mttkrp(bench: &Bench, x: &CooTensor<f32>, counts: &TensorCounts, case: &mut C
                 continue;
             }
         };
-        let prepare_s = start.elapsed().as_secs_f64();
         let rows = x.dims().iter().map(|&dim| Mat::zeros(dim, RANK)).collect::<Result<Vec<_>>>();
         let mut results: Vec<Mat<f32>> = rows?;
         let views = &views;

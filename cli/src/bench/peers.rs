@@ -11,6 +11,7 @@ use sparsimd::{Cpu, Csr, Error, Mat, MatMut, MatRef, Result, generate};
 use sparsimd_peers::{Blas, Gemm, Loaded, Mkl, MklCsr, QUIET, Setting};
 
 use super::genten::GenTen;
+use crate::timing::{seconds, timed};
 use crate::{Verdict, output};
 
 /// Tells the restarted program which settings were chosen, so that it does not choose again.
@@ -129,10 +130,8 @@ pub fn probe(args: &ProbeArgs) -> Result<Verdict> {
     let mut best = f64::INFINITY;
     let begin = Instant::now();
     while best == f64::INFINITY || begin.elapsed() < PROBE_TIME {
-        let start = Instant::now();
         let (shape, a, b, c) = shaped(a.as_ref(), b.as_ref(), false, c.as_mut());
-        blas.gemm(shape, a, b, c).map_err(missing)?;
-        best = best.min(start.elapsed().as_secs_f64());
+        best = best.min(seconds(|| blas.gemm(shape, a, b, c)).map_err(missing)?);
     }
     output::json(&Probed { gflops: 2e-9 * (PROBE as f64).powi(3) / best, detail: blas.detail().to_owned() })?;
     Ok(Verdict::Good)
@@ -286,8 +285,7 @@ impl SparseLibrary {
     /// Has it inspect `a` for products with `n` columns; and the seconds that took.
     pub fn inspect<'a>(&'a self, a: &'a Csr<f32>, n: usize) -> Result<(Inspected<'a>, f64), String> {
         let (pattern, values) = (a.pattern(), a.values());
-        let start = Instant::now();
-        let inspected = match self {
+        let inspect = || match self {
             Self::Mkl(mkl) => MklCsr::new(mkl, (a.rows(), a.cols(), n), pattern.row_ptr(), pattern.col_idx(), values)
                 .map(Inspected::Mkl),
             #[cfg(feature = "rust-peers")]
@@ -297,7 +295,7 @@ impl SparseLibrary {
                     .map(|matrix| Inspected::Sprs(matrix, n))
             }
         };
-        Ok((inspected.map_err(|e| e.to_string())?, start.elapsed().as_secs_f64()))
+        timed(inspect).map_err(|e| e.to_string())
     }
 }
 

@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rayon::prelude::*;
 use sparsimd::{Cpu, Error, Result};
 
 use super::results::Sample;
+use crate::timing::{Times, seconds};
 
 /// One turn: enough runs for the operands to be as warm as they get.
 const TURN: f64 = 0.010;
@@ -40,9 +41,9 @@ pub struct Race {
     flush: RefCell<Vec<u64>>,
 }
 
-/// Times of one contender.
+/// What one contender took, in seconds.
 #[derive(Default)]
-struct Times {
+struct Runs {
     cold: Vec<f64>,
     warm: Vec<f64>,
     spent: f64,
@@ -62,7 +63,7 @@ impl Race {
     /// [`Error::Device`] when it is this library that fails: then there is nothing to compare.
     pub fn run(&self, cpu: &Cpu, flops: f64, contenders: Vec<Contender<'_>>) -> Result<(Vec<Sample>, Vec<String>)> {
         let mut contenders = contenders;
-        let mut times: Vec<Times> = contenders.iter().map(|_| Times::default()).collect();
+        let mut times: Vec<Runs> = contenders.iter().map(|_| Runs::default()).collect();
         for _ in 0..COLD_RUNS {
             for (contender, times) in contenders.iter_mut().zip(&mut times) {
                 self.flush(cpu);
@@ -89,7 +90,7 @@ impl Race {
         }
         let mut samples = Vec::new();
         let mut notes = Vec::new();
-        for (contender, mut times) in contenders.into_iter().zip(times) {
+        for (contender, times) in contenders.into_iter().zip(times) {
             if let Some(why) = times.failed {
                 let detail = format!("{} failed: {why}", contender.name);
                 if contender.ours {
@@ -98,19 +99,17 @@ impl Race {
                 notes.push(detail);
                 continue;
             }
-            times.warm.sort_by(f64::total_cmp);
-            times.cold.sort_by(f64::total_cmp);
-            let min_s = times.warm[0];
+            let (warm, cold) = (Times::of(times.warm), Times::of(times.cold));
             samples.push(Sample {
                 name: contender.name,
                 ours: contender.ours,
                 detail: contender.detail,
                 prepare_s: contender.prepare_s,
-                min_s,
-                median_s: times.warm[times.warm.len() / 2],
-                cold_s: times.cold[times.cold.len() / 2],
-                runs: times.warm.len(),
-                gflops: flops / min_s / 1e9,
+                min_s: warm.min,
+                median_s: warm.median,
+                cold_s: cold.median,
+                runs: warm.runs,
+                gflops: flops / warm.min / 1e9,
                 error: contender.error,
                 figures: contender.figures,
             });
@@ -127,7 +126,7 @@ impl Race {
     }
 }
 
-impl Times {
+impl Runs {
     /// Some runs after one that is not counted, unless that one alone is longer than a turn: then what it warmed is what
     /// the next ones would warm again.
     fn turn(&mut self, contender: &mut Contender<'_>) {
@@ -149,16 +148,7 @@ impl Times {
         if self.failed.is_some() {
             return None;
         }
-        let start = Instant::now();
-        let done = (contender.run)();
-        let time = start.elapsed().as_secs_f64();
-        match done {
-            Ok(()) => Some(time),
-            Err(why) => {
-                self.failed = Some(why);
-                None
-            }
-        }
+        seconds(&mut contender.run).map_err(|why| self.failed = Some(why)).ok()
     }
 }
 

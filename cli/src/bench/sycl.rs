@@ -2,7 +2,6 @@
 //! cache-aware roofline: Figures 2 and 3 of *Exploring the Limits of Cross-Platform Sparse Tensor Processing*.
 
 use std::path::Path;
-use std::time::Instant;
 
 use sparsimd::formats::Csf;
 use sparsimd::formats::Fibers;
@@ -19,6 +18,7 @@ use super::tensors::{Input, Kept, cuts, empty, factors, race, way};
 use super::{Bench, Job, Suite};
 use crate::machine::ceilings;
 use crate::roofline::{Point, Roofline};
+use crate::timing::timed;
 
 /// Columns of the matrices.
 const COLUMNS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
@@ -228,11 +228,7 @@ impl Stored {
         let expected = cpu.install(|| reference::mttkrp(x, &views, mode))?;
         // As the paper counts: a multiply-add for each fiber and each nonzero.
         case.flops = self.tree.mttkrp(Granularity::Row, columns).ops;
-        let prepare = |format| {
-            let start = Instant::now();
-            let prepared = cpu.prepare_tensor(x, &TensorOptions::new(columns).format(format))?;
-            Ok::<_, sparsimd::Error>((prepared, start.elapsed().as_secs_f64()))
-        };
+        let prepare = |format| timed(|| cpu.prepare_tensor(x, &TensorOptions::new(columns).format(format)));
         let prepared = [
             ("row-centric", prepare(MttkrpFormat::CsfAll)?, Granularity::Row),
             ("element-centric", prepare(MttkrpFormat::Coo)?, Granularity::Element),

@@ -1,7 +1,5 @@
 //! What runs an operation on a device: the device alone, or with the processor beside it.
 
-use std::time::Instant;
-
 use sparsimd::gpu::{Choice, DeviceOptions, Gpu};
 use sparsimd::hetero::{Hetero, Split};
 use sparsimd::{Cpu, Error, Result};
@@ -53,11 +51,4 @@ impl Devices {
             both.failures().iter().for_each(|reason| output::note(&format!("the processor stands in: {reason}")));
         }
     }
-}
-
-/// Times `f`.
-pub fn timed<R>(f: impl FnOnce() -> Result<R>) -> Result<(R, f64)> {
-    let start = Instant::now();
-    let result = f()?;
-    Ok((result, start.elapsed().as_secs_f64()))
 }

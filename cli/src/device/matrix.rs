@@ -10,9 +10,9 @@ use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::{Cpu, Csr, Error, Mat, Result, reference};
 
 use super::Ran;
-use super::executor::{Devices, timed};
+use super::executor::Devices;
 use crate::matrix::{Common, EdgeName, Measured, dense_bytes, sparse_bytes};
-use crate::timing::{Check, Times};
+use crate::timing::{Check, Times, timed};
 
 /// How often and where an operation runs, and on which matrix.
 struct Job<'a, T: DeviceScalar> {

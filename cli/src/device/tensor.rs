@@ -10,9 +10,9 @@ use sparsimd::ops::Arithmetic;
 use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat};
 use sparsimd::{CooTensor, Cpu, Error, MatMut, MatRef, Result};
 
-use super::executor::{Devices, timed};
+use super::executor::Devices;
 use super::{Place, Ran};
-use crate::timing::Times;
+use crate::timing::{Times, timed};
 
 /// An open device for tensor operations.
 pub struct TensorDevice {
@@ -90,7 +90,7 @@ impl TensorDevice {
         let (times, shortest, prepare_s) = match &self.devices {
             Devices::One(gpu) => {
                 let ((x, u, mut out), prepare_s) =
-                    timed(|| Ok((gpu.fibers(x)?, gpu.mat(u)?, gpu.zeros(x.len(), u.cols())?)))?;
+                    timed(|| Ok::<_, Error>((gpu.fibers(x)?, gpu.mat(u)?, gpu.zeros(x.len(), u.cols())?)))?;
                 let (times, shortest) = measure(&self.devices, repeat, || gpu.ttm_into(&x, &u, &mut out))?;
                 out.download(y)?;
                 (times, shortest, prepare_s)
@@ -118,7 +118,7 @@ impl TensorDevice {
         let (times, shortest, prepare_s) = match &self.devices {
             Devices::One(gpu) => {
                 let ((x, v, mut out), prepare_s) =
-                    timed(|| Ok((gpu.fibers(x)?, gpu.values(v)?, gpu.new_values(x.len())?)))?;
+                    timed(|| Ok::<_, Error>((gpu.fibers(x)?, gpu.values(v)?, gpu.new_values(x.len())?)))?;
                 let (times, shortest) = measure(&self.devices, repeat, || gpu.ttv_into(&x, &v, &mut out))?;
                 out.download(y)?;
                 (times, shortest, prepare_s)
@@ -148,7 +148,7 @@ impl TensorDevice {
             Devices::One(gpu) => {
                 let ((z, x, mut out), prepare_s) = timed(|| {
                     let z = z.map(|z| gpu.values(z)).transpose()?;
-                    Ok((z, gpu.values(x)?, gpu.new_values(y.len())?))
+                    Ok::<_, Error>((z, gpu.values(x)?, gpu.new_values(y.len())?))
                 })?;
                 let (times, shortest) = measure(&self.devices, repeat, || match &z {
                     Some(z) => gpu.tew(&x, op, z, &mut out),
@@ -216,7 +216,7 @@ impl TensorDevice {
             }
             (Devices::One(gpu), Prepared::One(tensor)) => {
                 let ((on_device, mut product), prepare_s) =
-                    timed(|| Ok((gpu.factors(factors)?, gpu.zeros(out.rows(), out.cols())?)))?;
+                    timed(|| Ok::<_, Error>((gpu.factors(factors)?, gpu.zeros(out.rows(), out.cols())?)))?;
                 let (times, shortest) =
                     measure(&self.devices, repeat, || gpu.mttkrp(tensor, &on_device, mode, &mut product))?;
                 product.download(out)?;

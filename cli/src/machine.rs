@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use sparsimd::io::write_atomically;
+use sparsimd::machine::cache_folder;
 use sparsimd::{Cpu, Machine, Result};
 use sparsimd_measure::Ceilings;
 use xxhash_rust::xxh3::xxh3_64;
@@ -53,12 +54,8 @@ pub fn ceilings(cpu: &Cpu, fresh: bool) -> Result<(Ceilings, bool, Option<PathBu
     Ok((ceilings, true, kept))
 }
 
-/// `~/.cache/sparsimd/ceilings-KEY.json`, with a key of what the ceilings depend on.
+/// `ceilings-KEY.json` in the cache folder, with a key of what the ceilings depend on.
 fn cache_file(cpu: &Cpu) -> Option<PathBuf> {
-    let folder = std::env::var_os("XDG_CACHE_HOME")
-        .filter(|folder| !folder.is_empty())
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
     let machine = cpu.machine();
     let key = format!(
         "{} {} {:?} {:?} {} {:?}",
@@ -69,7 +66,7 @@ fn cache_file(cpu: &Cpu) -> Option<PathBuf> {
         cpu.arch().name(),
         (cpu.threads(), cpu.binding())
     );
-    Some(folder.join(format!("sparsimd/ceilings-{:016x}.json", xxh3_64(key.as_bytes()))))
+    Some(cache_folder()?.join(format!("ceilings-{:016x}.json", xxh3_64(key.as_bytes()))))
 }
 
 /// f32 lanes of a vector register.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use sparsimd::io::{Format, ReadOptions, read_matrix, write_mtx_dense};
 use sparsimd::ops::NumaPrepared;
 use sparsimd::plan::NumaPolicy;
-use sparsimd::plan::{Op, PlanOptions, Strategy};
+use sparsimd::plan::{Effort, Op, PlanOptions, Strategy};
 use sparsimd::reference::Expected;
 use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, generate};
 
@@ -110,6 +110,9 @@ pub struct Common {
     /// Straight from CSR, by panels that are prepared once, or whichever the plan finds faster
     #[arg(long, value_enum, default_value_t = PathName::Auto)]
     pub path: PathName,
+    /// Whether the plan is estimated or some plans are run, for at most a tenth of the time of the runs that are announced
+    #[arg(long, value_enum, default_value_t = EffortName::Estimate)]
+    pub effort: EffortName,
     #[command(flatten)]
     pub executor: Executor,
     /// NUMA placement: rows of A and C on the nodes that own them, B left alone (first-touch), interleaved or replicated;
@@ -154,6 +157,15 @@ pub enum PathName {
     Direct,
     /// By panels
     Panel,
+}
+
+/// How the plan is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EffortName {
+    /// By the model and what was measured before
+    Estimate,
+    /// By running plans on the operand
+    Measure,
 }
 
 /// A matrix as it is run.
@@ -291,15 +303,20 @@ impl Common {
     /// Prepares `a`, on the nodes that own its rows where `--numa` and the machine have it so.
     pub fn ready<T: Scalar>(&self, cpu: &Cpu, op: Op, a: &Csr<T>) -> Result<(Ready<T>, Setup)> {
         let (reuse, start) = (self.repeat.unwrap_or(REUSE), Instant::now());
+        let effort = match self.effort {
+            EffortName::Estimate => Effort::Estimate,
+            EffortName::Measure => Effort::Measure,
+        };
+        let options = PlanOptions::new(op, self.n).strategy(self.path()).reuse(reuse).effort(effort);
         let placement = cpu.placement::<T>(a.pattern(), self.n, reuse, self.numa)?;
         let numa = Some(Numa::of_rows(self.numa, &placement, a.pattern(), cpu.machine()));
         let seconds = |start: Instant| start.elapsed().as_secs_f64();
         if placement.parts().len() < 2 {
-            let prepared = cpu.prepare(a, &PlanOptions::new(op, self.n).strategy(self.path()).reuse(reuse))?;
+            let prepared = cpu.prepare(a, &options)?;
             let (plan, path) = (prepared.plan().to_string(), prepared.plan().strategy());
             return Ok((Ready::Whole(prepared), Setup { plan, path, prepare_s: seconds(start), numa }));
         }
-        let placed = cpu.place(a, &PlanOptions::new(op, self.n).strategy(self.path()).reuse(reuse), placement)?;
+        let placed = cpu.place(a, &options, placement)?;
         let prepare_s = seconds(start);
         // The first chunk's plan stands for all: they differ in rows alone.
         let (plan, path) = placed

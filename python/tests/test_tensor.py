@@ -292,6 +292,7 @@ def test_tucker(rng, tmp_path):
 INTERRUPTED = """
 import os, signal, threading, time, warnings
 import numpy as np, sparsimd as ss
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 rng = np.random.default_rng(0)
 shape = (300, 300, 300)
 coords = np.unique(rng.integers(0, 300, (3, 200000)), axis=1)

@@ -2,7 +2,9 @@
 
 mod nodes;
 mod placed;
+mod wisdom;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,6 +12,8 @@ use sparsimd_kernels::Arch;
 
 use crate::error::{Error, Result};
 use crate::machine::{Machine, MemoryPolicy, Pinning};
+
+use wisdom::WisdomFile;
 
 pub use nodes::NodeCpus;
 pub use placed::{Chunk, NumaCsr, NumaMat, SharedMat};
@@ -24,6 +28,7 @@ pub struct Cpu {
     unpinned: Arc<AtomicUsize>,
     machine: Arc<Machine>,
     binding: Arc<[usize]>,
+    wisdom: Arc<WisdomFile>,
 }
 
 /// Builds a [`Cpu`].
@@ -33,6 +38,8 @@ pub struct CpuBuilder {
     arch: Option<Arch>,
     pinning: Option<Pinning>,
     machine: Option<Machine>,
+    /// A file, or none; the user's by default.
+    wisdom: Option<Option<PathBuf>>,
 }
 
 impl Cpu {
@@ -73,6 +80,11 @@ impl Cpu {
     /// ([`Cpu::unpinned_threads`]); threads past the end are not bound.
     pub fn binding(&self) -> &[usize] {
         &self.binding
+    }
+
+    /// What was measured before.
+    pub(crate) fn wisdom(&self) -> &WisdomFile {
+        &self.wisdom
     }
 
     /// Makes `policy` that of every thread: what they allocate and write first follows it. What else the program's threads
@@ -129,6 +141,21 @@ impl CpuBuilder {
         self
     }
 
+    /// The file of plans that were measured ([`Effort::Measure`](crate::plan::Effort::Measure)), which estimates start from. Default:
+    /// the one that the environment variable `SPARSIMD_WISDOM` names (`off`: none), else
+    /// `wisdom-PROCESSOR.txt` in [`cache_folder`](crate::machine::cache_folder). A file that cannot be read or written, or is of another version, is as if it were
+    /// not there; several programs may use one.
+    pub fn wisdom(mut self, file: impl Into<PathBuf>) -> Self {
+        self.wisdom = Some(Some(file.into()));
+        self
+    }
+
+    /// Nothing is read that was measured before, and what is measured is forgotten with this executor.
+    pub fn without_wisdom(mut self) -> Self {
+        self.wisdom = Some(None);
+        self
+    }
+
     /// Starts the threads. Where the operating system refuses to bind one, it runs unbound
     /// ([`Cpu::unpinned_threads`]).
     ///
@@ -167,9 +194,10 @@ impl CpuBuilder {
             .map_err(|e| Error::Unavailable { what: "a thread pool", detail: e.to_string() })?;
         // Returns when every thread has run its start handler, so that the count of refusals is complete.
         pool.broadcast(|_| ());
+        let wisdom = Arc::new(WisdomFile::open(self.wisdom.unwrap_or_else(|| wisdom::users_file(&machine))));
         let machine = Arc::new(machine);
         let arch = self.arch.unwrap_or_else(Arch::detect);
-        Ok(Cpu { arch, pool: Arc::new(pool), unpinned, machine, binding })
+        Ok(Cpu { arch, pool: Arc::new(pool), unpinned, machine, binding, wisdom })
     }
 }
 

@@ -14,6 +14,8 @@ mod pinning;
 mod sysfs;
 mod tree;
 
+use std::path::PathBuf;
+
 use sparsimd_kernels::Arch;
 
 pub use cpuset::CpuSet;
@@ -24,6 +26,13 @@ pub use pinning::Pinning;
 /// Bytes of memory and swap space of this system that nobody uses, where it says.
 pub(crate) fn available_memory() -> Option<u64> {
     sysfs::available_memory("/".as_ref())
+}
+
+/// The user's folder for what is measured once: `sparsimd` in `XDG_CACHE_HOME` or in `~/.cache`; none where the environment names
+/// neither. It need not exist.
+pub fn cache_folder() -> Option<PathBuf> {
+    let folder = |name| std::env::var_os(name).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    Some(folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?.join("sparsimd"))
 }
 
 /// Assumed when nothing tells: the smallest L1 data cache of today's server and desktop cores.

@@ -21,6 +21,7 @@
 
 mod elementwise;
 mod fusedmm;
+mod measure;
 mod mttkrp;
 mod operand;
 mod placed;

@@ -12,7 +12,10 @@ use crate::dense::{Aligned, addresses, fill_with, reserved_aligned};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern, PatternRef, gather};
 use crate::memory;
-use crate::plan::{DirectPlan, Op, PanelPlan, Plan, PlanOptions, Stages, Stats, Target, Task, blocks, check_columns};
+use crate::plan::{
+    DirectPlan, Effort, Op, PanelPlan, Plan, PlanOptions, Stages, Stats, Target, Task, WisdomCase, blocks,
+    check_columns,
+};
 
 /// A sparse operand prepared for one operation and one number of dense columns.
 ///
@@ -27,11 +30,35 @@ pub struct Prepared<T> {
     /// As the caller gave it.
     pattern: Arc<Pattern>,
     /// For A^T: its pattern, and the position in CSR order of A of each of its values.
-    transposed: Option<(Arc<Pattern>, Vec<usize>)>,
+    transposed: Option<(Arc<Pattern>, Arc<Vec<usize>>)>,
     layout: Layout,
     /// One per nonzero, in the order in which they are used: by panel where SpMM and FusedMM have panels, else in CSR
     /// order of what is worked on.
     values: Option<Aligned<T>>,
+}
+
+/// What is prepared: a matrix, and what every layout of it is made from.
+pub(super) struct Inspected<'a, T> {
+    pattern: Arc<Pattern>,
+    transposed: Option<(Arc<Pattern>, Arc<Vec<usize>>)>,
+    values: Option<&'a [T]>,
+}
+
+impl<T> Inspected<'_, T> {
+    /// The pattern that is worked on: of A or of A^T.
+    pub fn worked(&self) -> &Arc<Pattern> {
+        self.transposed.as_ref().map_or(&self.pattern, |(pattern, _)| pattern)
+    }
+
+    /// The number of rows and of columns of A.
+    pub fn shape(&self) -> (usize, usize) {
+        (self.pattern.rows(), self.pattern.cols())
+    }
+
+    /// Whether A has values.
+    pub fn has_values(&self) -> bool {
+        self.values.is_some()
+    }
 }
 
 /// What the plan leads to.
@@ -46,7 +73,8 @@ impl Cpu {
     /// Prepares `a` for many runs of the operation of `options`, as [`Plan::choose`] finds best on this executor's machine.
     ///
     /// # Errors
-    /// [`Error::Argument`] when the dense operands have no columns, or `a` is prepared already; [`Error::Memory`].
+    /// [`Error::Argument`] when the dense operands have no columns, or `a` is prepared already; [`Error::Memory`]; what operands to
+    /// measure with need ([`Effort::Measure`]) as [`Mat::zeros`](crate::Mat::zeros).
     pub fn prepare<'a, T: Scalar>(
         &self,
         a: impl Into<SparseOperand<'a, T>>,
@@ -67,7 +95,13 @@ impl Cpu {
         // transpose.
         let each = 4 * size_of::<u32>() + 2 * size_of::<usize>() + size_of::<T>();
         let (of, lines) = (a.pattern(), a.pattern().rows() + a.pattern().cols());
-        memory::ensure("preparing the matrix", memory::total(&[(of.nnz(), each), (lines, 2 * size_of::<usize>())]))?;
+        let layouts = match options.effort {
+            Effort::Estimate => 1,
+            // The first, the best so far, and the one that is tried.
+            Effort::Measure => 3,
+        };
+        let needed = memory::total(&[(of.nnz(), layouts * each), (lines, 2 * size_of::<usize>())]);
+        memory::ensure("preparing the matrix", needed)?;
         let pattern = a.pattern().to_pattern();
         let values = match a {
             SparseOperand::Csr(a) => Some(a.values()),
@@ -76,10 +110,22 @@ impl Cpu {
                 return Err(Error::argument("a", "is prepared already; prepare the matrix itself"));
             }
         };
-        let transposed =
-            (options.op() == Op::SpmmTransposed).then(|| self.install(|| pattern.transpose_in(self.threads())));
-        let worked = transposed.as_ref().map_or(&pattern, |(pattern, _)| pattern);
-        let plan = self.plan::<T>(worked, options)?;
+        let transposed = (options.op() == Op::SpmmTransposed).then(|| {
+            let (pattern, order) = self.install(|| pattern.transpose_in(self.threads()));
+            (pattern, Arc::new(order))
+        });
+        let inspected = Inspected { pattern, transposed, values };
+        let stats = Stats::of(inspected.worked());
+        let plan = self.plan_for::<T>(&stats, options)?;
+        match options.effort {
+            Effort::Estimate => Ok(self.lay_out(&inspected, plan)),
+            Effort::Measure => self.prepare_measured(&inspected, &stats, options, plan),
+        }
+    }
+
+    /// `a` in the layout that `plan` leads to.
+    pub(super) fn lay_out<T: Scalar>(&self, a: &Inspected<'_, T>, plan: Plan) -> Prepared<T> {
+        let worked = a.worked();
         let layout = match &plan {
             Plan::Direct(plan) => Layout::Tasks(plan.cut(worked.into())),
             Plan::Panel(plan) => {
@@ -88,17 +134,31 @@ impl Cpu {
                 Layout::Panel(self.install(|| Panel::new(worked, plan.width, &bounds, pairing)))
             }
         };
+        let (pattern, transposed) = (a.pattern.clone(), a.transposed.clone());
         let mut prepared = Prepared { plan, arch: self.arch(), pattern, transposed, layout, values: None };
-        if let Some(values) = values {
+        if let Some(values) = a.values {
             self.install(|| prepared.arrange(values));
         }
-        Ok(prepared)
+        prepared
     }
 
-    /// How the operation of `options` on what is worked on, `worked`, is run by this executor.
+    /// How the operation of `options` on what is worked on, `worked`, is run by this executor, as far as nothing is measured.
+    #[cfg(feature = "capi")]
     #[inline(never)]
     pub(crate) fn plan<'a, T: Scalar>(&self, worked: impl Into<PatternRef<'a>>, options: &PlanOptions) -> Result<Plan> {
-        Plan::choose(&Stats::of(worked), self.machine(), options, &self.target::<T>())
+        self.plan_for::<T>(&Stats::of(worked), options)
+    }
+
+    /// How the operation of `options` is run on a pattern with these statistics: as was measured for one like it, else by the model.
+    fn plan_for<T: Scalar>(&self, stats: &Stats, options: &PlanOptions) -> Result<Plan> {
+        let (machine, target) = (self.machine(), self.target::<T>());
+        let plan = Plan::choose(stats, machine, options, &target)?;
+        let case = WisdomCase::new(options.op(), options.n(), stats, &target, self.arch().name());
+        let Some(choices) = self.wisdom().find(&case).filter(|choices| options.allows(choices)) else {
+            return Ok(plan);
+        };
+        let reason = format!("as measured for a matrix like this{}", self.wisdom().remark());
+        Ok(Plan::with(stats, machine, options, &target, choices, reason))
     }
 
     /// How `pattern` with dense operands of `n` columns goes through the direct path, from what `a` has prepared or anew.
@@ -161,6 +221,11 @@ impl<T: Scalar> Prepared<T> {
     #[inline(never)]
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The same because of `reason`.
+    pub(super) fn because(self, reason: String) -> Self {
+        Self { plan: self.plan.because(reason), ..self }
     }
 
     /// The pattern that was prepared.

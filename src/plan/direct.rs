@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use super::choices::DirectChoices;
 use super::options::{Op, Target, check_columns};
 use super::{Stats, Task, by_nonzeros, streams, threads_per_row};
 use crate::error::Result;
@@ -23,6 +24,9 @@ const DIRECT_VISIT: f64 = 32.0;
 /// over 4 and 32.
 const PREFETCH_DISTANCE: usize = 16;
 
+/// The farthest that rows are prefetched: farther ones are evicted before they are used.
+const MOST_DISTANCE: usize = 256;
+
 /// Bytes of edge values between the stages of FusedMM, for each thread. The more, the seldomer B and D drive each other out of
 /// the caches: on ca-CondMat 32 KiB lose a quarter to SDDMM and SpMM one after the other.
 const STAGE_BYTES: usize = 4 << 20;
@@ -40,7 +44,7 @@ pub struct DirectPlan {
     pub(crate) stream: bool,
     /// How FusedMM runs where D is not B.
     pub(crate) stages: Stages,
-    reason: Cow<'static, str>,
+    pub(super) reason: Cow<'static, str>,
 }
 
 /// FusedMM where D is not B: dots, edge function and sums of some rows after one another, as SDDMM and SpMM would run. Nonzero by
@@ -95,6 +99,23 @@ impl DirectPlan {
     pub(crate) fn unprepared(op: Op, n: usize, stats: &Stats, machine: &Machine, target: &Target) -> Result<Self> {
         check_columns(n)?;
         Ok(Self::new(op, n, stats, machine, target, Cow::Borrowed("not prepared")))
+    }
+
+    /// What of it is open.
+    pub(super) fn choices(&self) -> DirectChoices {
+        let (column_slab, prefetch_distance) = match self.op {
+            Op::FusedMm => self.stages.sums,
+            _ => (self.column_slab, self.prefetch_distance),
+        };
+        DirectChoices { column_slab, prefetch_distance }
+    }
+
+    /// The same with these choices; FusedMM's are both stages'.
+    pub(super) fn with(mut self, choices: DirectChoices) -> Self {
+        let order = (choices.column_slab.max(1), choices.prefetch_distance.min(MOST_DISTANCE));
+        (self.column_slab, self.prefetch_distance) = order;
+        (self.stages.dots, self.stages.sums) = (order, order);
+        self
     }
 
     /// The operation.

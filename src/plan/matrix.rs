@@ -6,16 +6,12 @@ use std::fmt;
 use sparsimd_kernels::PAIRED_LANES;
 
 use super::Stats;
+use super::choices::{Choices, PanelChoices};
 use super::direct::DirectPlan;
-use super::options::{Op, PlanOptions, Strategy, Target, check_columns};
+use super::options::{Op, PANEL_PAYS_AFTER, PlanOptions, Strategy, Target, check_columns};
 use crate::error::{Error, Result};
 use crate::formats::MAX_WIDTH;
 use crate::machine::Machine;
-
-/// Runs after which a panel has paid for its preparation. Zen 4, 70 % zeros, N = 128: SpMM takes 5 runs to prepare (8
-/// where the system has to find the memory first) and is 1.5 times as fast as directly, FusedMM 3 and 1.9, SDDMM 2 and
-/// 1.35.
-const PANEL_PAYS_AFTER: usize = 12;
 
 /// Share of L1 that the packed panel takes: the rest is for the row of C, the offsets and the values that stream by.
 /// Measured: 40 of 48 KiB is best; the whole loses 8 %, two thirds 2 %.
@@ -24,6 +20,13 @@ const L1_SHARE: (usize, usize) = (5, 6);
 /// Bytes of a row of C that are computed in one pass: more leave too few rows to a block for the copies of panels.
 /// Values are read from afar once per pass: two tiles in one, f64, N = 128, 82 GFLOP/s; each in its own, 74.
 const MOST_ROW_BYTES: usize = 1024;
+
+/// Columns of the narrowest panel.
+const NARROWEST: usize = 16;
+
+/// Least and most rows of a row block.
+const LEAST_ROWS: usize = 64;
+const MOST_ROWS: usize = 4096;
 
 /// Vectors per nonzero from which pairing rows pays: finding partners costs as much whatever N is, more than all the
 /// rest of preparing. 8 vectors: 74 instead of 66 % of peak; 2 vectors: 57 % where rows by themselves reach 64.
@@ -84,6 +87,40 @@ impl Plan {
         })
     }
 
+    /// What of it is open.
+    pub(crate) fn choices(&self) -> Choices {
+        match self {
+            Self::Direct(plan) => Choices::Direct(plan.choices()),
+            Self::Panel(plan) => Choices::Panel(plan.choices()),
+        }
+    }
+
+    /// The plan for the operation of `options`, with `choices` instead of those that an estimate makes, because of `reason`.
+    pub(crate) fn with(
+        stats: &Stats,
+        machine: &Machine,
+        options: &PlanOptions,
+        target: &Target,
+        choices: Choices,
+        reason: String,
+    ) -> Self {
+        match choices {
+            Choices::Direct(choices) => Self::Direct(
+                DirectPlan::new(options.op, options.n, stats, machine, target, reason.into()).with(choices),
+            ),
+            Choices::Panel(choices) => Self::Panel(PanelPlan::of(options, target, choices, reason.into())),
+        }
+    }
+
+    /// The same because of `reason`.
+    pub(crate) fn because(mut self, reason: String) -> Self {
+        match &mut self {
+            Self::Direct(plan) => plan.reason = reason.into(),
+            Self::Panel(plan) => plan.reason = reason.into(),
+        }
+        self
+    }
+
     /// The error of a run of `op` on what was prepared for another operation.
     pub(crate) fn check_op(&self, op: Op) -> Result<()> {
         if self.op() == op {
@@ -128,7 +165,31 @@ const AS_ASKED: Cow<'static, str> = Cow::Borrowed("as asked");
 /// Columns of a panel whose tiles of so many vectors take their share of L1.
 fn width_of(vectors: usize, machine: &Machine, target: &Target) -> usize {
     let l1 = machine.l1d_bytes() * L1_SHARE.0 / L1_SHARE.1;
-    (l1 / (vectors * target.lanes() * target.value_bytes)).clamp(16, MAX_WIDTH)
+    (l1 / (vectors * target.lanes() * target.value_bytes)).clamp(NARROWEST, MAX_WIDTH)
+}
+
+/// Bytes of the part of a row of C that a row block is sized for: a tile that is narrower than the rows uses some of the cache's
+/// sets only, so that whole rows count.
+fn row_bytes(all: usize, target: &Target) -> usize {
+    (all * target.vector_bytes).clamp(64, MOST_ROW_BYTES)
+}
+
+/// Whether registers hold two rows' accumulators, their two weights and the row of B, and the kernels of `op` take pairs.
+fn pairs_fit(op: Op, vectors: usize, target: &Target) -> bool {
+    // Dots of pairs are put in order by as many lanes as they were written for.
+    2 * vectors + 3 <= target.registers && (op != Op::Sddmm || target.lanes() == PAIRED_LANES && vectors >= PAIRS_PAY)
+}
+
+/// Whether pairs are expected to pay, with tiles of `vectors` and rows of `all`.
+fn pairs_pay(op: Op, vectors: usize, all: usize, target: &Target) -> bool {
+    pairs_fit(op, vectors, target)
+        && match op {
+            Op::Spmm | Op::SpmmTransposed => all >= PAIRS_PAY,
+            Op::FusedMm => 2 * all >= PAIRS_PAY,
+            // Putting dots in order is paid by a second tile (70 % zeros, f64: N = 64 32.3 instead of 33.6 GFLOP/s, N = 128 35.6
+            // instead of 33.7, N = 256 36.1 instead of 31.0, Zen 4).
+            Op::Sddmm => all >= 2 * PAIRS_PAY,
+        }
 }
 
 /// Vectors of the widest tile of rows of `all` vectors.
@@ -144,9 +205,9 @@ impl PanelPlan {
     /// The panels for the operation of `options`, whether they pay or not.
     fn new(stats: &Stats, machine: &Machine, options: &PlanOptions, target: &Target) -> Self {
         let &PlanOptions { op, n, .. } = options;
-        let &Target { vector_bytes, registers, value_bytes, .. } = target;
-        let (threads, lanes) = (target.threads.max(1), target.lanes());
-        let all = n.div_ceil(lanes);
+        let value_bytes = target.value_bytes;
+        let threads = target.threads.max(1);
+        let all = n.div_ceil(target.lanes());
         let widest = widest_tile(op, all, target);
         let mut vectors = widest;
         // Narrower tiles make wider panels, so that a visit to a row of C is worth its load and store. A tile of dots
@@ -161,19 +222,9 @@ impl PanelPlan {
             vectors = vectors.div_ceil(2);
         }
         let width = width_of(vectors, machine, target);
+        let pairs = pairs_pay(op, vectors, all, target);
 
-        // Two rows' accumulators, their two weights and the row of B.
-        let fit = 2 * vectors + 3 <= registers;
-        let pairs = match op {
-            Op::Spmm | Op::SpmmTransposed => fit && all >= PAIRS_PAY,
-            Op::FusedMm => fit && 2 * all >= PAIRS_PAY,
-            // Dots of pairs are put in order, which a second tile pays (70 % zeros, f64: N = 64 32.3 instead of 33.6
-            // GFLOP/s, N = 128 35.6 instead of 33.7, N = 256 36.1 instead of 31.0, Zen 4).
-            Op::Sddmm => fit && lanes == PAIRED_LANES && vectors >= PAIRS_PAY && all >= 2 * PAIRS_PAY,
-        };
-
-        // A tile of C that is narrower than its rows uses some of the cache's sets only: count whole rows.
-        let row_bytes = (all * vector_bytes).clamp(64, MOST_ROW_BYTES);
+        let row_bytes = row_bytes(all, target);
         let block_rows = if op == Op::Sddmm {
             // Dots go to their places in CSR order, a few at a time: a block's should stay in L2, beside what streams
             // past, until their lines are full. But row segments of one length follow each other, and the more rows,
@@ -191,10 +242,33 @@ impl PanelPlan {
             // 16384 rows lose again where C exceeds the caches).
             ((machine.l3_share(threads) / 4).max(machine.l2_bytes() / 2) / row_bytes).clamp(256, 4096)
         };
-        let pass_vectors = (row_bytes / vector_bytes / vectors).max(1) * vectors;
         let reason = format!("{:.1} nonzeros of a row in a panel", stats.per_segment(width)).into();
-        let blocks_multiple = threads;
-        Self { op, n, width, block_rows, tile_vectors: vectors, pass_vectors, pairs, blocks_multiple, reason }
+        Self::of(options, target, PanelChoices { tile_vectors: vectors, width, block_rows, pairs }, reason)
+    }
+
+    /// The panels that `choices` stand for, each number within what kernels and formats take.
+    fn of(options: &PlanOptions, target: &Target, choices: PanelChoices, reason: Cow<'static, str>) -> Self {
+        let &PlanOptions { op, n, .. } = options;
+        let all = n.div_ceil(target.lanes());
+        let tile_vectors = choices.tile_vectors.clamp(1, widest_tile(op, all, target));
+        let pass_vectors = (row_bytes(all, target) / target.vector_bytes / tile_vectors).max(1) * tile_vectors;
+        Self {
+            op,
+            n,
+            width: choices.width.clamp(NARROWEST, MAX_WIDTH),
+            block_rows: choices.block_rows.clamp(LEAST_ROWS, MOST_ROWS),
+            tile_vectors,
+            pass_vectors,
+            pairs: choices.pairs && pairs_fit(op, tile_vectors, target),
+            blocks_multiple: target.threads.max(1),
+            reason,
+        }
+    }
+
+    /// What of it is open.
+    fn choices(&self) -> PanelChoices {
+        let &Self { tile_vectors, width, block_rows, pairs, .. } = self;
+        PanelChoices { tile_vectors, width, block_rows, pairs }
     }
 
     /// Why the direct strategy is expected to be faster, if it is.

@@ -2,6 +2,7 @@
 //!
 //! Pure functions: no device, no values, and but for the statistics of a large pattern no threads. A [`Plan`] is data and explains itself in one line (`Display`).
 
+mod choices;
 mod device;
 mod device_panels;
 mod direct;
@@ -17,7 +18,9 @@ mod stream;
 mod tensor;
 mod tiles;
 mod tree;
+mod wisdom;
 
+pub(crate) use choices::Choices;
 pub use device::{DeviceShape, DeviceTasks, RowChunk, Team, device_mttkrp_format};
 pub use device_panels::{DevicePanels, Tiling, device_panels_pay};
 pub use direct::DirectPlan;
@@ -27,7 +30,7 @@ pub(crate) use mttkrp::{ModePlan, joint_root};
 pub use mttkrp::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, TensorOptions};
 pub use occupancy::{MAX_THREADS_PER_ROW, threads_per_row};
 pub(crate) use options::check_columns;
-pub use options::{Op, PlanOptions, Strategy, Target};
+pub use options::{Effort, Op, PlanOptions, Strategy, Target};
 pub use partition::{Task, blocks, by_nonzeros};
 pub use placement::{BPlacement, NumaPolicy, RowPlacement, SharedOperand, split_rows};
 pub use share::{PROBE, cut_by_share, share_by_rates};
@@ -35,3 +38,4 @@ pub use stats::Stats;
 pub(crate) use stream::streams;
 pub use tensor::TensorStats;
 pub(crate) use tree::{GroupPlan, TreePlan};
+pub(crate) use wisdom::{Wisdom, WisdomCase};

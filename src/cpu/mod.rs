@@ -105,7 +105,23 @@ impl Cpu {
 
     /// As [`Cpu::install`], compiled once.
     fn run(&self, f: &mut (dyn FnMut() + Send)) {
-        self.pool.install(f);
+        handover();
+        self.pool.install(|| {
+            handover();
+            f();
+            handover();
+        });
+        handover();
+    }
+}
+
+/// Where memory passes between the caller and the pool. ThreadSanitizer does not see it: it does not look into the standard
+/// library's locks, by which rayon waits, but into atomics.
+fn handover() {
+    #[cfg(thread_sanitizer)]
+    {
+        static HANDOVERS: AtomicUsize = AtomicUsize::new(0);
+        HANDOVERS.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -187,13 +203,15 @@ impl CpuBuilder {
             .num_threads(threads)
             .thread_name(|i| format!("sparsimd-{i}"))
             .start_handler(move |i| {
+                handover();
                 let bound = pinning == Pinning::None || targets.get(i).is_some_and(|&cpu| bind(cpu));
                 failures.fetch_add(usize::from(!bound), Ordering::Relaxed);
             })
             .build()
             .map_err(|e| Error::Unavailable { what: "a thread pool", detail: e.to_string() })?;
         // Returns when every thread has run its start handler, so that the count of refusals is complete.
-        pool.broadcast(|_| ());
+        pool.broadcast(|_| handover());
+        handover();
         let wisdom = Arc::new(WisdomFile::open(self.wisdom.unwrap_or_else(|| wisdom::users_file(&machine))));
         let machine = Arc::new(machine);
         let arch = self.arch.unwrap_or_else(Arch::detect);

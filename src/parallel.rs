@@ -14,7 +14,46 @@ pub(crate) const GRAIN: usize = 1 << 14;
 
 /// `run(i)` for i in 0..n, each a task of its own.
 pub(crate) fn tasks(n: usize, run: &(dyn Fn(usize) + Sync)) {
-    (0..n).into_par_iter().with_max_len(1).for_each(run);
+    handover::to_tasks();
+    (0..n).into_par_iter().with_max_len(1).for_each(|i| handover::task(|| run(i)));
+    handover::from_tasks();
+}
+
+/// Where memory passes between a caller and its tasks, for ThreadSanitizer: it does not see the standard library's locks, by
+/// which rayon waits, but atomics. Nothing is said of one task before another.
+pub(crate) mod handover {
+    #[cfg(thread_sanitizer)]
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[cfg(thread_sanitizer)]
+    static TO_TASKS: AtomicUsize = AtomicUsize::new(0);
+    #[cfg(thread_sanitizer)]
+    static FROM_TASKS: AtomicUsize = AtomicUsize::new(0);
+
+    /// What the caller did is before the tasks.
+    #[inline(always)]
+    pub fn to_tasks() {
+        #[cfg(thread_sanitizer)]
+        TO_TASKS.fetch_add(1, Ordering::Release);
+    }
+
+    /// Runs a task.
+    #[inline(always)]
+    pub fn task<R>(run: impl FnOnce() -> R) -> R {
+        #[cfg(thread_sanitizer)]
+        TO_TASKS.load(Ordering::Acquire);
+        let result = run();
+        #[cfg(thread_sanitizer)]
+        FROM_TASKS.fetch_add(1, Ordering::Release);
+        result
+    }
+
+    /// What the tasks did is before what the caller does.
+    #[inline(always)]
+    pub fn from_tasks() {
+        #[cfg(thread_sanitizer)]
+        FROM_TASKS.load(Ordering::Acquire);
+    }
 }
 
 /// `run(part)` for the parts of 0..n, of `grain` each and the rest.

@@ -30,6 +30,7 @@ mod tensor_ops;
 mod timing;
 mod topology;
 mod tucker;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -94,6 +95,8 @@ enum Command {
     /// One try of a peer, for `bench`.
     #[command(hide = true)]
     BenchProbe(bench::ProbeArgs),
+    /// Measure plans of the matrix operations on typical patterns or given files, for all later runs on this processor.
+    Tune(tune::Args),
     /// What a sparse tensor looks like, and what each format's indices take.
     Stats(stats::Args),
 }
@@ -116,6 +119,7 @@ impl Command {
             Self::Tew(args) => tensor_ops::tew(args),
             Self::Ts(args) => tensor_ops::ts(args),
             Self::Tucker(args) => tucker::run(args),
+            Self::Tune(args) => tune::run(args),
             Self::Stats(args) => stats::run(args),
             Self::Bench(args) => bench::run(args),
             Self::BenchProbe(args) => bench::probe(args),

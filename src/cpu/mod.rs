@@ -4,7 +4,7 @@ mod nodes;
 mod placed;
 mod wisdom;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,6 +12,7 @@ use sparsimd_kernels::Arch;
 
 use crate::error::{Error, Result};
 use crate::machine::{Machine, MemoryPolicy, Pinning};
+use crate::parallel::handover;
 
 use wisdom::WisdomFile;
 
@@ -82,6 +83,11 @@ impl Cpu {
         &self.binding
     }
 
+    /// The file of plans that were measured, if there may be one ([`CpuBuilder::wisdom`]).
+    pub fn wisdom_file(&self) -> Option<&Path> {
+        self.wisdom.path()
+    }
+
     /// What was measured before.
     pub(crate) fn wisdom(&self) -> &WisdomFile {
         &self.wisdom
@@ -105,23 +111,9 @@ impl Cpu {
 
     /// As [`Cpu::install`], compiled once.
     fn run(&self, f: &mut (dyn FnMut() + Send)) {
-        handover();
-        self.pool.install(|| {
-            handover();
-            f();
-            handover();
-        });
-        handover();
-    }
-}
-
-/// Where memory passes between the caller and the pool. ThreadSanitizer does not see it: it does not look into the standard
-/// library's locks, by which rayon waits, but into atomics.
-fn handover() {
-    #[cfg(thread_sanitizer)]
-    {
-        static HANDOVERS: AtomicUsize = AtomicUsize::new(0);
-        HANDOVERS.fetch_add(1, Ordering::AcqRel);
+        handover::to_tasks();
+        self.pool.install(|| handover::task(f));
+        handover::from_tasks();
     }
 }
 
@@ -203,15 +195,15 @@ impl CpuBuilder {
             .num_threads(threads)
             .thread_name(|i| format!("sparsimd-{i}"))
             .start_handler(move |i| {
-                handover();
+                handover::task(|| ());
                 let bound = pinning == Pinning::None || targets.get(i).is_some_and(|&cpu| bind(cpu));
                 failures.fetch_add(usize::from(!bound), Ordering::Relaxed);
             })
             .build()
             .map_err(|e| Error::Unavailable { what: "a thread pool", detail: e.to_string() })?;
         // Returns when every thread has run its start handler, so that the count of refusals is complete.
-        pool.broadcast(|_| handover());
-        handover();
+        pool.broadcast(|_| handover::task(|| ()));
+        handover::from_tasks();
         let wisdom = Arc::new(WisdomFile::open(self.wisdom.unwrap_or_else(|| wisdom::users_file(&machine))));
         let machine = Arc::new(machine);
         let arch = self.arch.unwrap_or_else(Arch::detect);

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
 use crate::machine::{Machine, cache_folder};
@@ -45,6 +45,11 @@ impl WisdomFile {
             Some(Wisdom::read(&text))
         });
         Self { path, known: RwLock::new(known.unwrap_or_default()) }
+    }
+
+    /// Where it is kept.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
     /// The choices that were measured for a case like this one.

@@ -8,7 +8,7 @@ use super::prepare::{Inspected, Prepared};
 use crate::cpu::Cpu;
 use crate::dense::Mat;
 use crate::error::{Error, Result};
-use crate::plan::{Choices, Op, Plan, PlanOptions, Stats, Strategy, WisdomCase};
+use crate::plan::{Choices, Measured, Op, Plan, PlanOptions, Stats, Strategy, WisdomCase};
 
 /// Share of the time of the announced runs that measuring may take.
 const SHARE: f64 = 0.1;
@@ -45,20 +45,21 @@ impl Cpu {
         let first = search.trial(estimate)?;
         search.budget = (SHARE * options.reuse as f64 * first.seconds).min(MOST.as_secs_f64());
         let best = search.descend(&first)?;
-        let (mut plans, spent) = (search.tried.len(), begin.elapsed());
         let gain = match &best {
             Some(best) => search.compare(&first, best)?,
             None => 1.0,
         };
-        plans = plans.max(1);
-        let reason = format!("the fastest of {plans} that were measured in {spent:.0?}, {gain:.2} x the first");
-        // What lost in turns was noise.
-        let chosen = best.filter(|_| gain >= GAIN).unwrap_or(first);
+        let plans = search.tried.len();
+        // What lost in turns had won by noise.
+        let (chosen, gain) = match best {
+            Some(best) if gain >= GAIN => (best, gain),
+            _ => (first, 1.0),
+        };
         if plans > 1 {
             let case = WisdomCase::new(options.op(), options.n(), stats, &self.target::<T>(), self.arch().name());
             self.wisdom().learn(case, chosen.prepared.plan().choices());
         }
-        Ok(chosen.prepared.because(reason))
+        Ok(chosen.prepared.found_by(Measured { plans, seconds: begin.elapsed().as_secs_f64(), gain }))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern, PatternRef, gather};
 use crate::memory;
 use crate::plan::{
-    DirectPlan, Effort, Op, PanelPlan, Plan, PlanOptions, Stages, Stats, Target, Task, WisdomCase, blocks,
+    DirectPlan, Effort, Measured, Op, PanelPlan, Plan, PlanOptions, Stages, Stats, Target, Task, WisdomCase, blocks,
     check_columns,
 };
 
@@ -35,6 +35,7 @@ pub struct Prepared<T> {
     /// One per nonzero, in the order in which they are used: by panel where SpMM and FusedMM have panels, else in CSR
     /// order of what is worked on.
     values: Option<Aligned<T>>,
+    measured: Option<Measured>,
 }
 
 /// What is prepared: a matrix, and what every layout of it is made from.
@@ -135,7 +136,8 @@ impl Cpu {
             }
         };
         let (pattern, transposed) = (a.pattern.clone(), a.transposed.clone());
-        let mut prepared = Prepared { plan, arch: self.arch(), pattern, transposed, layout, values: None };
+        let mut prepared =
+            Prepared { plan, arch: self.arch(), pattern, transposed, layout, values: None, measured: None };
         if let Some(values) = a.values {
             self.install(|| prepared.arrange(values));
         }
@@ -223,9 +225,14 @@ impl<T: Scalar> Prepared<T> {
         &self.plan
     }
 
-    /// The same because of `reason`.
-    pub(super) fn because(self, reason: String) -> Self {
-        Self { plan: self.plan.because(reason), ..self }
+    /// What was measured to find the plan; none for an estimate.
+    pub fn measured(&self) -> Option<&Measured> {
+        self.measured.as_ref()
+    }
+
+    /// The same, with what was measured to find its plan.
+    pub(super) fn found_by(self, measured: Measured) -> Self {
+        Self { plan: self.plan.because(measured.to_string()), measured: Some(measured), ..self }
     }
 
     /// The pattern that was prepared.

@@ -30,7 +30,7 @@ pub(crate) use mttkrp::{ModePlan, joint_root};
 pub use mttkrp::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, TensorOptions};
 pub use occupancy::{MAX_THREADS_PER_ROW, threads_per_row};
 pub(crate) use options::check_columns;
-pub use options::{Effort, Op, PlanOptions, Strategy, Target};
+pub use options::{Effort, Measured, Op, PlanOptions, Strategy, Target};
 pub use partition::{Task, blocks, by_nonzeros};
 pub use placement::{BPlacement, NumaPolicy, RowPlacement, SharedOperand, split_rows};
 pub use share::{PROBE, cut_by_share, share_by_rates};

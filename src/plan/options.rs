@@ -1,5 +1,7 @@
 //! What a plan of a matrix operation is asked for: the operation, its size, and the executor.
 
+use std::fmt;
+
 use super::choices::Choices;
 use crate::error::{Error, Result};
 
@@ -22,8 +24,8 @@ pub enum Op {
 }
 
 impl Op {
-    /// The name of the operation in errors.
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name, as in errors and on the command line.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Spmm => "spmm",
             Self::SpmmTransposed => "spmm_t",
@@ -55,6 +57,28 @@ pub enum Effort {
     /// By running some plans on the operand itself, for at most a tenth of the time that the announced runs will take. What is
     /// found is kept for later estimates.
     Measure,
+}
+
+/// What [`Effort::Measure`] came to.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Measured {
+    /// Plans that were run.
+    pub plans: usize,
+    /// How long that took, the layouts of the plans included.
+    pub seconds: f64,
+    /// How many times as fast the plan that was chosen is as the estimate's; 1 where that was chosen.
+    pub gain: f64,
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { plans, seconds, gain } = self;
+        write!(
+            f,
+            "the fastest of {plans} that were measured in {seconds:.2} s, {gain:.2} times as fast as the estimate's"
+        )
+    }
 }
 
 /// What a matrix operand is prepared for: the operation, the columns of the dense operands, and how often it will run.

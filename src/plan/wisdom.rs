@@ -38,6 +38,8 @@ impl WisdomCase {
     /// `op` with dense operands of `n` columns on a pattern with these statistics, on an executor of `arch`.
     pub fn new(op: Op, n: usize, stats: &Stats, target: &Target, arch: &str) -> Self {
         let pattern = [stats.rows as f64, stats.cols as f64, stats.nnz as f64, stats.per_segment(SEGMENT_WIDTH)];
+        // A^T B is the product of the transpose, whose statistics these are.
+        let op = if op == Op::SpmmTransposed { Op::Spmm } else { op };
         Self { op, value_bytes: target.value_bytes, arch: arch.to_owned(), threads: target.threads, n, pattern }
     }
 
@@ -105,7 +107,7 @@ fn read_line(line: &str) -> Option<(WisdomCase, Choices)> {
         return None;
     }
     let name = words.next()?;
-    let op = [Op::Spmm, Op::SpmmTransposed, Op::Sddmm, Op::FusedMm].into_iter().find(|op| op.name() == name)?;
+    let op = [Op::Spmm, Op::Sddmm, Op::FusedMm].into_iter().find(|op| op.name() == name)?;
     let value_bytes = words.next()?.parse().ok()?;
     let arch = words.next()?.to_owned();
     let (threads, n) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);

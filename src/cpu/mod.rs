@@ -2,18 +2,21 @@
 
 mod nodes;
 mod placed;
+mod team;
 mod wisdom;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use sparsimd_kernels::Arch;
 
 use crate::error::{Error, Result};
 use crate::machine::{Machine, MemoryPolicy, Pinning};
-use crate::parallel::handover;
+use crate::parallel::{self, handover};
 
+use team::Team;
 use wisdom::WisdomFile;
 
 pub use nodes::NodeCpus;
@@ -26,6 +29,7 @@ pub use placed::{Chunk, NumaCsr, NumaMat, SharedMat};
 pub struct Cpu {
     arch: Arch,
     pool: Arc<rayon::ThreadPool>,
+    team: Arc<Team>,
     unpinned: Arc<AtomicUsize>,
     machine: Arc<Machine>,
     binding: Arc<[usize]>,
@@ -39,6 +43,7 @@ pub struct CpuBuilder {
     arch: Option<Arch>,
     pinning: Option<Pinning>,
     machine: Option<Machine>,
+    spin: Option<Duration>,
     /// A file, or none; the user's by default.
     wisdom: Option<Option<PathBuf>>,
 }
@@ -109,8 +114,21 @@ impl Cpu {
         result.expect("the pool has run f")
     }
 
+    /// `f(i)` for i in 0..n, a loop of about `nanoseconds` on one thread: by the caller and threads that are awake where it is short,
+    /// by the pool where it is long.
+    #[inline(never)]
+    pub(crate) fn run_tasks(&self, n: usize, nanoseconds: u64, f: &(dyn Fn(usize) + Sync)) {
+        // The pool's own threads are the helpers: a loop inside one is the pool's. Unoptimised, a kernel's frame takes megabytes: more
+        // than a caller's thread may have, not more than the pool's.
+        let short = nanoseconds < LONG_LOOP && !cfg!(debug_assertions) && self.pool.current_thread_index().is_none();
+        if !(short && self.team.run(&self.pool, n, nanoseconds, f)) {
+            self.install(|| parallel::tasks(n, f));
+        }
+    }
+
     /// As [`Cpu::install`], compiled once.
     fn run(&self, f: &mut (dyn FnMut() + Send)) {
+        self.team.dismiss();
         handover::to_tasks();
         self.pool.install(|| handover::task(f));
         handover::from_tasks();
@@ -146,6 +164,13 @@ impl CpuBuilder {
     /// here are refused by the operating system; their threads run unbound.
     pub fn machine(mut self, machine: Machine) -> Self {
         self.machine = Some(machine);
+        self
+    }
+
+    /// How long threads look for the next operation before they sleep. Waking them takes tens of microseconds. Default: 200
+    /// microseconds; none where there are more threads than processors.
+    pub fn spin(mut self, time: Duration) -> Self {
+        self.spin = Some(time);
         self
     }
 
@@ -207,9 +232,17 @@ impl CpuBuilder {
         let wisdom = Arc::new(WisdomFile::open(self.wisdom.unwrap_or_else(|| wisdom::users_file(&machine))));
         let machine = Arc::new(machine);
         let arch = self.arch.unwrap_or_else(Arch::detect);
-        Ok(Cpu { arch, pool: Arc::new(pool), unpinned, machine, binding, wisdom })
+        let spin = self.spin.unwrap_or(if fits { SPIN } else { Duration::ZERO });
+        let team = Arc::new(Team::new(threads, Arc::clone(&binding), spin));
+        Ok(Cpu { arch, team, pool: Arc::new(pool), unpinned, machine, binding, wisdom })
     }
 }
+
+/// How long threads spin, unless the caller says.
+const SPIN: Duration = Duration::from_micros(200);
+
+/// Nanoseconds from which waking threads costs a loop nothing that counts.
+const LONG_LOOP: u64 = 20_000_000;
 
 /// Bytes of a thread's stack in unoptimised builds, where all that is inlined into a kernel has room of its own there: up to
 /// 8 MiB. What is not touched costs nothing.

@@ -4,11 +4,13 @@ use sparsimd_kernels::Scalar;
 
 use crate::cpu::Cpu;
 use crate::dense::{ALIGN, Aligned, MatMut};
-use crate::parallel;
 use crate::plan::Task;
 
-/// Multiply-adds below which waking the pool costs more than it gains (some 10 us).
-const ALONE: usize = 1 << 17;
+/// Multiply-adds of a nanosecond that a thread does on operands in its caches.
+const RATE: usize = 16;
+
+/// Multiply-adds below which handing a part to a thread that is awake costs more than it gains (some 2 us).
+const ALONE: usize = 1 << 16;
 
 /// A pointer that tasks share; which parts of it they use is the user's to keep apart.
 #[derive(Clone, Copy)]
@@ -30,11 +32,11 @@ impl Cpu {
     /// `f(i)` for i in 0..n on the pool, or here when all of it is only `work` multiply-adds.
     pub(super) fn for_each(&self, n: usize, work: usize, f: impl Fn(usize) + Send + Sync) {
         // Unoptimised, a kernel's frame takes megabytes: more than a caller's thread may have, not more than the pool's.
-        let here = !cfg!(debug_assertions) && (n <= 1 && self.threads() == 1 || work < ALONE);
+        let here = !cfg!(debug_assertions) && (self.threads() == 1 && n <= 1 || work < ALONE);
         if here {
             return (0..n).for_each(f);
         }
-        self.install(|| parallel::tasks(n, &f));
+        self.run_tasks(n, (work / RATE) as u64, &f);
     }
 }
 

@@ -25,6 +25,9 @@ const WAKING_PAYS: u64 = 20;
 /// Nanoseconds that waking helpers takes the caller, before the first time: a system call.
 const WAKING: u64 = 3000;
 
+/// More is not believed: what was measured while the machine was busy would keep threads asleep for ever.
+const MOST_WAKING: u64 = 5000;
+
 /// The bit of [`Shared::state`] that is set while helpers may join the loop. Lower bits count those that have joined, higher ones
 /// the loops.
 const OPEN: u64 = 1 << 31;
@@ -131,8 +134,9 @@ impl Team {
         if missing && nanoseconds > WAKING_PAYS * waking {
             let start = Instant::now();
             self.wake(pool);
-            let took = start.elapsed().as_nanos().min(1 << 20) as u64;
-            shared.waking.store((3 * waking + took) / 4, Ordering::Relaxed);
+            // A thread that wakes up on the caller's processor may stop it for a while: that says little of the next time.
+            let took = start.elapsed().as_nanos().min(u128::from(waking + waking / 8)) as u64;
+            shared.waking.store(took.clamp(WAKING / 4, MOST_WAKING), Ordering::Relaxed);
         }
         own.take_part();
         drop(closed);
@@ -150,11 +154,15 @@ impl Team {
             (self.shared.clone(), self.helping.clone(), self.binding.clone(), self.spin);
         pool.spawn_broadcast(move |context| {
             let thread = context.index();
-            if helping[thread].swap(true, Ordering::Relaxed) {
+            let processor = binding.get(thread).copied();
+            // One on the caller's processor would take the place of one that helps.
+            if processor == Some(shared.processor.load(Ordering::Relaxed))
+                || helping[thread].swap(true, Ordering::Relaxed)
+            {
                 return;
             }
             if shared.awake.fetch_add(1, Ordering::Relaxed) + 1 < helping.len() {
-                shared.help(binding.get(thread).copied(), spin);
+                shared.help(processor, spin);
             }
             shared.awake.fetch_sub(1, Ordering::Relaxed);
             helping[thread].store(false, Ordering::Relaxed);

@@ -24,6 +24,9 @@ const MOST_ROW_BYTES: usize = 1024;
 /// Columns of the narrowest panel.
 const NARROWEST: usize = 16;
 
+/// Multiply-adds for which no thread is woken: 50 microseconds of one.
+const ALONE: usize = 1 << 20;
+
 /// Least and most rows of a row block.
 const LEAST_ROWS: usize = 64;
 const MOST_ROWS: usize = 4096;
@@ -108,7 +111,7 @@ impl Plan {
             Choices::Direct(choices) => Self::Direct(
                 DirectPlan::new(options.op, options.n, stats, machine, target, reason.into()).with(choices),
             ),
-            Choices::Panel(choices) => Self::Panel(PanelPlan::of(options, target, choices, reason.into())),
+            Choices::Panel(choices) => Self::Panel(PanelPlan::of(stats, options, target, choices, reason.into())),
         }
     }
 
@@ -243,11 +246,17 @@ impl PanelPlan {
             ((machine.l3_share(threads) / 4).max(machine.l2_bytes() / 2) / row_bytes).clamp(256, 4096)
         };
         let reason = format!("{:.1} nonzeros of a row in a panel", stats.per_segment(width)).into();
-        Self::of(options, target, PanelChoices { tile_vectors: vectors, width, block_rows, pairs }, reason)
+        Self::of(stats, options, target, PanelChoices { tile_vectors: vectors, width, block_rows, pairs }, reason)
     }
 
     /// The panels that `choices` stand for, each number within what kernels and formats take.
-    fn of(options: &PlanOptions, target: &Target, choices: PanelChoices, reason: Cow<'static, str>) -> Self {
+    fn of(
+        stats: &Stats,
+        options: &PlanOptions,
+        target: &Target,
+        choices: PanelChoices,
+        reason: Cow<'static, str>,
+    ) -> Self {
         let &PlanOptions { op, n, .. } = options;
         let all = n.div_ceil(target.lanes());
         let tile_vectors = choices.tile_vectors.clamp(1, widest_tile(op, all, target));
@@ -260,7 +269,8 @@ impl PanelPlan {
             tile_vectors,
             pass_vectors,
             pairs: choices.pairs && pairs_fit(op, tile_vectors, target),
-            blocks_multiple: target.threads.max(1),
+            // Every row block copies the panels of B: one that runs alone anyway is not cut for others.
+            blocks_multiple: if stats.nnz.saturating_mul(n) < ALONE { 1 } else { target.threads.max(1) },
             reason,
         }
     }

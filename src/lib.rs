@@ -77,6 +77,7 @@ pub mod ops;
 mod parallel;
 pub mod plan;
 pub mod reference;
+pub mod reorder;
 
 #[cfg(not(fuzzing))]
 #[doc(hidden)]

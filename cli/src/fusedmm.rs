@@ -2,11 +2,12 @@
 
 use sparsimd::edge::{self, Edge};
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Csr, Mat, Result, Scalar, reference};
+use sparsimd::{Cpu, Mat, MatRef, Result, Scalar, reference};
 
 use super::Verdict;
 use super::device;
 use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
+use super::reorder::Ordered;
 use super::timing::{Dtype, Times};
 
 /// Runs, verifies and times the operation.
@@ -17,7 +18,7 @@ pub fn run(args: &Common) -> Result<Verdict> {
     }
 }
 
-fn by_edge<T: Scalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
+fn by_edge<T: Scalar>(args: &Common, cpu: &Cpu, a: &Ordered<T>) -> Result<Measured> {
     match args.edge {
         EdgeName::Identity => measure(args, cpu, a, edge::Identity, reference::Edge::Identity),
         EdgeName::Scale => measure(args, cpu, a, edge::Scale, reference::Edge::Scale),
@@ -33,28 +34,30 @@ fn by_edge<T: Scalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> 
 fn measure<T: Scalar, F: Edge<T>>(
     args: &Common,
     cpu: &Cpu,
-    a: &Csr<T>,
+    ordered: &Ordered<T>,
     edge: F,
     wanted: reference::Edge<'_>,
 ) -> Result<Measured> {
-    let c = args.operand::<T>(cpu, a.rows(), 1)?;
-    let b = args.operand::<T>(cpu, a.cols(), 2)?;
-    let d = args.operand::<T>(cpu, a.cols(), 3)?;
+    let (a, given) = (ordered.matrix(), ordered.given());
+    let c = ordered.by_rows(args.operand::<T>(cpu, a.rows(), 1)?)?;
+    let b = ordered.by_cols(args.operand::<T>(cpu, a.cols(), 2)?)?;
+    let d = ordered.by_cols(args.operand::<T>(cpu, a.cols(), 3)?)?;
     let (ready, setup) = args.ready(cpu, Op::FusedMm, a)?;
-    let expected = || reference::fusedmm(a, wanted, c.as_ref(), b.as_ref(), d.as_ref());
+    let expected = || reference::fusedmm(given, wanted, c.given.as_ref(), b.given.as_ref(), d.given.as_ref());
+    let finish = |e: MatRef<'_, T>| ordered.in_given_rows(e, |e| args.finish(cpu, e, expected));
     let (times, check) = match ready {
         Ready::Whole(prepared) => {
             let mut e = Mat::zeros(a.rows(), args.n)?;
             let times = Times::measure(args.repeat, || {
                 cpu.fusedmm(&prepared, edge, c.as_ref(), b.as_ref(), d.as_ref(), e.as_mut())
             })?;
-            (times, args.finish(cpu, e.as_ref(), expected)?)
+            (times, finish(e.as_ref())?)
         }
         Ready::NumaPrepared(placed) => {
             let (own, b, d) = (placed.owned(c.as_ref())?, placed.share(b.as_ref())?, placed.share(d.as_ref())?);
             let mut e = placed.output(args.n)?;
             let times = Times::measure(args.repeat, || placed.fusedmm(edge, own.as_ref(), &b, &d, e.as_mut()))?;
-            (times, args.finish(cpu, e.as_ref(), expected)?)
+            (times, finish(e.as_ref())?)
         }
     };
     let flops = 4.0 * a.nnz() as f64 * args.n as f64;

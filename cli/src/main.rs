@@ -21,6 +21,7 @@ mod numa;
 mod output;
 mod plot;
 mod progress;
+mod reorder;
 mod roofline;
 mod sddmm;
 mod spmm;
@@ -72,7 +73,7 @@ enum Command {
     Fusedmm(matrix::Common),
     /// Measure the machine and the operations on an input, and draw both.
     Roofline(roofline::Args),
-    /// Write a matrix file in another format; the endings of the names tell which.
+    /// Write a matrix or tensor file in another format or order; the endings of the names tell which.
     Convert(convert::Args),
     /// Make a synthetic sparse tensor and write it to a file.
     Generate(generate::Args),

@@ -17,6 +17,7 @@ use super::device::{DeviceName, Place, Ran};
 use super::executor::Executor;
 use super::numa::Numa;
 use super::progress::Progress;
+use super::reorder::{Order, Ordered, Reordered};
 use super::timing::{Check, Dtype, Speed, Times};
 use super::{Verdict, output};
 
@@ -113,6 +114,9 @@ pub struct Common {
     /// Whether the plan is estimated or some plans are run, for at most a tenth of the time of the runs that are announced
     #[arg(long, value_enum, default_value_t = EffortName::Estimate)]
     pub effort: EffortName,
+    /// New numbers for the rows and columns of A; operands and results stay in the given order
+    #[arg(long, value_enum, default_value_t = Order::None)]
+    pub reorder: Order,
     #[command(flatten)]
     pub executor: Executor,
     /// NUMA placement: rows of A and C on the nodes that own them, B left alone (first-touch), interleaved or replicated;
@@ -223,6 +227,8 @@ struct Report {
     n: usize,
     nnz: usize,
     path: &'static str,
+    /// Null where no order was asked for.
+    reorder: Option<Reordered>,
     numa: Option<Numa>,
     #[serde(flatten)]
     ran: Ran,
@@ -253,15 +259,21 @@ impl Common {
     pub fn run<T: Scalar>(
         &self,
         op: &'static str,
-        measure: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
+        measure: impl FnOnce(&Self, &Cpu, &Ordered<T>) -> Result<Measured>,
         on_device: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
     ) -> Result<Verdict> {
         self.check_out()?;
         let cpu = self.executor.cpu()?;
-        let a = cpu.install(|| self.source.load::<T>())?;
+        if self.reorder != Order::None && self.place.device != DeviceName::Cpu {
+            let detail =
+                "matrices are reordered on the processor: convert --reorder writes one for a device".to_owned();
+            return Err(Error::Argument { name: "reorder", detail });
+        }
+        let ordered = cpu.install(|| Ordered::new(self.source.load::<T>()?, self.reorder))?;
+        let a = ordered.given();
         let done = match self.place.device {
-            DeviceName::Cpu => measure(self, &cpu, &a)?,
-            _ => on_device(self, &cpu, &a)?,
+            DeviceName::Cpu => measure(self, &cpu, &ordered)?,
+            _ => on_device(self, &cpu, a)?,
         };
         let mut speed = Speed::new::<T>(&cpu, done.prepare_s, done.times, done.flops, done.bytes);
         let path = match &self.place.device {
@@ -275,15 +287,16 @@ impl Common {
             speed = speed.without_peak();
         }
         let (m, k, nnz) = (a.rows(), a.cols(), a.nnz());
-        let report =
-            Report { op, m, k, n: self.n, nnz, path, numa: done.numa, ran: done.ran, speed, check: done.check };
+        let (numa, ran, check, reorder) = (done.numa, done.ran, done.check, ordered.report());
+        let report = Report { op, m, k, n: self.n, nnz, path, reorder, numa, ran, speed, check };
         if self.json {
             output::json(&report)?;
         } else {
             let (plan, speed, check) = (&done.plan, report.speed.text(), report.check.text());
             output::line(&format!(
-                "{op}: A is {m} x {k} with {nnz} nonzeros, N = {}\nplan     {plan}\n{}{}{speed}\n{check}",
+                "{op}: A is {m} x {k} with {nnz} nonzeros, N = {}\n{}plan     {plan}\n{}{}{speed}\n{check}",
                 self.n,
+                report.reorder.as_ref().map(Reordered::text).unwrap_or_default(),
                 report.numa.as_ref().map(Numa::text).unwrap_or_default(),
                 report.ran.text().unwrap_or_default()
             ))?;

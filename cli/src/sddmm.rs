@@ -7,6 +7,7 @@ use sparsimd::{Cpu, Csr, Result, Scalar, reference};
 use super::Verdict;
 use super::device;
 use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
+use super::reorder::Ordered;
 use super::timing::{Check, Dtype, Times};
 
 /// Runs, verifies and times the operation.
@@ -20,16 +21,18 @@ pub fn run(args: &Common) -> Result<Verdict> {
     }
 }
 
-fn measure<T: Scalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
+fn measure<T: Scalar>(args: &Common, cpu: &Cpu, ordered: &Ordered<T>) -> Result<Measured> {
+    let (a, given) = (ordered.matrix(), ordered.given());
     let scaled = args.edge == EdgeName::Scale;
-    let c = args.operand::<T>(cpu, a.rows(), 1)?;
-    let b = args.operand::<T>(cpu, a.cols(), 2)?;
+    let c = ordered.by_rows(args.operand::<T>(cpu, a.rows(), 1)?)?;
+    let b = ordered.by_cols(args.operand::<T>(cpu, a.cols(), 2)?)?;
     let (ready, setup) = args.ready(cpu, Op::Sddmm, a)?;
     let finish = |out: &[T]| {
-        let expected = || reference::sddmm(a, scaled, c.as_ref(), b.as_ref());
-        let check = Check::when(args.verify, || cpu.install(|| expected()?.deviation_of_values(out)))?;
+        let out = ordered.in_given_places(out);
+        let expected = || reference::sddmm(given, scaled, c.given.as_ref(), b.given.as_ref());
+        let check = Check::when(args.verify, || cpu.install(|| expected()?.deviation_of_values(&out)))?;
         if let Some(path) = &args.out {
-            write_mtx(path, &Matrix::Values(Csr::new(a.pattern().clone(), out.to_vec())?))?;
+            write_mtx(path, &Matrix::Values(Csr::new(given.pattern().clone(), out.into_owned())?))?;
         }
         Ok::<_, sparsimd::Error>(check)
     };

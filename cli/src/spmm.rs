@@ -1,11 +1,12 @@
 //! `sparsimd spmm`: C = A B.
 
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Csr, Mat, MatRef, Result, Scalar, reference};
+use sparsimd::{Cpu, Mat, MatRef, Result, Scalar, reference};
 
 use super::Verdict;
 use super::device;
 use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
+use super::reorder::Ordered;
 use super::timing::{Dtype, Times};
 
 /// Runs, verifies and times the operation.
@@ -19,10 +20,12 @@ pub fn run(args: &Common) -> Result<Verdict> {
     }
 }
 
-fn measure<T: Scalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
+fn measure<T: Scalar>(args: &Common, cpu: &Cpu, ordered: &Ordered<T>) -> Result<Measured> {
+    let (a, given) = (ordered.matrix(), ordered.given());
     let (ready, setup) = args.ready(cpu, Op::Spmm, a)?;
-    let b = args.operand::<T>(cpu, a.cols(), 1)?;
-    let finish = |c: MatRef<'_, T>| args.finish(cpu, c, || reference::spmm(T::ONE, a, b.as_ref(), T::ZERO, c));
+    let b = ordered.by_cols(args.operand::<T>(cpu, a.cols(), 1)?)?;
+    let expected = |c: MatRef<'_, T>| reference::spmm(T::ONE, given, b.given.as_ref(), T::ZERO, c);
+    let finish = |c: MatRef<'_, T>| ordered.in_given_rows(c, |c| args.finish(cpu, c, || expected(c)));
     let (times, check) = match ready {
         Ready::Whole(prepared) => {
             let mut c = Mat::zeros(a.rows(), args.n)?;

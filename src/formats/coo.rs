@@ -145,7 +145,7 @@ impl<'a, T: Scalar> CooRef<'a, T> {
 }
 
 /// Pointers to the start of each key's run, and the entries in key order; entries are visited in the order `first`.
-fn counting_sort(keys: &[u32], bound: usize, first: Option<&[usize]>) -> (Vec<usize>, Vec<usize>) {
+pub(crate) fn counting_sort(keys: &[u32], bound: usize, first: Option<&[usize]>) -> (Vec<usize>, Vec<usize>) {
     let mut ptr = vec![0usize; bound + 1];
     for &k in keys {
         ptr[k as usize + 1] += 1;

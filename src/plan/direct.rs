@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::choices::DirectChoices;
 use super::options::{Op, Target, check_columns};
+use super::partition::runs_alone;
 use super::{Stats, Task, by_nonzeros, streams, threads_per_row};
 use crate::error::Result;
 use crate::formats::PatternRef;
@@ -89,7 +90,7 @@ impl DirectPlan {
         let threads = target.threads.max(1);
         let work_items = threads * TASKS_PER_THREAD;
         let threads_per_row = threads_per_row(stats.rows, work_items);
-        let tasks = if threads == 1 { 1 } else { work_items };
+        let tasks = if threads == 1 || runs_alone(stats.nnz, n) { 1 } else { work_items };
         // As many as the stages have room for.
         let tasks = if op == Op::FusedMm { tasks.max(stats.nnz.div_ceil(stages.nonzeros)) } else { tasks };
         Self { op, n, tasks, threads_per_row, prefetch_distance, column_slab, stream, stages, reason }

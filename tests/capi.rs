@@ -127,7 +127,7 @@ fn operands_are_checked() {
         let call = sparsimd_plan_create(f.cpu, 4, f.csr, 2, 0, 1, &mut plan);
         refused(call, Status::Argument, "4 is not a sparsimd_op");
         assert!(plan.is_null(), "a call that fails leaves null");
-        refused(sparsimd_plan_create(f.cpu, 0, f.csr, 2, 3, 1, &mut plan), Status::Argument, "sparsimd_path");
+        refused(sparsimd_plan_create(f.cpu, 0, f.csr, 2, 4, 1, &mut plan), Status::Argument, "sparsimd_path");
         let mut csr = null_mut();
         let falling = [0usize, 2, 1];
         let call = sparsimd_csr_create_f32(2, 3, falling.as_ptr(), COL_IDX.as_ptr(), VALUES.as_ptr(), &mut csr);
@@ -199,7 +199,7 @@ fn borrowed<P: TryFrom<u32>, C: TryFrom<u32>>(types: [Index; 2], path: Path) {
 
 #[test]
 fn borrowed_matrices_of_every_index_type() {
-    for path in [Path::Auto, Path::Direct, Path::Panel] {
+    for path in [Path::Auto, Path::Direct, Path::Panel, Path::Measure] {
         borrowed::<u32, u32>([Index::U32, Index::U32], path);
         borrowed::<i32, i32>([Index::I32, Index::I32], path);
         borrowed::<u64, u32>([Index::U64, Index::U32], path);

@@ -5,7 +5,6 @@ use std::fmt;
 
 use super::choices::DirectChoices;
 use super::options::{Op, Target, check_columns};
-use super::partition::runs_alone;
 use super::{Stats, Task, by_nonzeros, streams, threads_per_row};
 use crate::error::Result;
 use crate::formats::PatternRef;
@@ -13,6 +12,9 @@ use crate::machine::Machine;
 
 /// Tasks per thread of the direct path: enough that a late thread can be helped, few enough that starting them is free.
 const TASKS_PER_THREAD: usize = 16;
+
+/// Multiply-adds that are worth a task of their own: some 200 ns.
+const LEAST_TASK: usize = 1 << 12;
 
 /// Density from which the direct path takes blocks of rows panel by panel: a block's rows then meet a row of B 4 times.
 const DENSE: f64 = 1.0 / 32.0;
@@ -90,7 +92,8 @@ impl DirectPlan {
         let threads = target.threads.max(1);
         let work_items = threads * TASKS_PER_THREAD;
         let threads_per_row = threads_per_row(stats.rows, work_items);
-        let tasks = if threads == 1 || runs_alone(stats.nnz, n) { 1 } else { work_items };
+        let most = stats.nnz.saturating_mul(n).div_ceil(LEAST_TASK).max(1);
+        let tasks = if threads == 1 { 1 } else { work_items.min(most) };
         // As many as the stages have room for.
         let tasks = if op == Op::FusedMm { tasks.max(stats.nnz.div_ceil(stages.nonzeros)) } else { tasks };
         Self { op, n, tasks, threads_per_row, prefetch_distance, column_slab, stream, stages, reason }

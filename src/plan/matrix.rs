@@ -9,7 +9,6 @@ use super::Stats;
 use super::choices::{Choices, PanelChoices};
 use super::direct::DirectPlan;
 use super::options::{Op, PANEL_PAYS_AFTER, PlanOptions, Strategy, Target, check_columns};
-use super::partition::runs_alone;
 use crate::error::{Error, Result};
 use crate::formats::MAX_WIDTH;
 use crate::machine::Machine;
@@ -24,6 +23,9 @@ const MOST_ROW_BYTES: usize = 1024;
 
 /// Columns of the narrowest panel.
 const NARROWEST: usize = 16;
+
+/// Multiply-adds for which no thread is woken: some 50 microseconds of one.
+const ALONE: usize = 1 << 20;
 
 /// Least and most rows of a row block.
 const LEAST_ROWS: usize = 64;
@@ -268,7 +270,7 @@ impl PanelPlan {
             pass_vectors,
             pairs: choices.pairs && pairs_fit(op, tile_vectors, target),
             // Every row block copies the panels of B: one that runs alone anyway is not cut for others.
-            blocks_multiple: if runs_alone(stats.nnz, n) { 1 } else { target.threads.max(1) },
+            blocks_multiple: if stats.nnz.saturating_mul(n) < ALONE { 1 } else { target.threads.max(1) },
             reason,
         }
     }

@@ -3,14 +3,6 @@
 use crate::cut;
 use crate::formats::RowPointers;
 
-/// Multiply-adds for which no thread is woken: some 50 microseconds of one.
-const ALONE: usize = 1 << 20;
-
-/// Whether an operation on `nnz` nonzeros and `n` columns is too small for more than one thread.
-pub(super) fn runs_alone(nnz: usize, n: usize) -> bool {
-    nnz.saturating_mul(n) < ALONE
-}
-
 /// A piece of work: whole rows, but for the first, which may have begun in the task before, and the last, which may go on in
 /// the one after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

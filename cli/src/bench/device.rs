@@ -88,7 +88,7 @@ impl Target {
         match task.kernel {
             Kernel::Sddmm => self.sddmm(task, rows, case)?,
             Kernel::Spmm => self.spmm(task, rows, case)?,
-            Kernel::FusedMm => self.fusedmm(task, rows, case)?,
+            Kernel::FusedMm | Kernel::FusedMmOfB => self.fusedmm(task, rows, case)?,
         }
         if let (Some(torch), false) = (&self.torch, case.wrong) {
             let op = task.kernel.name().to_lowercase();
@@ -150,7 +150,8 @@ impl Target {
 
     fn fusedmm(&self, task: &Task<'_>, rows: &SampledRows, case: &mut Case) -> Result<()> {
         let (gpu, a, cpu) = (&self.gpu, task.a, &task.bench.cpu);
-        let (c, b, d) = (task.dense(a.rows(), 1)?, task.dense(a.cols(), 2)?, task.dense(a.cols(), 3)?);
+        let of_d = if task.kernel == Kernel::FusedMmOfB { 2 } else { 3 };
+        let (c, b, d) = (task.dense(a.rows(), 1)?, task.dense(a.cols(), 2)?, task.dense(a.cols(), of_d)?);
         let ((ga, layout), prepare_s) = laid_out(gpu, a, Op::FusedMm, task.n)?;
         let [gc, gb, gd] = [&c, &b, &d].map(|m| gpu.mat(m.as_ref()));
         let (gc, gb, gd, mut ge) = (gc?, gb?, gd?, gpu.zeros(a.rows(), task.n)?);

@@ -40,7 +40,7 @@ impl Files {
             files.truncate(QUICK_FILES);
         }
         let columns = if quick { &columns[columns.len() - 1..] } else { columns };
-        let of_file = |file| columns.iter().flat_map(move |&n| Kernel::ALL.map(|kernel| (file, n, kernel)));
+        let of_file = |file| columns.iter().flat_map(move |&n| Kernel::OF_FILES.map(|kernel| (file, n, kernel)));
         let specs = (0..files.len()).flat_map(of_file).collect();
         let files = files.into_iter().map(|(_, path)| path).collect();
         Ok(Self { files, root: folder.to_owned(), specs, last: None })
@@ -128,7 +128,7 @@ impl Suite for Files {
         let mut columns: Vec<usize> = results.cases.iter().map(|case| case.n).collect();
         columns.sort_unstable();
         columns.dedup();
-        for kernel in Kernel::ALL {
+        for kernel in Kernel::OF_FILES {
             for &n in &columns {
                 let wanted = |case: &&Case| case.op == kernel.name() && case.n == n && case.ours().is_some();
                 let cases: Vec<_> = results.cases.iter().filter(wanted).collect();

@@ -23,17 +23,26 @@ const MOST_DENSE: usize = 2 << 30;
 /// Our name among the contenders.
 pub const OURS: &str = "sparsimd";
 
+/// Times that a case is measured whose share of the peak is above 1.
+const TRIES: usize = 2;
+
 /// The three operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     Sddmm,
     Spmm,
+    /// D is another matrix than B, as in attention.
     FusedMm,
+    /// D is B, as in graph embeddings.
+    FusedMmOfB,
 }
 
 impl Kernel {
     /// In the order of the papers.
     pub const ALL: [Self; 3] = [Self::Sddmm, Self::Spmm, Self::FusedMm];
+
+    /// Those of graphs.
+    pub const OF_FILES: [Self; 4] = [Self::Sddmm, Self::Spmm, Self::FusedMm, Self::FusedMmOfB];
 
     /// As in results.
     pub fn name(self) -> &'static str {
@@ -41,6 +50,7 @@ impl Kernel {
             Self::Sddmm => "SDDMM",
             Self::Spmm => "SpMM",
             Self::FusedMm => "FusedMM",
+            Self::FusedMmOfB => "FusedMM-D=B",
         }
     }
 }
@@ -62,7 +72,7 @@ impl Task<'_> {
         let work = match kernel {
             Kernel::Sddmm => Work::sddmm::<f32>(a.pattern(), n),
             Kernel::Spmm => Work::spmm::<f32>(a.pattern(), n),
-            Kernel::FusedMm => Work::fusedmm::<f32>(a.pattern(), n),
+            Kernel::FusedMm | Kernel::FusedMmOfB => Work::fusedmm::<f32>(a.pattern(), n),
         };
         let mut case = Case {
             id: id.to_owned(),
@@ -80,14 +90,23 @@ impl Task<'_> {
             device.case(self, &rows, &mut case)?;
             return Ok(case);
         }
-        let before = sparsimd_measure::fma_peak::<f32>(&bench.cpu);
-        match kernel {
-            Kernel::Sddmm => self.sddmm(&rows, &mut case)?,
-            Kernel::Spmm => self.spmm(&rows, &mut case)?,
-            Kernel::FusedMm => self.fusedmm(&rows, &mut case)?,
+        for _ in 0..TRIES {
+            (case.samples, case.notes) = (Vec::new(), Vec::new());
+            let before = sparsimd_measure::fma_peak::<f32>(&bench.cpu);
+            match kernel {
+                Kernel::Sddmm => self.sddmm(&rows, &mut case)?,
+                Kernel::Spmm => self.spmm(&rows, &mut case)?,
+                Kernel::FusedMm | Kernel::FusedMmOfB => self.fusedmm(&rows, &mut case)?,
+            }
+            // Other work on the machine lowers a peak; nothing raises it.
+            let highest = bench.peak.get().max(before).max(sparsimd_measure::fma_peak::<f32>(&bench.cpu));
+            bench.peak.set(highest);
+            case.peak_gflops = highest;
+            if case.ours().is_none_or(|ours| ours.gflops <= highest) {
+                return Ok(case);
+            }
         }
-        // Threads of the last case's peers that still spin on a core have been seen to halve the one before.
-        case.peak_gflops = before.max(sparsimd_measure::fma_peak::<f32>(&bench.cpu));
+        case.notes.push("faster than the peak, whenever it was measured: other work held the machine then".to_owned());
         Ok(case)
     }
 
@@ -168,6 +187,7 @@ impl Task<'_> {
         let cpu = &bench.cpu;
         let (c, b, d) = (self.dense(a.rows(), 1)?, self.dense(a.cols(), 2)?, self.dense(a.cols(), 3)?);
         let (c, b, d) = (c.as_ref(), b.as_ref(), d.as_ref());
+        let d = if self.kernel == Kernel::FusedMmOfB { b } else { d };
         let gathered = rows.gather(c)?;
         let expected =
             cpu.install(|| reference::fusedmm(&rows.a, reference::Edge::Identity, gathered.as_ref(), b, d))?;

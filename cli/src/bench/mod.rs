@@ -22,6 +22,7 @@ mod sycl;
 mod tensors;
 mod torch;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -136,6 +137,8 @@ struct Bench {
     peers: Peers,
     race: Race,
     verify_work: usize,
+    /// The highest rate of multiply-adds of the run so far.
+    peak: Cell<f64>,
 }
 
 /// Runs what is not done yet of the suite, and writes the report.
@@ -198,7 +201,14 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let settings = settings(args, &cpu, device.as_ref(), &peers);
     let mut results = Results::open(&args.out, settings, peers.absent.clone())?;
     results.planned = wanted.len();
-    let bench = Bench { race: Race::new(&cpu, BUDGET[form]), verify_work: VERIFY[form], device, peers, cpu };
+    let bench = Bench {
+        race: Race::new(&cpu, BUDGET[form]),
+        verify_work: VERIFY[form],
+        peak: Cell::new(0.0),
+        device,
+        peers,
+        cpu,
+    };
     let left: Vec<usize> = wanted.into_iter().filter(|&job| !results.has(&jobs[job].id)).collect();
     let stopped = run_jobs(&bench, suite.as_mut(), &jobs, &left, &mut results, &args.out)?;
     results.write(&args.out)?;

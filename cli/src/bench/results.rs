@@ -58,7 +58,7 @@ pub struct Case {
     pub flops: f64,
     /// Bytes that the operation asks memory for, by the model.
     pub bytes: f64,
-    /// The rate of multiply-adds of the same threads, measured just before; on a device the one that was given, or 0.
+    /// The highest rate of multiply-adds of the same threads in the run so far; on a device the one that was given, or 0.
     pub peak_gflops: f64,
     /// Who was right, and how fast.
     pub samples: Vec<Sample>,

@@ -223,6 +223,41 @@ fn rabbit_finds_shuffled_blocks() {
     }
 }
 
+#[test]
+fn fetches_are_those_of_a_cache_that_is_emptied_when_full() {
+    let a = from_rows::<f32>(4, &[vec![0, 1], vec![1, 2], vec![0], vec![], vec![1, 3]]);
+    let count = |capacity| reorder::fetches(a.pattern(), None, capacity).unwrap();
+    // 0 1 | 2 0 | 1 3, and 0 | 1 | 2 | 0 | 1 | 3 with 1 kept from the first row to the second.
+    assert_eq!((count(2), count(1), count(0), count(4), count(100)), (6, 6, 6, 4, 4));
+    let order = Permutation::from_vec(vec![3, 2, 0, 4, 1]).unwrap();
+    // 0 1 | 3 1 | 2
+    assert_eq!(reorder::fetches(a.pattern(), Some(&order), 2).unwrap(), 5);
+    let short = Permutation::identity(4).unwrap();
+    assert!(matches!(reorder::fetches(a.pattern(), Some(&short), 2), Err(Error::Shape { .. })));
+}
+
+#[test]
+fn auto_reorders_where_it_pays() {
+    let n = 6000;
+    let blocks = graph(n, true, (0..n).flat_map(|i| (i + 1..(i / 20 + 1) * 20).map(move |j| (i, j))));
+    let p = shuffled(n, 2);
+    let mixed = Reordering { rows: p.clone(), cols: p }.matrix(&blocks).unwrap();
+    let auto = |a: &Csr<f64>, runs| reorder::auto(a.pattern(), 1 << 16, 512, runs).unwrap();
+    let many = auto(&mixed, 10_000);
+    assert!(many.before > 100_000 && many.after < 20_000, "{} {}", many.before, many.after);
+    assert_ne!(many.method, "none");
+    let found = many.reordering.unwrap();
+    assert_eq!(reorder::fetches(mixed.pattern(), Some(&found.rows), 128).unwrap(), many.after);
+    // Few runs, a matrix that is in order, and one that a cache holds.
+    let held = reorder::auto(mixed.pattern(), n * 512, 512, 10_000).unwrap();
+    for none in [auto(&mixed, 1), auto(&blocks, 10_000), held] {
+        assert_eq!((none.method, none.reordering, none.before), ("none", None, none.after));
+    }
+    for (name, a) in matrices() {
+        assert!(reorder::auto(a.pattern(), 0, 0, usize::MAX).is_ok(), "{name}");
+    }
+}
+
 /// Tensors of order 1 to 5, without entries, with empty slices, and with the same place twice.
 fn tensors() -> Vec<CooTensor<f64>> {
     let skewed = |dims: &[usize], nnz| generate::skewed(dims, nnz, 7).unwrap();

@@ -6,11 +6,13 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use serde::Serialize;
+use sparsimd::formats::PatternRef;
 use sparsimd::io::{Format, ReadOptions, read_matrix, write_mtx_dense};
 use sparsimd::ops::NumaPrepared;
 use sparsimd::plan::NumaPolicy;
 use sparsimd::plan::{Effort, Op, PlanOptions, Strategy};
 use sparsimd::reference::Expected;
+use sparsimd::reorder;
 use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, generate};
 
 use super::device::{DeviceName, Place, Ran};
@@ -269,7 +271,11 @@ impl Common {
                 "matrices are reordered on the processor: convert --reorder writes one for a device".to_owned();
             return Err(Error::Argument { name: "reorder", detail });
         }
-        let ordered = cpu.install(|| Ordered::new(self.source.load::<T>()?, self.reorder))?;
+        // FusedMM reads a row of B and one of D for each nonzero.
+        let row_bytes = self.n.saturating_mul(size_of::<T>()).saturating_mul(if op == "fusedmm" { 2 } else { 1 });
+        let (l2_bytes, runs) = (cpu.machine().l2_bytes(), self.repeat.unwrap_or(REUSE));
+        let auto = |a: PatternRef<'_>| reorder::auto(a, l2_bytes, row_bytes, runs);
+        let ordered = cpu.install(|| Ordered::new(self.source.load::<T>()?, self.reorder, auto))?;
         let a = ordered.given();
         let done = match self.place.device {
             DeviceName::Cpu => measure(self, &cpu, &ordered)?,

@@ -8,6 +8,7 @@ use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatMut, MatRef, Result, reference};
 
 use super::device::{DeviceScalar, TensorDevice};
+use super::reorder::{Order, OrderedTensor};
 use super::tensor::{Algorithm, Common, TensorFormat};
 use super::tensor_ops::Sweep;
 use super::timing::{Dtype, Times, timed};
@@ -24,6 +25,9 @@ pub struct Args {
     /// On a device, on coordinates: sums by atomic additions, without lists; the last bits differ from run to run
     #[arg(long)]
     atomics: bool,
+    /// New numbers for the indices of each mode; factors and results stay in the given order
+    #[arg(long, value_enum, default_value_t = Order::None)]
+    reorder: Order,
     /// Say on standard error why the plan is what it is
     #[arg(long)]
     explain: bool,
@@ -88,13 +92,13 @@ fn product<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
     let x: CooTensor<T> = cpu.install(|| common.source.load())?;
     let modes = common.modes(x.order())?;
     let random = |(mode, &dim): (usize, &usize)| uniform_dense(dim, common.rank, common.source.seed ^ mode as u64);
-    let mut factors: Vec<Mat<T>> = x.dims().iter().enumerate().map(random).collect::<Result<_>>()?;
+    let factors: Vec<Mat<T>> = x.dims().iter().enumerate().map(random).collect::<Result<_>>()?;
     let mut sweep = match TensorDevice::open(&common.place, &cpu)? {
         None if args.atomics => {
             let detail = "the processor needs none: --device gpu".to_owned();
             return Err(Error::Argument { name: "atomics", detail });
         }
-        None => on_cpu(args, &cpu, &x, &mut factors, &modes)?,
+        None => on_cpu(args, &cpu, &x, &factors, &modes)?,
         Some(device) => on_device(args, &cpu, device, &x, &views(&factors), &modes)?,
     };
     sweep.numa = Some(numa);
@@ -105,10 +109,13 @@ fn on_cpu<T: DeviceScalar>(
     args: &Args,
     cpu: &Cpu,
     x: &CooTensor<T>,
-    factors: &mut [Mat<T>],
+    given: &[Mat<T>],
     modes: &[usize],
 ) -> Result<Sweep> {
     let common = &args.common;
+    let (ordered, order_s) = timed(|| cpu.install(|| OrderedTensor::new(x, args.reorder)))?;
+    let (mut factors, mut permute_s) = timed(|| ordered.factors(given))?;
+    let (x, factors) = (ordered.tensor(), &mut factors[..]);
     let algorithm = algorithm_of(common.alg);
     let options = TensorOptions::new(common.rank)
         .memory(args.memory.map(|mib| mib << 20))
@@ -137,8 +144,12 @@ fn on_cpu<T: DeviceScalar>(
     for (&mode, times) in modes.iter().zip(times) {
         let algorithm = if at_once { "joint" } else { algorithm_name(prepared.algorithm(mode)) };
         sweep.add(times, prepared.plan().format().name(), algorithm);
-        account(&mut sweep, args, cpu, x, &views(factors), mode, products[mode].as_ref())?;
+        let product = std::mem::replace(&mut products[mode], Mat::zeros(0, 0)?);
+        let (product, seconds) = timed(|| ordered.in_given_rows(mode, product))?;
+        permute_s += seconds;
+        account(&mut sweep, args, cpu, ordered.given(), &views(given), mode, product.as_ref())?;
     }
+    sweep.reorder = ordered.report(args.reorder, order_s, permute_s);
     Ok(sweep)
 }
 
@@ -195,8 +206,8 @@ fn on_device<T: DeviceScalar>(
     modes: &[usize],
 ) -> Result<Sweep> {
     let common = &args.common;
-    if args.memory.is_some() || args.explain {
-        let detail = "--memory and --explain are about plans of the processor".to_owned();
+    if args.memory.is_some() || args.explain || args.reorder != Order::None {
+        let detail = "--memory, --explain and --reorder are about plans of the processor".to_owned();
         return Err(Error::Argument { name: "device", detail });
     }
     let format = format_of(common.format);

@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::Serialize;
 use sparsimd::formats::PatternRef;
-use sparsimd::reorder::{self, Permutation, Reordering};
+use sparsimd::reorder::{self, Choice, Permutation, Reordering, permute_modes};
 use sparsimd::{CooTensor, Csr, Error, Mat, MatRef, Result, Scalar};
 
 /// Passes of Lexi-order, as in its paper.
@@ -18,6 +18,8 @@ const PASSES: usize = 5;
 pub enum Order {
     /// As it is
     None,
+    /// By communities, reverse Cuthill-McKee or as it is, by an estimate of what the announced runs save (operations on matrices)
+    Auto,
     /// Reverse Cuthill-McKee (matrices)
     Rcm,
     /// By degree, descending (matrices)
@@ -43,6 +45,7 @@ impl Order {
             Self::Rcm => reorder::rcm(a)?,
             Self::Degree => reorder::degree(a)?,
             Self::Rabbit => reorder::rabbit(a)?,
+            Self::Auto => return Err(self.is_of("operations: it depends on their runs")),
             Self::Lexi | Self::BfsMcs => return Err(self.is_of("tensors, not of matrices")),
         }))
     }
@@ -53,6 +56,7 @@ impl Order {
             Self::None => return Ok(None),
             Self::Lexi => reorder::lexi(x, PASSES)?,
             Self::BfsMcs => reorder::bfs_mcs(x)?,
+            Self::Auto => return Err(self.is_of("operations on matrices")),
             Self::Rcm | Self::Degree | Self::Rabbit => return Err(self.is_of("matrices, not of tensors")),
         }))
     }
@@ -66,8 +70,7 @@ impl Order {
 pub struct Ordered<T> {
     given: Csr<T>,
     moved: Option<Moved<T>>,
-    order: Order,
-    order_s: f64,
+    report: Option<Reordered>,
     permute_s: Cell<f64>,
 }
 
@@ -95,8 +98,10 @@ impl<T: Scalar> Operand<T> {
 /// What became of the order.
 #[derive(Clone, Debug, Serialize)]
 pub struct Reordered {
-    /// The order.
+    /// The order; what was chosen by an estimate.
     order: String,
+    /// Of an estimate: rows of dense operands fetched into L2 in a run as it is given, and in the order.
+    fetches: Option<[usize; 2]>,
     /// Finding it and permuting the sparse operand, in seconds.
     order_s: f64,
     /// Permuting the dense operands once, and the result once back, in seconds.
@@ -106,24 +111,35 @@ pub struct Reordered {
 impl Reordered {
     /// In words, one line.
     pub fn text(&self) -> String {
-        let Self { order, order_s, permute_s } = self;
+        let Self { order, fetches, order_s, permute_s } = self;
+        let why = fetches.map(|[before, after]| format!(" (by estimate {after} rows fetched instead of {before})"));
+        let why = why.unwrap_or_default();
         format!(
-            "order    {order}: {order_s:.3e} s to find and apply, {permute_s:.3e} s for dense operands and results\n"
+            "order    {order}{why}: {order_s:.3e} s to find and apply, {permute_s:.3e} s for dense operands and results\n"
         )
     }
 }
 
 impl<T: Scalar> Ordered<T> {
-    /// `given` in `order`.
-    pub fn new(given: Csr<T>, order: Order) -> Result<Self> {
+    /// `given` in `order`, or in the one that `auto` chooses.
+    pub fn new(given: Csr<T>, order: Order, auto: impl FnOnce(PatternRef<'_>) -> Result<Choice>) -> Result<Self> {
         let start = Instant::now();
+        let pattern = PatternRef::from(given.pattern());
+        let (name, fetches, reordering) = match order {
+            Order::Auto => {
+                let choice = auto(pattern)?;
+                (choice.method.to_owned(), Some([choice.before, choice.after]), choice.reordering)
+            }
+            _ => (order.name(), None, order.of_matrix(pattern)?),
+        };
         let apply = |reordering: Reordering| -> Result<Moved<T>> {
             let (pattern, places) = reordering.pattern(given.pattern())?;
             let values = places.iter().map(|&p| given.values()[p]).collect();
             Ok(Moved { matrix: Csr::new(pattern, values)?, reordering, places })
         };
-        let moved = order.of_matrix(given.pattern().into())?.map(apply).transpose()?;
-        Ok(Self { given, moved, order, order_s: start.elapsed().as_secs_f64(), permute_s: Cell::new(0.0) })
+        let moved = reordering.map(apply).transpose()?;
+        let report = Reordered { order: name, fetches, order_s: start.elapsed().as_secs_f64(), permute_s: 0.0 };
+        Ok(Self { given, moved, report: Some(report).filter(|_| order != Order::None), permute_s: Cell::new(0.0) })
     }
 
     /// As it is given.
@@ -138,9 +154,7 @@ impl<T: Scalar> Ordered<T> {
 
     /// What became of the order; `None` where nobody asked for one.
     pub fn report(&self) -> Option<Reordered> {
-        let report =
-            |order: Order| Reordered { order: order.name(), order_s: self.order_s, permute_s: self.permute_s.get() };
-        Some(self.order).filter(|&order| order != Order::None).map(report)
+        self.report.clone().map(|report| Reordered { permute_s: self.permute_s.get(), ..report })
     }
 
     /// `given`, a row of which belongs to each row of the matrix.
@@ -180,5 +194,48 @@ impl<T: Scalar> Ordered<T> {
 
     fn add(&self, start: Instant) {
         self.permute_s.set(self.permute_s.get() + start.elapsed().as_secs_f64());
+    }
+}
+
+/// A sparse tensor as it is given, and in the order that it runs in.
+pub struct OrderedTensor<'a, T> {
+    given: &'a CooTensor<T>,
+    moved: Option<(CooTensor<T>, Vec<Permutation>)>,
+}
+
+impl<'a, T: Scalar> OrderedTensor<'a, T> {
+    /// `given` in `order`.
+    pub fn new(given: &'a CooTensor<T>, order: Order) -> Result<Self> {
+        let orders = order.of_tensor(given)?;
+        let moved = orders.map(|orders| permute_modes(given, &orders).map(|moved| (moved, orders))).transpose()?;
+        Ok(Self { given, moved })
+    }
+
+    /// As it is given.
+    pub fn given(&self) -> &CooTensor<T> {
+        self.given
+    }
+
+    /// As it runs.
+    pub fn tensor(&self) -> &CooTensor<T> {
+        self.moved.as_ref().map_or(self.given, |(tensor, _)| tensor)
+    }
+
+    /// The factors of all modes as they are read.
+    pub fn factors(&self, given: &[Mat<T>]) -> Result<Vec<Mat<T>>> {
+        let Some((_, orders)) = &self.moved else { return Ok(given.to_vec()) };
+        orders.iter().zip(given).map(|(order, factor)| order.rows_of_mat(factor.as_ref())).collect()
+    }
+
+    /// The `result` of `mode` in the given order of rows.
+    pub fn in_given_rows(&self, mode: usize, result: Mat<T>) -> Result<Mat<T>> {
+        let Some((_, orders)) = &self.moved else { return Ok(result) };
+        orders[mode].inverse().rows_of_mat(result.as_ref())
+    }
+
+    /// What became of `order`, which took `order_s` seconds to find and apply; `None` for the given one.
+    pub fn report(&self, order: Order, order_s: f64, permute_s: f64) -> Option<Reordered> {
+        let report = Reordered { order: order.name(), fetches: None, order_s, permute_s };
+        self.moved.is_some().then_some(report)
     }
 }

@@ -13,6 +13,7 @@ use super::device::{Place, Ran};
 use super::numa::{Numa, Paged};
 use super::output;
 use super::progress::Progress;
+use super::reorder::Reordered;
 use super::timing::{Check, Dtype, Speed};
 
 /// `--tensor FILE | --generate NAME`, and how to understand them.
@@ -219,6 +220,8 @@ pub struct Report {
     pub mode_min_s: Vec<f64>,
     /// The median run of each of them, in seconds.
     pub mode_median_s: Vec<f64>,
+    /// What became of the order of indices; null where none was asked for.
+    pub reorder: Option<Reordered>,
     /// What became of pages; null on a device.
     pub numa: Option<Numa>,
     /// Where it ran.
@@ -254,6 +257,7 @@ impl Report {
                 self.format[i], self.alg[i]
             );
         }
+        text += &self.reorder.as_ref().map(Reordered::text).unwrap_or_default();
         text += &self.numa.as_ref().map(Numa::text).unwrap_or_default();
         text += &self.ran.text().unwrap_or_default();
         output::line(&format!("{text}{}\n{}", self.speed.text(), self.check.text()))

@@ -11,6 +11,7 @@ use sparsimd::{CooTensor, Cpu, Mat, Result, Scalar, reference};
 use super::Verdict;
 use super::device::{DeviceScalar, Ran, TensorDevice};
 use super::numa::Numa;
+use super::reorder::Reordered;
 use super::tensor::{Algorithm, Common, Report, TensorFormat};
 use super::timing::{Check, Dtype, Speed, Times};
 
@@ -158,6 +159,8 @@ pub(super) struct Sweep {
     pub(super) device: Option<TensorDevice>,
     /// What became of pages.
     pub(super) numa: Option<Numa>,
+    /// What became of the order of indices.
+    pub(super) reorder: Option<Reordered>,
 }
 
 impl Sweep {
@@ -206,6 +209,7 @@ impl Sweep {
             index_bytes: self.index_bytes,
             mode_min_s: self.mode_min_s,
             mode_median_s: self.mode_median_s,
+            reorder: self.reorder,
             numa: self.numa.filter(|_| self.device.is_none()),
             ran: self.device.as_ref().map_or_else(Ran::on_cpu, TensorDevice::ran),
             speed,

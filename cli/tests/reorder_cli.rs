@@ -41,8 +41,32 @@ fn operations_verify_in_every_order() {
             }
         }
     }
+    for op in ["spmm", "fusedmm"] {
+        let common = ["--random", "60x60@0.9", "-n", "20", "--repeat", "1", "--verify", "--json", "--reorder", "auto"];
+        let report = json(&[&[op], &common[..]].concat());
+        // All of B is in a cache.
+        assert_eq!((&report["verified"], &report["reorder"]["order"]), (&Value::Bool(true), &"none".into()));
+        assert_eq!(report["reorder"]["fetches"], serde_json::json!([60, 60]));
+    }
+    let text = output(&["sddmm", "--random", "9x9@0.5", "-n", "4", "--repeat", "1", "--reorder", "rcm"]);
+    assert!(text.lines().any(|line| line.starts_with("order    rcm: ")), "{text}");
     let report = json(&["spmm", "--random", "9x9@0.5", "-n", "4", "--repeat", "1", "--json"]);
     assert_eq!(report["reorder"], Value::Null);
+}
+
+#[test]
+fn mttkrp_verifies_in_every_order() {
+    for order in ["lexi", "bfs-mcs"] {
+        for modes in [&[][..], &["--mode", "1"], &["--format", "joint"]] {
+            let common = ["mttkrp", "--generate", "skew:40x50x60:2000", "--repeat", "1", "--verify", "--json"];
+            let report = json(&[&common[..], &["--reorder", order], modes].concat());
+            assert_eq!((&report["verified"], &report["reorder"]["order"]), (&Value::Bool(true), &order.into()));
+        }
+    }
+    let report = json(&["mttkrp", "--generate", "skew:9x9x9:50", "--repeat", "1", "--json"]);
+    assert_eq!(report["reorder"], Value::Null);
+    let message = refusal(&["mttkrp", "--generate", "skew:9x9x9:50", "--reorder", "rabbit"]);
+    assert!(message.contains("rabbit is an order of matrices, not of tensors"), "{message}");
 }
 
 #[test]

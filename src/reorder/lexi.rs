@@ -15,11 +15,14 @@ use crate::memory;
 
 use super::permutation::Permutation;
 
+/// Bytes for each entry that sorting takes at most: two arrays of a 128-bit key and a position, and a permutation.
+const SORT: usize = 2 * size_of::<(u128, usize)>() + size_of::<usize>();
+
 /// Orders of all modes of `x`, whose coordinates are changed on the way.
 pub(super) fn orders(dims: &[usize], coords: &mut [Vec<u32>], n: usize, passes: usize) -> Result<Vec<Permutation>> {
     let index = 6 * size_of::<u32>() + 2 * size_of::<usize>();
     let longest = dims.iter().max().map_or(0, |&dim| dim);
-    memory::ensure("Lexi-order", memory::total(&[(n, 5 * size_of::<usize>()), (longest, index)]))?;
+    memory::ensure("Lexi-order", memory::total(&[(n, SORT), (longest, index)]))?;
     let mut orders = dims.iter().map(|&dim| Permutation::identity(dim)).collect::<Result<Vec<_>>>()?;
     for _ in 0..passes {
         let mut changed = false;

@@ -6,7 +6,7 @@
 //!
 //! A row of B that was read for one row of A is still in a cache when the next row of A needs it. [`rcm`], [`degree`] and [`rabbit`]
 //! number the rows and columns of matrices. A square matrix keeps one order for both: vertices of a graph are renamed, and results of
-//! one product are operands of the next without another permutation. Of any other matrix rows and columns are numbered apart, by the
+//! one product are operands of the next without another permutation. [`auto`] tells whether an order pays. Of any other matrix rows and columns are numbered apart, by the
 //! graph that has them all as vertices and the nonzeros as edges.
 //!
 //! Sums are in another order than before, so results differ by rounding. An order depends on the pattern alone: not on values, and
@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod bfs_mcs;
+mod estimate;
 mod graph;
 mod lexi;
 mod permutation;
@@ -40,6 +41,7 @@ use std::sync::Arc;
 
 use sparsimd_kernels::Scalar;
 
+pub use estimate::{Choice, auto, fetches};
 pub use permutation::Permutation;
 
 use crate::error::{Error, Result};
@@ -78,7 +80,7 @@ impl Reordering {
 /// nonzeros near the diagonal.
 ///
 /// On the pattern of A + A^T; on the bipartite graph of rows and columns of a matrix that is not square. Takes O(nnz log d) steps for
-/// d neighbours of a vertex at most, and 8 bytes a nonzero and 30 a row and column beside what [`Reordering::matrix`] takes.
+/// d neighbours of a vertex at most, and 28 bytes a nonzero and 40 a row and column.
 ///
 /// E. Cuthill, J. McKee: Reducing the bandwidth of sparse symmetric matrices, 1969; the start by A. George, J. Liu: An implementation
 /// of a pseudoperipheral node finder, 1979.
@@ -109,8 +111,8 @@ pub fn degree<'a>(a: impl Into<PatternRef<'a>>) -> Result<Reordering> {
 /// Rabbit Order: vertices join the neighbour that gains the most modularity, one after the other, by ascending degree; the trees that
 /// grow so are numbered depth first. Communities become runs of rows, and communities inside them runs in those.
 ///
-/// On the same graph as [`rcm`]. Takes about O(nnz log n) steps, and 24 bytes a nonzero and 60 a row and column beside what
-/// [`Reordering::matrix`] takes. Sequential, unlike the paper's: one result.
+/// On the same graph as [`rcm`]. Takes O(nnz) steps for each level of the trees at most, and 40 bytes a nonzero and 80 a
+/// row and column. Sequential, unlike the paper's: one result.
 ///
 /// J. Arai et al.: Rabbit Order: just-in-time parallel reordering for fast graph analysis, IPDPS 2016.
 ///
@@ -123,8 +125,8 @@ pub fn rabbit<'a>(a: impl Into<PatternRef<'a>>) -> Result<Reordering> {
 /// Lexi-order: each mode in turn is numbered so that slices with nonzeros in the same first fibers are neighbours, `passes` times for
 /// all modes or until nothing changes. One [`Permutation`] for each mode.
 ///
-/// A pass takes, for each mode, the time of sorting the nonzeros and O(nnz) steps; 40 bytes a nonzero and 40 an index of the longest
-/// mode, and a copy of the coordinates. Li et al. take 5 passes.
+/// A pass takes, for each mode, the time of sorting the nonzeros and O(nnz) steps; 72 bytes a nonzero and 40 an index of the longest
+/// mode at most, and a copy of the coordinates. Li et al. take 5 passes.
 ///
 /// J. Li, B. Uçar, Ü. V. Çatalyürek, J. Sun, K. Barker, R. Vuduc: Efficient and effective sparse tensor reordering, ICS 2019.
 ///

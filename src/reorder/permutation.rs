@@ -30,7 +30,7 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// p[i] = i.
+    /// `p[i] = i`.
     ///
     /// # Errors
     /// [`Error::Argument`] when `len` exceeds u32; [`Error::Memory`].
@@ -40,7 +40,7 @@ impl Permutation {
         Ok(Self { old })
     }
 
-    /// p[i] = `old[i]`.
+    /// `p[i] = old[i]`.
     ///
     /// # Errors
     /// [`Error::Argument`] when a number is not below the length or occurs twice, naming its place; [`Error::Memory`].
@@ -95,7 +95,7 @@ impl Permutation {
         Ok(Self { old: next.old.iter().map(|&q| self.old[q as usize]).collect() })
     }
 
-    /// The matrix whose row i is row p[i] of `a`; columns ascend in each row.
+    /// The matrix whose row i is row `p[i]` of `a`; columns ascend in each row.
     ///
     /// # Errors
     /// [`Error::Shape`] when `a` does not have n rows; [`Error::Memory`].
@@ -104,7 +104,7 @@ impl Permutation {
         permuted(a.as_ref(), self, &Self::identity(a.cols())?)
     }
 
-    /// The matrix whose column j is column p[j] of `a`; columns ascend in each row.
+    /// The matrix whose column j is column `p[j]` of `a`; columns ascend in each row.
     ///
     /// # Errors
     /// [`Error::Shape`] when `a` does not have n columns; [`Error::Memory`].
@@ -113,7 +113,7 @@ impl Permutation {
         permuted(a.as_ref(), &Self::identity(a.rows())?, self)
     }
 
-    /// The dense matrix whose row i is row p[i] of `b`.
+    /// The dense matrix whose row i is row `p[i]` of `b`.
     ///
     /// # Errors
     /// [`Error::Shape`] when `b` does not have n rows; as [`Mat::zeros`].
@@ -124,7 +124,7 @@ impl Permutation {
         Ok(out)
     }
 
-    /// The tensor whose slice i of `mode` is slice p[i] of `x`; the entries stay in their order.
+    /// The tensor whose slice i of `mode` is slice `p[i]` of `x`; the entries stay in their order.
     ///
     /// # Errors
     /// [`Error::Argument`] when there is no such mode; [`Error::Shape`] when it is not n long; [`Error::Memory`].
@@ -162,14 +162,14 @@ pub(super) fn check_len(len: usize) -> Result<u32> {
     u32::try_from(len).map_err(|_| Error::argument("permutation", format!("{len} elements exceed {}", u32::MAX)))
 }
 
-/// The matrix with element (i, j) = a(rows[i], cols[j]).
+/// The matrix with element `(i, j)` = `a(rows[i], cols[j])`.
 pub(super) fn permuted<T: Scalar>(a: CsrRef<'_, T>, rows: &Permutation, cols: &Permutation) -> Result<Csr<T>> {
     let (pattern, places) = permuted_pattern(a.pattern(), rows, cols)?;
     memory::ensure("values in another order", memory::total(&[(a.nnz(), size_of::<T>())]))?;
     Csr::new(pattern, gather(a.values(), &places))
 }
 
-/// The pattern of element (i, j) = a(rows[i], cols[j]), columns ascending in each row, and the place in `a` of each of its
+/// The pattern of element `(i, j)` = `a(rows[i], cols[j])`, columns ascending in each row, and the place in `a` of each of its
 /// nonzeros.
 pub(super) fn permuted_pattern(
     a: PatternRef<'_>,

@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 
 use common::matrices::{aligned, executors, sparse_rows};
-use sparsimd::plan::{Effort, Op, PlanOptions, Strategy};
+use sparsimd::plan::{Effort, MttkrpFormat, Op, PlanOptions, Strategy, TensorOptions};
 use sparsimd::{Cpu, Csr, Mat, Prepared, Scalar, edge, generate, reference};
 
 const OPS: [Op; 4] = [Op::Spmm, Op::SpmmTransposed, Op::Sddmm, Op::FusedMm];
@@ -138,6 +138,27 @@ fn numbers_beyond_all_limits_are_cut() {
             assert!(prepared.plan().explain().contains("as measured"), "{choices}: {}", prepared.plan().explain());
             let error = error(&cpu, op, &a, n, &prepared);
             assert!(error <= 1.0, "{op:?}, {n} columns, {choices}: {error}");
+        }
+    }
+}
+
+/// The format that is fastest here is not known; that it is right in every mode, and what was asked for is kept, is.
+#[test]
+fn measured_tensors_are_right() {
+    let x = generate::skewed::<f64>(&[40, 30, 50], 5000, 1).unwrap();
+    let factors = [40, 30, 50].map(|rows| aligned::<f64>(rows, 9, 3));
+    let views = factors.each_ref().map(Mat::as_ref);
+    for cpu in executors() {
+        let options = TensorOptions::new(9).reuse(1 << 20).effort(Effort::Measure);
+        let free = cpu.prepare_tensor(&x, &options).unwrap();
+        assert!(free.plan().explain().contains("the fastest of 6 that were measured in "), "{}", free.plan().explain());
+        let fixed = cpu.prepare_tensor(&x, &options.format(MttkrpFormat::MmCsf)).unwrap();
+        assert_eq!(fixed.plan().format(), MttkrpFormat::MmCsf);
+        for (mode, prepared) in (0..3).flat_map(|mode| [(mode, &free), (mode, &fixed)]) {
+            let mut out = Mat::zeros(x.dims()[mode], 9).unwrap();
+            cpu.mttkrp(prepared, &views, mode, out.as_mut()).unwrap();
+            let worst = reference::mttkrp(&x, &views, mode).unwrap().deviation(out.as_ref()).unwrap();
+            assert!(worst.error <= 1.0, "{}, mode {mode}: {worst:?}", cpu.arch().name());
         }
     }
 }

@@ -1,6 +1,8 @@
 //! `--threads`, `--pin` and `--arch`: the executor that a command runs on.
 
+use clap::ValueEnum;
 use sparsimd::machine::Pinning;
+use sparsimd::plan::Effort;
 use sparsimd::{Arch, Cpu, Error, Result};
 
 use super::output;
@@ -41,5 +43,24 @@ impl Executor {
             output::note(&format!("{} threads could not be bound: they run unbound", cpu.unpinned_threads()));
         }
         Ok(cpu)
+    }
+}
+
+/// How the plan is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EffortName {
+    /// By the model and what was measured before
+    Estimate,
+    /// By running plans on the operand
+    Measure,
+}
+
+impl EffortName {
+    /// As the library calls it.
+    pub fn effort(self) -> Effort {
+        match self {
+            Self::Estimate => Effort::Estimate,
+            Self::Measure => Effort::Measure,
+        }
     }
 }

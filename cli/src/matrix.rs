@@ -10,13 +10,13 @@ use sparsimd::formats::PatternRef;
 use sparsimd::io::{Format, ReadOptions, read_matrix, write_mtx_dense};
 use sparsimd::ops::NumaPrepared;
 use sparsimd::plan::NumaPolicy;
-use sparsimd::plan::{Effort, Op, PlanOptions, Strategy};
+use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::Expected;
 use sparsimd::reorder;
 use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, generate};
 
 use super::device::{DeviceName, Place, Ran};
-use super::executor::Executor;
+use super::executor::{EffortName, Executor};
 use super::numa::Numa;
 use super::progress::Progress;
 use super::reorder::{Order, Ordered, Reordered};
@@ -165,15 +165,6 @@ pub enum PathName {
     Panel,
 }
 
-/// How the plan is found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum EffortName {
-    /// By the model and what was measured before
-    Estimate,
-    /// By running plans on the operand
-    Measure,
-}
-
 /// A matrix as it is run.
 pub enum Ready<T> {
     /// As a whole.
@@ -265,6 +256,10 @@ impl Common {
         on_device: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
     ) -> Result<Verdict> {
         self.check_out()?;
+        if self.place.device != DeviceName::Cpu && self.effort == EffortName::Measure {
+            let detail = "measuring is for plans of the processor".to_owned();
+            return Err(Error::Argument { name: "effort", detail });
+        }
         let cpu = self.executor.cpu()?;
         if self.reorder != Order::None && self.place.device != DeviceName::Cpu {
             let detail =
@@ -322,11 +317,7 @@ impl Common {
     /// Prepares `a`, on the nodes that own its rows where `--numa` and the machine have it so.
     pub fn ready<T: Scalar>(&self, cpu: &Cpu, op: Op, a: &Csr<T>) -> Result<(Ready<T>, Setup)> {
         let (reuse, start) = (self.repeat.unwrap_or(REUSE), Instant::now());
-        let effort = match self.effort {
-            EffortName::Estimate => Effort::Estimate,
-            EffortName::Measure => Effort::Measure,
-        };
-        let options = PlanOptions::new(op, self.n).strategy(self.path()).reuse(reuse).effort(effort);
+        let options = PlanOptions::new(op, self.n).strategy(self.path()).reuse(reuse).effort(self.effort.effort());
         let placement = cpu.placement::<T>(a.pattern(), self.n, reuse, self.numa)?;
         let numa = Some(Numa::of_rows(self.numa, &placement, a.pattern(), cpu.machine()));
         let seconds = |start: Instant| start.elapsed().as_secs_f64();

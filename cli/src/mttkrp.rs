@@ -8,6 +8,8 @@ use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatMut, MatRef, Result, reference};
 
 use super::device::{DeviceScalar, TensorDevice};
+use super::executor::EffortName;
+use super::matrix::REUSE;
 use super::reorder::{Order, OrderedTensor};
 use super::tensor::{Algorithm, Common, TensorFormat};
 use super::tensor_ops::Sweep;
@@ -28,6 +30,9 @@ pub struct Args {
     /// New numbers for the indices of each mode; factors and results stay in the given order
     #[arg(long, value_enum, default_value_t = Order::None)]
     reorder: Order,
+    /// Whether the format is estimated or some are run, for at most a tenth of the time of the runs that are announced
+    #[arg(long, value_enum, default_value_t = EffortName::Estimate)]
+    effort: EffortName,
     /// Say on standard error why the plan is what it is
     #[arg(long)]
     explain: bool,
@@ -120,7 +125,9 @@ fn on_cpu<T: DeviceScalar>(
     let options = TensorOptions::new(common.rank)
         .memory(args.memory.map(|mib| mib << 20))
         .format(format_of(common.format).or(algorithm.map(format_for)))
-        .algorithm(algorithm);
+        .algorithm(algorithm)
+        .effort(args.effort.effort())
+        .reuse(common.repeat.unwrap_or(REUSE));
     let (prepared, prepare_s) = timed(|| cpu.prepare_tensor(x, &options))?;
     if args.explain {
         prepared.plan().explain().lines().for_each(output::note);
@@ -206,8 +213,9 @@ fn on_device<T: DeviceScalar>(
     modes: &[usize],
 ) -> Result<Sweep> {
     let common = &args.common;
-    if args.memory.is_some() || args.explain || args.reorder != Order::None {
-        let detail = "--memory, --explain and --reorder are about plans of the processor".to_owned();
+    let measured = args.effort == EffortName::Measure;
+    if args.memory.is_some() || args.explain || measured || args.reorder != Order::None {
+        let detail = "--memory, --explain, --effort and --reorder are about plans of the processor".to_owned();
         return Err(Error::Argument { name: "device", detail });
     }
     let format = format_of(common.format);

@@ -11,17 +11,17 @@ use crate::error::{Error, Result};
 use crate::plan::{Choices, Measured, Op, Plan, PlanOptions, Stats, Strategy, WisdomCase};
 
 /// Share of the time of the announced runs that measuring may take.
-const SHARE: f64 = 0.1;
+pub(super) const SHARE: f64 = 0.1;
 
 /// The most that it may take, however many runs are announced.
-const MOST: Duration = Duration::from_secs(4);
+pub(super) const MOST: Duration = Duration::from_secs(4);
 
 /// Timed runs of a plan: at least these, and more up to [`TRIAL`] seconds. The shortest counts.
 const RUNS: usize = 3;
 const TRIAL: f64 = 0.004;
 
 /// A plan must be faster than the best so far by this factor to take its place, so that noise alone changes none.
-const GAIN: f64 = 1.01;
+pub(super) const GAIN: f64 = 1.01;
 
 /// Rounds in which the first and the best plan are run in turns in the end: the machine may have changed its clock between them.
 const FINAL_ROUNDS: usize = 5;

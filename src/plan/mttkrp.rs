@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Target;
+use super::options::{Effort, Target};
 use super::tensor::TensorStats;
 use super::tiles::{MIN_FIBER, Tiles, always_share, distance, entries_distance};
 use super::tree::{TreePlan, direct_rows};
@@ -164,7 +164,9 @@ pub struct MttkrpPlan {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TensorOptions {
     rank: usize,
-    format: Option<MttkrpFormat>,
+    pub(crate) format: Option<MttkrpFormat>,
+    pub(crate) reuse: usize,
+    pub(crate) effort: Effort,
     memory: Option<usize>,
     algorithm: Option<MttkrpAlgorithm>,
     privatised_bytes: Option<usize>,
@@ -173,11 +175,13 @@ pub struct TensorOptions {
 }
 
 impl TensorOptions {
-    /// For factors of `rank` columns, in the format that is expected to be fastest.
+    /// For 100 sweeps with factors of `rank` columns, in the format that is expected to be fastest.
     pub fn new(rank: usize) -> Self {
         Self {
             rank,
             format: None,
+            reuse: 100,
+            effort: Effort::Estimate,
             memory: None,
             algorithm: None,
             privatised_bytes: None,
@@ -189,6 +193,16 @@ impl TensorOptions {
     /// The same in this format; none to have it chosen.
     pub fn format(self, format: impl Into<Option<MttkrpFormat>>) -> Self {
         Self { format: format.into(), ..self }
+    }
+
+    /// The same with this effort to find the format, if none is asked for.
+    pub fn effort(self, effort: Effort) -> Self {
+        Self { effort, ..self }
+    }
+
+    /// The same for so many sweeps over all modes: [`Effort::Measure`] takes at most a tenth of their time.
+    pub fn reuse(self, sweeps: usize) -> Self {
+        Self { reuse: sweeps, ..self }
     }
 
     /// The same where the prepared tensor may take so many bytes; none for no limit.
@@ -358,6 +372,11 @@ impl MttkrpPlan {
     /// Columns of the factors that it was made for.
     pub fn rank(&self) -> usize {
         self.rank
+    }
+
+    /// Adds a reason.
+    pub(crate) fn because(&mut self, reason: String) {
+        self.why.push(reason);
     }
 
     /// What will be done and why, a line for each decision.

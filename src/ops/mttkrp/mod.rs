@@ -20,6 +20,7 @@
 //! No locks and no atomics: tasks that own their rows write them, others add to privatised outputs that are summed in a
 //! fixed order. So the result has the same bits for the same plan, whatever the threads do.
 
+mod measure;
 mod operands;
 mod part;
 mod privatised;
@@ -39,7 +40,7 @@ use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
 use crate::error::{Error, Result};
 use crate::formats::CooTensor;
-use crate::plan::{MttkrpAlgorithm, MttkrpPlan, TensorOptions, TensorStats};
+use crate::plan::{Effort, MttkrpAlgorithm, MttkrpPlan, TensorOptions, TensorStats};
 
 /// A tensor laid out for MTTKRP as an [`MttkrpPlan`] says, with the buffers that its calls reuse.
 #[derive(Debug)]
@@ -152,7 +153,10 @@ impl Cpu {
     /// ```
     #[inline(never)]
     pub fn prepare_tensor<T: Scalar>(&self, coo: &CooTensor<T>, options: &TensorOptions) -> Result<MttkrpTensor<T>> {
-        self.prepare_planned(coo, &self.plan_tensor(coo, options)?)
+        match options.effort {
+            Effort::Estimate => self.prepare_planned(coo, &self.plan_tensor(coo, options)?),
+            Effort::Measure => self.prepare_tensor_measured(coo, options),
+        }
     }
 
     /// The plan that [`Cpu::prepare_tensor`] follows.

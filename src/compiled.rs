@@ -103,7 +103,7 @@ instances! { decompositions<T: Scalar>:
 }
 
 #[cfg(feature = "vulkan")]
-use crate::gpu::{DeviceScalar, Gpu};
+use crate::gpu::{DeviceScalar, Gpu, GpuPrepared};
 #[cfg(feature = "vulkan")]
 use crate::hetero::Hetero;
 
@@ -113,8 +113,8 @@ instances! { device<T: DeviceScalar>:
     Gpu::mat::<T>,
     Gpu::zeros::<T>,
     Gpu::values::<T>,
-    Gpu::spmm::<T>,
-    Gpu::spmm_t::<T>,
+    Gpu::spmm_operand::<T>,
+    Gpu::spmm_t_operand::<T>,
     Gpu::sampled::<T>,
     Gpu::fusedmm_of::<T>,
     Gpu::spmm_streamed::<T>,
@@ -130,7 +130,9 @@ instances! { device<T: DeviceScalar>:
     Gpu::tensor_atomic::<T>,
     Gpu::tensor_of_all::<T>,
     Gpu::tensor_of_parts::<T>,
-    crate::gpu::GpuCsr::<T>::prepare,
+    Gpu::prepare::<T>,
+    GpuPrepared::<T>::set_values,
+    GpuPrepared::<T>::swap_values,
     Hetero::spmm::<T>,
     Hetero::sampled::<T>,
     Hetero::fusedmm::<T, edge::Identity>,

@@ -215,7 +215,9 @@ impl Csr {
     /// reuse : int, optional
     ///     About how many runs there will be: preparing takes the time of some.
     /// effort : {"estimate", "measure"}, optional
-    ///     Whether a model of the machine chooses the layout, or the layouts are tried.
+    ///     Whether a model of the machine chooses the plan, or some plans are run, for at most a tenth of the time of the runs.
+    ///     What was measured is kept for later estimates in the user's cache folder, or in the file that the environment
+    ///     variable ``SPARSIMD_WISDOM`` names (``off``: nowhere).
     /// strategy : {"auto", "direct", "panel"}, optional
     ///     The layout, if it is not to be chosen.
     ///

@@ -1,14 +1,13 @@
 //! `Plan`: a matrix prepared for many runs of one operation.
 
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
 
 use numpy::PyArrayMethods;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
-use sparsimd::plan::{Op, PlanOptions, Strategy};
-use sparsimd::{Cpu, CsrRef, Mat, Pattern, Prepared, Result, SparseOperand, edge, generate};
+use sparsimd::plan::{Effort, Op, PlanOptions, Strategy};
+use sparsimd::{CsrRef, Pattern, Prepared};
 
 use crate::array::{Element, helper};
 use crate::error::{released, value};
@@ -21,7 +20,7 @@ pub struct Request {
     op: Op,
     n: usize,
     reuse: usize,
-    measure: bool,
+    effort: Effort,
     strategy: Strategy,
 }
 
@@ -31,6 +30,9 @@ const OPS: [(&str, Op); 4] =
 /// Strategies by name.
 const STRATEGIES: [(&str, Strategy); 3] =
     [("auto", Strategy::Auto), ("direct", Strategy::Direct), ("panel", Strategy::Panel)];
+
+/// Efforts by name.
+const EFFORTS: [(&str, Effort); 2] = [("estimate", Effort::Estimate), ("measure", Effort::Measure)];
 
 /// What `name` stands for among `all`.
 fn parse<V: Copy>(argument: &str, name: &str, all: &[(&str, V)]) -> PyResult<V> {
@@ -56,7 +58,7 @@ impl Request {
             op: parse("op", op, &OPS)?,
             n,
             reuse,
-            measure: parse("effort", effort, &[("estimate", false), ("measure", true)])?,
+            effort: parse("effort", effort, &EFFORTS)?,
             strategy: parse("strategy", strategy, &STRATEGIES)?,
         })
     }
@@ -110,8 +112,8 @@ impl Plan {
         };
         helper(py, &LOG, "log_plan")?.call1((&text,))?;
         let pattern = Arc::clone(matrix.get().pattern());
-        let &Request { op, n, reuse, measure, strategy } = request;
-        let request = Request { op, n, reuse, measure, strategy };
+        let &Request { op, n, reuse, effort, strategy } = request;
+        let request = Request { op, n, reuse, effort, strategy };
         Ok(Self { inner, matrix: matrix.clone().unbind(), pattern, request, text, chosen })
     }
 
@@ -129,53 +131,9 @@ impl Plan {
 fn prepare<T: Element>(py: Python<'_>, matrix: &Typed<T>, request: &Request) -> PyResult<Prepared<T>> {
     let values = matrix.values(py)?;
     let values = values.slice();
-    let options = PlanOptions::new(request.op, request.n).reuse(request.reuse).strategy(request.strategy);
-    let measure = request.measure && request.strategy == Strategy::Auto;
-    released(py, |cpu| {
-        let matrix = CsrRef::on(&matrix.pattern, values)?;
-        if !measure {
-            return cpu.prepare(matrix, &options);
-        }
-        let candidates = [Strategy::Direct, Strategy::Panel].map(|strategy| {
-            let begin = Instant::now();
-            let prepared = cpu.prepare(matrix, &options.strategy(strategy))?;
-            let preparing = begin.elapsed();
-            let run = time(cpu, &prepared, options.op(), options.n())?;
-            // What all runs together would take.
-            let runs = u32::try_from(request.reuse).unwrap_or(u32::MAX);
-            Ok((prepared, preparing.saturating_add(run.saturating_mul(runs))))
-        });
-        let [direct, panel] = candidates;
-        let (direct, panel) = (direct?, panel?);
-        Ok(if panel.1 < direct.1 { panel.0 } else { direct.0 })
-    })
-}
-
-/// The shortest of some runs of what was prepared.
-fn time<T: Element>(cpu: &Cpu, prepared: &Prepared<T>, op: Op, n: usize) -> Result<Duration> {
-    /// Runs that are timed.
-    const RUNS: usize = 5;
-    let (rows, cols, nnz) = (prepared.pattern().rows(), prepared.pattern().cols(), prepared.pattern().nnz());
-    let [tall, wide] = [generate::uniform_dense::<T>(rows, n, 1)?, generate::uniform_dense::<T>(cols, n, 2)?];
-    let into = if op == Op::SpmmTransposed { cols } else { rows };
-    let mut dense = Mat::zeros(into, n)?;
-    let mut dots = vec![T::ZERO; if op == Op::Sddmm { nnz } else { 0 }];
-    let mut least = Duration::MAX;
-    for _ in 0..RUNS {
-        let begin = Instant::now();
-        let a = SparseOperand::from(prepared);
-        match op {
-            Op::Spmm => cpu.spmm(T::ONE, a, wide.as_ref(), T::ZERO, dense.as_mut())?,
-            Op::SpmmTransposed => cpu.spmm_t(T::ONE, a, tall.as_ref(), T::ZERO, dense.as_mut())?,
-            Op::Sddmm => cpu.sddmm(a, tall.as_ref(), wide.as_ref(), &mut dots)?,
-            Op::FusedMm => {
-                let softmax = edge::Softmax { scale: T::ONE };
-                cpu.fusedmm(a, softmax, tall.as_ref(), wide.as_ref(), wide.as_ref(), dense.as_mut())?;
-            }
-        }
-        least = least.min(begin.elapsed());
-    }
-    Ok(least)
+    let &Request { op, n, reuse, effort, strategy } = request;
+    let options = PlanOptions::new(op, n).reuse(reuse).strategy(strategy).effort(effort);
+    released(py, |cpu| cpu.prepare(CsrRef::on(&matrix.pattern, values)?, &options))
 }
 
 #[pymethods]
@@ -250,9 +208,8 @@ impl Plan {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let restore = py.import("sparsimd._matrix")?.getattr("restore_plan")?;
-        let Request { n, reuse, measure, strategy, .. } = self.request;
-        let effort = if measure { "measure" } else { "estimate" };
-        let options = (self.op(), n, reuse, effort, name_of(&strategy, &STRATEGIES));
+        let Request { n, reuse, effort, strategy, .. } = self.request;
+        let options = (self.op(), n, reuse, name_of(&effort, &EFFORTS), name_of(&strategy, &STRATEGIES));
         (restore, (self.matrix.bind(py), options)).into_pyobject(py)
     }
 

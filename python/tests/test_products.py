@@ -145,6 +145,7 @@ def test_effort_measure(rng):
     for op in ("spmm", "spmm_t", "sddmm", "fusedmm"):
         plan = A.prepare(op, 64, effort="measure")
         assert plan.strategy in ("direct", "panel")
+        assert "measured" in plan.explain()
     np.testing.assert_allclose(A.prepare("spmm", 64, effort="measure") @ X, full @ X, rtol=1e-4, atol=1e-4)
 
 

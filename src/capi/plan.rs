@@ -92,7 +92,7 @@ impl<T: Scalar> Planned<T> {
         match &self.source {
             Source::Prepared(prepared) => Ok(prepared.into()),
             Source::Borrowed { matrix, plan, own } => {
-                plan.check_op(op)?;
+                op.check_prepared(plan.op())?;
                 match own {
                     None => Ok(matrix.operand),
                     Some(values) => Ok(CsrRef::on(matrix.operand.pattern(), values)?.into()),

@@ -8,6 +8,7 @@ use super::edge::{DeviceEdge, EdgeKind};
 use super::kernels::{EDGE, FUSEDMM, REDUCE_ROWS, groups};
 use super::operands::{GpuMat, GpuValues};
 use super::pieces::{pieces, reduce_rows};
+use super::prepare::GpuOperand;
 use super::sparse::GpuCsr;
 use super::{DeviceScalar, Gpu, Scratch, State};
 use crate::error::{Error, Result};
@@ -18,34 +19,36 @@ impl Gpu {
     ///
     /// `a` is m x k, `c` m x n, `b` k x n, `d` k x n', `e` m x n'. The edge values are never stored, except for operands that are cut
     /// into panels or whose rows are longer than a team's registers (more than 512 columns with subgroups of 32): these go
-    /// through SDDMM, the edge function and SpMM. By rows, or by panels once [`GpuCsr::prepare`] has made them and where `n` and
+    /// through SDDMM, the edge function and SpMM. By rows, or by the panels that [`Gpu::prepare`] made where `n` and
     /// n' allow it.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails.
-    pub fn fusedmm<T: DeviceScalar>(
+    /// [`Error::Shape`] when the shapes or the devices of the operands differ or A was prepared for another operation,
+    /// [`Error::Device`] when the device fails.
+    pub fn fusedmm<'a, T: DeviceScalar>(
         &self,
-        a: &GpuCsr<T>,
+        a: impl Into<GpuOperand<'a, T>>,
         edge: impl DeviceEdge<T>,
         c: &GpuMat<T>,
         b: &GpuMat<T>,
         d: &GpuMat<T>,
         e: &mut GpuMat<T>,
     ) -> Result<()> {
-        self.fusedmm_of(a, edge.kind(), c, b, d, e)
+        self.fusedmm_of(a.into(), edge.kind(), c, b, d, e)
     }
 
     /// [`Gpu::fusedmm`] with the edge function chosen at run time.
     #[inline(never)]
     pub(crate) fn fusedmm_of<T: DeviceScalar>(
         &self,
-        a: &GpuCsr<T>,
+        operand: GpuOperand<'_, T>,
         edge: EdgeKind<T>,
         c: &GpuMat<T>,
         b: &GpuMat<T>,
         d: &GpuMat<T>,
         e: &mut GpuMat<T>,
     ) -> Result<()> {
+        let a = operand.matrix();
         self.check_own("fusedmm", "A", &a.gpu)?;
         c.expect(self, "fusedmm", "C", a.rows(), c.cols())?;
         b.expect(self, "fusedmm", "B", a.cols(), c.cols())?;
@@ -53,15 +56,10 @@ impl Gpu {
         e.expect(self, "fusedmm", "E", a.rows(), d.cols())?;
         let widest = c.blocks().max(d.blocks());
         let one_panel = c.panels() == 1 && b.panels() == 1 && d.panels() == 1 && e.panels() == 1;
-        let mut slot = a.panels.lock().unwrap_or_else(PoisonError::into_inner);
         let usable = one_panel && self.fuses_by_panels::<T>(widest);
-        if let Some(panels) = slot.serving(Op::FusedMm).filter(|_| usable) {
-            if matches!(edge, EdgeKind::Scale) {
-                a.refresh_panels(panels)?;
-            }
+        if let Some(panels) = operand.panels_for(Op::FusedMm)?.filter(|_| usable) {
             return self.fused_by_panels(panels, edge, c, b, d, e);
         }
-        drop(slot);
         let team = self.team::<T>(widest);
         let slots = a.pattern.chunks.iter().map(|chunk| chunk.tasks.slots).max().unwrap_or(0);
         let partial = slots * d.blocks() * BLOCK;
@@ -142,7 +140,7 @@ impl Gpu {
             None => a.new_values()?,
         };
         let edges = slot.insert(kept);
-        self.sampled("fusedmm", a, false, c, b, edges)?;
+        self.sampled("fusedmm", a.into(), false, c, b, edges)?;
         self.apply_edge(a, edge, edges)?;
         self.product(T::ONE, &a.pattern, edges, d, T::ZERO, e)
     }

@@ -1,13 +1,11 @@
 //! SDDMM on the device.
 
-use std::sync::PoisonError;
-
 use sparsimd_gpu_abi::{SddmmParams, WORKGROUP};
 
 use super::kernels::{SDDMM, groups};
 use super::operands::{GpuMat, GpuValues};
 use super::pieces::{pieces, widest};
-use super::sparse::GpuCsr;
+use super::prepare::GpuOperand;
 use super::{DeviceScalar, Gpu};
 use crate::error::{Error, Result};
 use crate::plan::Op;
@@ -15,51 +13,52 @@ use crate::plan::Op;
 impl Gpu {
     /// out_p = C_i . B_j for the nonzeros (i, j) of A in CSR order.
     ///
-    /// `a` is m x k, `c` m x n, `b` k x n, `out` made by [`GpuCsr::new_values`]. By rows, or by panels once [`GpuCsr::prepare`] has
-    /// made them: the two may differ in the order of the sums, each gives the same bits every time.
+    /// `a` is m x k, `c` m x n, `b` k x n, `out` made by [`GpuCsr::new_values`](super::GpuCsr::new_values). By rows, or by the
+    /// panels that [`Gpu::prepare`] made: the two may differ in the order of the sums, each gives the same bits every time.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails.
-    pub fn sddmm<T: DeviceScalar>(
+    /// [`Error::Shape`] when the shapes or the devices of the operands differ or A was prepared for another operation,
+    /// [`Error::Device`] when the device fails.
+    pub fn sddmm<'a, T: DeviceScalar>(
         &self,
-        a: &GpuCsr<T>,
+        a: impl Into<GpuOperand<'a, T>>,
         c: &GpuMat<T>,
         b: &GpuMat<T>,
         out: &mut GpuValues<T>,
     ) -> Result<()> {
-        self.sampled("sddmm", a, false, c, b, out)
+        self.sampled("sddmm", a.into(), false, c, b, out)
     }
 
     /// out_p = a_p C_i . B_j for the nonzeros (i, j) of A in CSR order.
     ///
     /// # Errors
     /// As [`Gpu::sddmm`].
-    pub fn sddmm_scaled<T: DeviceScalar>(
+    pub fn sddmm_scaled<'a, T: DeviceScalar>(
         &self,
-        a: &GpuCsr<T>,
+        a: impl Into<GpuOperand<'a, T>>,
         c: &GpuMat<T>,
         b: &GpuMat<T>,
         out: &mut GpuValues<T>,
     ) -> Result<()> {
-        self.sampled("sddmm_scaled", a, true, c, b, out)
+        self.sampled("sddmm_scaled", a.into(), true, c, b, out)
     }
 
     #[inline(never)]
     pub(crate) fn sampled<T: DeviceScalar>(
         &self,
         op: &'static str,
-        a: &GpuCsr<T>,
+        operand: GpuOperand<'_, T>,
         scaled: bool,
         c: &GpuMat<T>,
         b: &GpuMat<T>,
         out: &mut GpuValues<T>,
     ) -> Result<()> {
+        let a = operand.matrix();
         self.check_own(op, "A", &a.gpu)?;
         c.expect(self, op, "C", a.rows(), c.cols())?;
         b.expect(self, op, "B", a.cols(), c.cols())?;
         a.expect_values(op, out)?;
-        let mut slot = a.panels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(panels) = slot.serving(Op::Sddmm) {
+        if let Some(panels) = operand.panels_for(Op::Sddmm)? {
             return self.sampled_by_panels(panels, &a.values, scaled, c, b, out);
         }
         // Where C and B are cut at different columns, each common piece adds its share of the dot products.

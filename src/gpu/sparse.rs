@@ -7,7 +7,6 @@ use sparsimd_gpu_host::Buffer;
 
 use super::kernels::{GATHER, groups};
 use super::operands::GpuValues;
-use super::panels::PanelsOf;
 use super::{DeviceScalar, Gpu};
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
@@ -24,13 +23,11 @@ pub struct GpuCsr<T> {
     pub(super) pattern: GpuPattern,
     pub(super) values: GpuValues<T>,
     /// Changes with the values.
-    pub(super) version: u64,
+    version: u64,
     /// Made by the first operation with A^T.
     transposed: Mutex<Option<Transposed<T>>>,
     /// Edge values of FusedMM on operands too large to fuse.
     pub(super) edges: Mutex<Option<GpuValues<T>>>,
-    /// The nonzeros by panels, once [`GpuCsr::prepare`] has made them.
-    pub(super) panels: Mutex<PanelsOf<T>>,
 }
 
 /// The pattern's part.
@@ -142,7 +139,6 @@ impl Gpu {
             version: 0,
             transposed: Mutex::default(),
             edges: Mutex::default(),
-            panels: Mutex::default(),
         })
     }
 }

@@ -1,13 +1,12 @@
 //! SpMM on the device.
 
-use std::sync::PoisonError;
-
 use sparsimd_gpu_abi::{BLOCK, SpmmParams, WORKGROUP};
 
 use super::kernels::{REDUCE_ROWS, SPMM, groups};
 use super::operands::{GpuMat, GpuValues, Panel};
 use super::pieces::{pieces, reduce_rows, widest};
-use super::sparse::{GpuCsr, GpuPattern};
+use super::prepare::GpuOperand;
+use super::sparse::GpuPattern;
 use super::{DeviceScalar, Gpu, Scratch, State};
 use crate::error::{Error, Result};
 use crate::plan::Op;
@@ -15,29 +14,41 @@ use crate::plan::Op;
 impl Gpu {
     /// C = alpha A B + beta C. As in BLAS, `c` is not read when `beta` is 0.
     ///
-    /// `a` is m x k, `b` k x n, `c` m x n. By rows, or by panels once [`GpuCsr::prepare`] has made them: the two may differ
+    /// `a` is m x k, `b` k x n, `c` m x n. By rows, or by the panels that [`Gpu::prepare`] made: the two may differ
     /// in the order of the sums, each gives the same bits every time.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails.
-    #[inline(never)]
-    pub fn spmm<T: DeviceScalar>(
+    /// [`Error::Shape`] when the shapes or the devices of the operands differ or A was prepared for another operation,
+    /// [`Error::Device`] when the device fails.
+    pub fn spmm<'a, T: DeviceScalar>(
         &self,
         alpha: T,
-        a: &GpuCsr<T>,
+        a: impl Into<GpuOperand<'a, T>>,
         b: &GpuMat<T>,
         beta: T,
         c: &mut GpuMat<T>,
     ) -> Result<()> {
+        self.spmm_operand(alpha, a.into(), b, beta, c)
+    }
+
+    /// [`Gpu::spmm`] of an operand.
+    #[inline(never)]
+    pub(crate) fn spmm_operand<T: DeviceScalar>(
+        &self,
+        alpha: T,
+        operand: GpuOperand<'_, T>,
+        b: &GpuMat<T>,
+        beta: T,
+        c: &mut GpuMat<T>,
+    ) -> Result<()> {
+        let a = operand.matrix();
         self.check_own("spmm", "A", &a.gpu)?;
         b.expect(self, "spmm", "B", a.cols(), b.cols())?;
         c.expect(self, "spmm", "C", a.rows(), b.cols())?;
-        let mut slot = a.panels.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(panels) = slot.serving(Op::Spmm) else {
-            return self.product(alpha, &a.pattern, &a.values, b, beta, c);
-        };
-        a.refresh_panels(panels)?;
-        self.product_by_panels(alpha, panels, b, beta, c)
+        match operand.panels_for(Op::Spmm)? {
+            Some(panels) => self.product_by_panels(alpha, panels, b, beta, c),
+            None => self.product(alpha, &a.pattern, &a.values, b, beta, c),
+        }
     }
 
     /// C = alpha A^T B + beta C. As in BLAS, `c` is not read when `beta` is 0.
@@ -46,18 +57,33 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Gpu::spmm`].
-    #[inline(never)]
-    pub fn spmm_t<T: DeviceScalar>(
+    pub fn spmm_t<'a, T: DeviceScalar>(
         &self,
         alpha: T,
-        a: &GpuCsr<T>,
+        a: impl Into<GpuOperand<'a, T>>,
         b: &GpuMat<T>,
         beta: T,
         c: &mut GpuMat<T>,
     ) -> Result<()> {
+        self.spmm_t_operand(alpha, a.into(), b, beta, c)
+    }
+
+    /// [`Gpu::spmm_t`] of an operand.
+    #[inline(never)]
+    pub(crate) fn spmm_t_operand<T: DeviceScalar>(
+        &self,
+        alpha: T,
+        operand: GpuOperand<'_, T>,
+        b: &GpuMat<T>,
+        beta: T,
+        c: &mut GpuMat<T>,
+    ) -> Result<()> {
+        let a = operand.matrix();
         self.check_own("spmm_t", "A", &a.gpu)?;
         b.expect(self, "spmm_t", "B", a.rows(), b.cols())?;
         c.expect(self, "spmm_t", "C", a.cols(), b.cols())?;
+        // A^T has no panels.
+        operand.panels_for(Op::SpmmTransposed)?;
         a.with_transposed(|t| self.product(alpha, &t.pattern, &t.values, b, beta, c))
     }
 

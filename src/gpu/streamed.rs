@@ -106,7 +106,8 @@ impl Gpu {
                 let nonzeros = row_ptr[rows.start]..row_ptr[rows.end];
                 let sparse = self.csr(&part.as_ref().row_range(rows.clone())?.to_csr())?;
                 let mut values = sparse.new_values()?;
-                self.sampled(op, &sparse, scaled, &self.mat(c.row_range(rows.clone())?)?, &on_device, &mut values)?;
+                let c = self.mat(c.row_range(rows.clone())?)?;
+                self.sampled(op, (&sparse).into(), scaled, &c, &on_device, &mut values)?;
                 let mut got = vec![T::ZERO; nonzeros.len()];
                 values.download(&mut got)?;
                 places[nonzeros].iter().zip(got).for_each(|(&p, value)| out[p] = value);
@@ -157,7 +158,8 @@ impl Gpu {
         for rows in self.row_parts(a, c.cols() + d.cols())? {
             let part = self.csr(&a.as_ref().row_range(rows.clone())?.to_csr())?;
             let mut out = self.zeros(rows.len(), d.cols())?;
-            self.fusedmm_of(&part, edge, &self.mat(c.row_range(rows.clone())?)?, &device_b, &device_d, &mut out)?;
+            let c = self.mat(c.row_range(rows.clone())?)?;
+            self.fusedmm_of((&part).into(), edge, &c, &device_b, &device_d, &mut out)?;
             out.download(block(&mut e, &rows, &(0..d.cols()))?)?;
         }
         Ok(())

@@ -10,7 +10,7 @@ use crate::cpu::Cpu;
 use crate::dense::{Mat, MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::Csr;
-use crate::gpu::{DeviceEdge, DeviceScalar, Gpu, GpuCsr};
+use crate::gpu::{DeviceEdge, DeviceScalar, Gpu, GpuCsr, GpuOperand, GpuPrepared};
 use crate::ops::{Prepared, SparseOperand};
 use crate::plan::{Op, PlanOptions, Strategy};
 
@@ -39,8 +39,22 @@ impl<T: DeviceScalar> HostRows<T> {
     }
 }
 
+/// Some rows for a device, and the same prepared for each operation.
+struct DeviceRows<T> {
+    rows: GpuCsr<T>,
+    prepared: Vec<GpuPrepared<T>>,
+}
+
+impl<T: DeviceScalar> DeviceRows<T> {
+    /// The rows as `op` takes them.
+    fn of(&self, op: Op) -> GpuOperand<'_, T> {
+        let prepared = self.prepared.iter().find(|prepared| prepared.op() == op);
+        prepared.map_or((&self.rows).into(), GpuOperand::Prepared)
+    }
+}
+
 impl<T: DeviceScalar> Divisible for Whole<T> {
-    type OnDevice = GpuCsr<T>;
+    type OnDevice = DeviceRows<T>;
     type OnHost = HostRows<T>;
 
     fn items(&self) -> usize {
@@ -51,10 +65,10 @@ impl<T: DeviceScalar> Divisible for Whole<T> {
         self.matrix.pattern().row_ptr()[i] + i
     }
 
-    fn device_part(&self, gpu: &Gpu, rows: &Range<usize>) -> Result<GpuCsr<T>> {
-        let part = gpu.csr(&self.matrix.as_ref().row_range(rows.clone())?.to_csr())?;
-        self.runs.iter().try_for_each(|options| part.prepare(options).map(drop))?;
-        Ok(part)
+    fn device_part(&self, gpu: &Gpu, rows: &Range<usize>) -> Result<DeviceRows<T>> {
+        let part = self.matrix.as_ref().row_range(rows.clone())?.to_csr();
+        let prepared = self.runs.iter().map(|options| gpu.prepare(&part, options));
+        Ok(DeviceRows { prepared: prepared.collect::<Result<_>>()?, rows: gpu.csr(&part)? })
     }
 
     fn host_part(&self, cpu: &Cpu, rows: &Range<usize>) -> Result<HostRows<T>> {
@@ -76,7 +90,7 @@ impl<T: DeviceScalar> HeteroCsr<T> {
     }
 
     /// Prepares many runs of the operation of `options`: each side lays its part out by panels, by
-    /// [`Cpu::prepare`] and [`GpuCsr::prepare`], where its plan finds that this pays ([`Strategy::Auto`]), always ([`Strategy::Panel`]) or
+    /// [`Cpu::prepare`] and [`Gpu::prepare`], where its plan finds that this pays ([`Strategy::Auto`]), always ([`Strategy::Panel`]) or
     /// not any more ([`Strategy::Direct`]). The parts are made anew in the next run, and the rates measured again.
     ///
     /// # Errors
@@ -135,14 +149,14 @@ impl Hetero {
         let job = Job {
             op: "spmm",
             upload: |gpu: &Gpu| gpu.mat(b),
-            device: |gpu: &Gpu, a: &GpuCsr<T>, b: &_, _: &Range<usize>, c: &mut MatMut<'_, T>| {
+            device: |gpu: &Gpu, a: &DeviceRows<T>, b: &_, _: &Range<usize>, c: &mut MatMut<'_, T>| {
                 let mut out = gpu.zeros(c.rows(), c.cols())?;
                 if beta == T::ZERO {
-                    gpu.spmm(alpha, a, b, beta, &mut out)?;
+                    gpu.spmm(alpha, a.of(Op::Spmm), b, beta, &mut out)?;
                     return out.download(c.reborrow());
                 }
                 out.upload(c.as_ref())?;
-                gpu.spmm(alpha, a, b, beta, &mut out)?;
+                gpu.spmm(alpha, a.of(Op::Spmm), b, beta, &mut out)?;
                 // A copy that fails half way must leave the old C to the processor.
                 let mut result: Mat<T> = Mat::zeros(c.rows(), c.cols())?;
                 out.download(result.as_mut())?;
@@ -201,13 +215,11 @@ impl Hetero {
         let job = Job {
             op,
             upload: |gpu: &Gpu| gpu.mat(b),
-            device: |gpu: &Gpu, a: &GpuCsr<T>, b: &_, rows: &Range<usize>, out: &mut Values<'_, T>| {
+            device: |gpu: &Gpu, a: &DeviceRows<T>, b: &_, rows: &Range<usize>, out: &mut Values<'_, T>| {
                 let c = gpu.mat(c.row_range(rows.clone())?)?;
-                let mut values = a.new_values()?;
-                match scaled {
-                    true => gpu.sddmm_scaled(a, &c, b, &mut values),
-                    false => gpu.sddmm(a, &c, b, &mut values),
-                }?;
+                let a = a.of(Op::Sddmm);
+                let mut values = a.matrix().new_values()?;
+                gpu.sampled(op, a, scaled, &c, b, &mut values)?;
                 values.download(out.values)
             },
             processor: |cpu: &Cpu, a: &HostRows<T>, rows: &Range<usize>, out: &mut Values<'_, T>| match scaled {
@@ -239,10 +251,10 @@ impl Hetero {
         let job = Job {
             op: "fusedmm",
             upload: |gpu: &Gpu| Ok((gpu.mat(b)?, gpu.mat(d)?)),
-            device: |gpu: &Gpu, a: &GpuCsr<T>, (b, d): &(_, _), rows: &Range<usize>, e: &mut MatMut<'_, T>| {
+            device: |gpu: &Gpu, a: &DeviceRows<T>, (b, d): &(_, _), rows: &Range<usize>, e: &mut MatMut<'_, T>| {
                 let c = gpu.mat(c.row_range(rows.clone())?)?;
                 let mut out = gpu.zeros(e.rows(), e.cols())?;
-                gpu.fusedmm(a, edge, &c, b, d, &mut out)?;
+                gpu.fusedmm(a.of(Op::FusedMm), edge, &c, b, d, &mut out)?;
                 out.download(e.reborrow())
             },
             processor: |cpu: &Cpu, a: &HostRows<T>, rows: &Range<usize>, e: &mut MatMut<'_, T>| {

@@ -309,7 +309,7 @@ impl<T: Scalar> Prepared<T> {
     /// [`Error::Shape`] when this was prepared for another operation; [`Error::Argument`] when its panels are for another
     /// instruction set: their order depends on the width of its registers.
     pub(super) fn panels_for(&self, op: Op, cpu: &Cpu) -> Result<Option<(&PanelPlan, &Panel)>> {
-        self.plan.check_op(op)?;
+        op.check_prepared(self.plan.op())?;
         let (Plan::Panel(plan), Layout::Panel(panel)) = (&self.plan, &self.layout) else { return Ok(None) };
         let (own, other) = (self.arch.name(), cpu.arch().name());
         if own != other {

@@ -9,7 +9,7 @@ use super::Stats;
 use super::choices::{Choices, PanelChoices};
 use super::direct::DirectPlan;
 use super::options::{Op, PANEL_PAYS_AFTER, PlanOptions, Strategy, Target, check_columns};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::formats::MAX_WIDTH;
 use crate::machine::Machine;
 
@@ -122,14 +122,6 @@ impl Plan {
             Self::Panel(plan) => plan.reason = reason.into(),
         }
         self
-    }
-
-    /// The error of a run of `op` on what was prepared for another operation.
-    pub(crate) fn check_op(&self, op: Op) -> Result<()> {
-        if self.op() == op {
-            return Ok(());
-        }
-        Err(Error::shape(op.name(), format!("the sparse operand was prepared for {:?}", self.op())))
     }
 
     /// The operation.

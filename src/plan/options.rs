@@ -33,6 +33,14 @@ impl Op {
             Self::FusedMm => "fusedmm",
         }
     }
+
+    /// Checks that an operand of this operation was prepared for it.
+    pub(crate) fn check_prepared(self, prepared: Self) -> Result<()> {
+        if self == prepared {
+            return Ok(());
+        }
+        Err(Error::shape(self.name(), format!("the sparse operand was prepared for {prepared:?}")))
+    }
 }
 
 /// Where the kernels read the nonzeros from.

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use crate::element::Element;
+use crate::element::{Both, Element, GemmFn};
 use crate::error::{Error, Result};
 use crate::find::OPENBLAS;
 use crate::library::Library;
@@ -14,31 +14,12 @@ const AS_IS: c_int = 111;
 /// `CblasTrans`.
 const TRANSPOSED: c_int = 112;
 
-/// `cblas_sgemm` or `cblas_dgemm`.
-pub type GemmFn<T> = unsafe extern "C" fn(
-    layout: c_int,
-    a_is: c_int,
-    b_is: c_int,
-    m: c_int,
-    n: c_int,
-    k: c_int,
-    alpha: T,
-    a: *const T,
-    lda: c_int,
-    b: *const T,
-    ldb: c_int,
-    beta: T,
-    c: *mut T,
-    ldc: c_int,
-);
-
 /// A BLAS that has been opened.
 #[derive(Clone, Debug)]
 pub struct Blas {
     /// Version, file and path taken.
     pub(crate) detail: String,
-    pub(crate) single: GemmFn<f32>,
-    pub(crate) double: GemmFn<f64>,
+    gemms: Both<GemmFn<f32>, GemmFn<f64>>,
 }
 
 /// Shapes and strides of C = A B or C = A B^T: A is m x k, C m x n, all row-major.
@@ -113,13 +94,13 @@ impl Blas {
     /// The products of an opened library.
     pub(crate) fn of(library: &Library, detail: String) -> Result<Self> {
         // SAFETY: `GemmFn` is the type of these functions.
-        let (single, double) = unsafe {
-            (
-                library.function(&["scipy_cblas_sgemm", "cblas_sgemm"])?,
-                library.function(&["scipy_cblas_dgemm", "cblas_dgemm"])?,
-            )
+        let gemms = unsafe {
+            Both {
+                single: library.function(&["scipy_cblas_sgemm", "cblas_sgemm"])?,
+                double: library.function(&["scipy_cblas_dgemm", "cblas_dgemm"])?,
+            }
         };
-        Ok(Self { detail, single, double })
+        Ok(Self { detail, gemms })
     }
 
     /// Its version, the kernels it chose for this processor, and its file.
@@ -134,7 +115,7 @@ impl Blas {
     pub fn gemm<T: Element>(&self, shape: Gemm, a: &[T], b: &[T], c: &mut [T]) -> Result<()> {
         let [m, n, k, lda, ldb, ldc] = shape.check::<c_int, T>(a, b, c)?;
         let b_is = if shape.b_transposed { TRANSPOSED } else { AS_IS };
-        let gemm = T::gemm_of(self);
+        let gemm = T::gemm_of(&self.gemms);
         // SAFETY: the slices hold what the sizes say, checked above; C is exclusive.
         unsafe {
             gemm(

@@ -1,11 +1,11 @@
 //! MKL's inspector-executor product of a CSR matrix and a dense one, beside its BLAS.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int};
 use std::marker::PhantomData;
 use std::path::Path;
 
 use crate::blas::Blas;
-use crate::element::Element;
+use crate::element::{Both, Description, Element, Handle, SparseFns};
 use crate::error::{Error, Result};
 use crate::find::MKL;
 use crate::library::Library;
@@ -20,51 +20,11 @@ const MEMORY_AGGRESSIVE: c_int = 81;
 const INTERFACE_LP64: c_int = 0;
 const THREADING_INTEL: c_int = 0;
 
-/// `struct matrix_descr`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Description {
-    kind: c_int,
-    fill: c_int,
-    diagonal: c_int,
-}
-
-type Handle = *mut c_void;
-
-/// The functions that depend on the element type.
-#[derive(Clone, Copy, Debug)]
-pub struct SparseFns<T> {
-    create: unsafe extern "C" fn(
-        handle: *mut Handle,
-        base: c_int,
-        rows: c_int,
-        cols: c_int,
-        starts: *const c_int,
-        ends: *const c_int,
-        columns: *const c_int,
-        values: *const T,
-    ) -> c_int,
-    product: unsafe extern "C" fn(
-        operation: c_int,
-        alpha: T,
-        a: Handle,
-        description: Description,
-        layout: c_int,
-        b: *const T,
-        columns: c_int,
-        ldb: c_int,
-        beta: T,
-        c: *mut T,
-        ldc: c_int,
-    ) -> c_int,
-}
-
 /// MKL, opened.
 #[derive(Clone, Debug)]
 pub struct Mkl {
     blas: Blas,
-    pub(crate) single: SparseFns<f32>,
-    pub(crate) double: SparseFns<f64>,
+    sparse: Both<SparseFns<f32>, SparseFns<f64>>,
     hint: unsafe extern "C" fn(Handle, c_int, Description, c_int, c_int, c_int) -> c_int,
     memory: unsafe extern "C" fn(Handle, c_int) -> c_int,
     optimise: unsafe extern "C" fn(Handle) -> c_int,
@@ -113,13 +73,15 @@ impl Mkl {
         // SAFETY: the types are those of MKL's headers.
         let mkl = unsafe {
             Self {
-                single: SparseFns {
-                    create: library.function(&["mkl_sparse_s_create_csr"])?,
-                    product: library.function(&["mkl_sparse_s_mm"])?,
-                },
-                double: SparseFns {
-                    create: library.function(&["mkl_sparse_d_create_csr"])?,
-                    product: library.function(&["mkl_sparse_d_mm"])?,
+                sparse: Both {
+                    single: SparseFns {
+                        create: library.function(&["mkl_sparse_s_create_csr"])?,
+                        product: library.function(&["mkl_sparse_s_mm"])?,
+                    },
+                    double: SparseFns {
+                        create: library.function(&["mkl_sparse_d_create_csr"])?,
+                        product: library.function(&["mkl_sparse_d_mm"])?,
+                    },
                 },
                 hint: library.function(&["mkl_sparse_set_mm_hint"])?,
                 memory: library.function(&["mkl_sparse_set_memory_hint"])?,
@@ -205,7 +167,7 @@ impl<'a, T: Element> MklCsr<'a, T> {
         // SAFETY: row i is starts[i]..starts[i + 1], valid as checked; indices below 2^31 are the same as i32; all arrays
         // outlive the handle, which `drop` destroys.
         let status = unsafe {
-            (T::sparse_of(mkl).create)(
+            (T::sparse_of(&mkl.sparse).create)(
                 &raw mut handle,
                 INDEX_BASE_ZERO,
                 m,
@@ -244,7 +206,7 @@ impl<'a, T: Element> MklCsr<'a, T> {
         let (n, ldb, ldc) = (n as c_int, ldb as c_int, ldc as c_int);
         // SAFETY: B and C hold rows of n elements at their strides, checked above; C is exclusive.
         let status = unsafe {
-            (T::sparse_of(self.mkl).product)(
+            (T::sparse_of(&self.mkl.sparse).product)(
                 NON_TRANSPOSE,
                 T::ONE,
                 self.handle,

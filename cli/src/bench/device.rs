@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use sparsimd::gpu::{EdgeKind, Gpu, GpuCsr};
+use sparsimd::gpu::{EdgeKind, Gpu, GpuPrepared};
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::{self, Deviation};
 use sparsimd::{Csr, Error, Mat, Result};
@@ -117,7 +117,7 @@ impl Target {
         let (c, b) = (task.dense(a.rows(), 1)?, task.dense(a.cols(), 2)?);
         let ((ga, layout), prepare_s) = laid_out(gpu, a, Op::Sddmm, task.n)?;
         let (gc, gb) = (gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?);
-        let mut values = ga.new_values()?;
+        let mut values = ga.matrix().new_values()?;
         let mut run = || gpu.sddmm(&ga, &gc, &gb, &mut values);
         run()?;
         let mut timed = self.time(&mut run)?;
@@ -204,11 +204,11 @@ impl Target {
 }
 
 /// Uploads the matrix and lays it out as the plan says; how that is, and the seconds it took.
-fn laid_out(gpu: &Gpu, a: &Csr<f32>, op: Op, n: usize) -> Result<((GpuCsr<f32>, &'static str), f64)> {
+fn laid_out(gpu: &Gpu, a: &Csr<f32>, op: Op, n: usize) -> Result<((GpuPrepared<f32>, &'static str), f64)> {
     timed(|| {
-        let a = gpu.csr(a)?;
-        let strategy = a.prepare(&PlanOptions::new(op, n))?;
-        Ok((a, if strategy == Strategy::Panel { "by panels" } else { "by rows" }))
+        let prepared = gpu.prepare(a, &PlanOptions::new(op, n))?;
+        let layout = if prepared.strategy() == Strategy::Panel { "by panels" } else { "by rows" };
+        Ok((prepared, layout))
     })
 }
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use sparsimd::edge::{self, Edge};
-use sparsimd::gpu::{self, DeviceEdge, DeviceScalar, Gpu, GpuCsr};
+use sparsimd::gpu::{self, DeviceEdge, DeviceScalar, Gpu, GpuPrepared};
 use sparsimd::hetero::{Hetero, HeteroCsr};
 use sparsimd::io::{Matrix, write_mtx, write_mtx_dense};
 use sparsimd::plan::{Op, PlanOptions, Strategy};
@@ -110,11 +110,11 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
         Ok(Timed { plan: String::new(), prepare_s, times, kernel_s, upload_s, download_s })
     }
 
-    /// Lays `a` out by panels where the path asks for it.
-    fn prepare(&self, a: &GpuCsr<T>) -> Result<()> {
-        let strategy = a.prepare(&PlanOptions::new(self.op, self.args.n).strategy(self.args.path()))?;
-        self.by_panels.set(strategy == Strategy::Panel);
-        Ok(())
+    /// The matrix on the device, in the layout that the options ask for.
+    fn prepare(&self, gpu: &Gpu) -> Result<GpuPrepared<T>> {
+        let prepared = gpu.prepare(self.a, &PlanOptions::new(self.op, self.args.n).strategy(self.args.path()))?;
+        self.by_panels.set(prepared.strategy() == Strategy::Panel);
+        Ok(prepared)
     }
 
     fn report(&self, timed: Timed, check: Check, flops: f64, bytes: f64) -> Measured {
@@ -133,12 +133,11 @@ pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Mea
     let timed = job.run(
         &mut c,
         |gpu| {
-            let (a, b, mut c) = (gpu.csr(a)?, gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), args.n)?);
-            job.prepare(&a)?;
+            let (a, b, mut c) = (job.prepare(gpu)?, gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), args.n)?);
             gpu.spmm(one, &a, &b, zero, &mut c)?;
             Ok((a, b, c))
         },
-        |gpu, (a, b, c)| gpu.spmm(one, a, b, zero, c),
+        |gpu, (a, b, c)| gpu.spmm(one, &*a, b, zero, c),
         |(_, _, on_device), c| on_device.download(c.as_mut()),
         |gpu, c| gpu.spmm_streamed(one, a, b.as_ref(), zero, c.as_mut()),
         |both, a, c| both.spmm(one, a, b.as_ref(), zero, c.as_mut()),
@@ -161,16 +160,15 @@ pub fn sddmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Me
     let c = args.operand::<T>(cpu, a.rows(), 1)?;
     let b = args.operand::<T>(cpu, a.cols(), 2)?;
     let mut out = vec![T::ZERO; a.nnz()];
-    let on_device = |gpu: &Gpu, a: &_, c: &_, b: &_, values: &mut _| match scaled {
+    let on_device = |gpu: &Gpu, a: &GpuPrepared<T>, c: &_, b: &_, values: &mut _| match scaled {
         true => gpu.sddmm_scaled(a, c, b, values),
         false => gpu.sddmm(a, c, b, values),
     };
     let timed = job.run(
         &mut out,
         |gpu| {
-            let (a, c, b) = (gpu.csr(a)?, gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?);
-            let mut values = a.new_values()?;
-            job.prepare(&a)?;
+            let (a, c, b) = (job.prepare(gpu)?, gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?);
+            let mut values = a.matrix().new_values()?;
             on_device(gpu, &a, &c, &b, &mut values)?;
             Ok((a, c, b, values))
         },
@@ -226,12 +224,12 @@ fn fused<T: DeviceScalar, F: Edge<T> + DeviceEdge<T>>(
         &mut e,
         |gpu| {
             let dense = |m: &Mat<T>| gpu.mat(m.as_ref());
-            let (a, c, b, d, mut e) = (gpu.csr(a)?, dense(&c)?, dense(&b)?, dense(&d)?, gpu.zeros(a.rows(), args.n)?);
-            job.prepare(&a)?;
-            gpu.fusedmm(&a, edge, &c, &b, &d, &mut e)?;
-            Ok((a, c, b, d, e))
+            let (prepared, mut e) = (job.prepare(gpu)?, gpu.zeros(a.rows(), args.n)?);
+            let (c, b, d) = (dense(&c)?, dense(&b)?, dense(&d)?);
+            gpu.fusedmm(&prepared, edge, &c, &b, &d, &mut e)?;
+            Ok((prepared, c, b, d, e))
         },
-        |gpu, (a, c, b, d, e)| gpu.fusedmm(a, edge, c, b, d, e),
+        |gpu, (a, c, b, d, e)| gpu.fusedmm(&*a, edge, c, b, d, e),
         |(.., on_device), e| on_device.download(e.as_mut()),
         |gpu, e| gpu.fusedmm_streamed(a, edge, c.as_ref(), b.as_ref(), d.as_ref(), e.as_mut()),
         |both, a, e| both.fusedmm(a, edge, c.as_ref(), b.as_ref(), d.as_ref(), e.as_mut()),

@@ -2,12 +2,12 @@
 
 use sparsimd_gpu_abi::{BLOCK, FusedParams, SpmmParams, Tiled};
 
+use super::GpuPanels;
 use crate::error::{Error, Result};
 use crate::gpu::edge::EdgeKind;
 use crate::gpu::fusedmm::params;
 use crate::gpu::kernels::{FUSEDMM_TILED, REDUCE_ROWS, Special, groups};
 use crate::gpu::operands::GpuMat;
-use crate::gpu::panels::GpuPanels;
 use crate::gpu::pieces::{pieces, reduce_rows};
 use crate::gpu::{DeviceScalar, Gpu, Scratch, State};
 use crate::plan::Op;
@@ -16,7 +16,7 @@ impl Gpu {
     /// FusedMM of checked operands of one panel of columns each, which [`Gpu::fuses_by_panels`] allows; A by panels.
     pub(in crate::gpu) fn fused_by_panels<T: DeviceScalar>(
         &self,
-        panels: &mut GpuPanels<T>,
+        panels: &GpuPanels<T>,
         edge: EdgeKind<T>,
         c: &GpuMat<T>,
         b: &GpuMat<T>,
@@ -31,8 +31,7 @@ impl Gpu {
         let special = Special { variant: edge.variant(), ..tiling.into() };
         let fuse = self.shared.kernels.special::<T, Tiled<FusedParams<T>>>(FUSEDMM_TILED, special)?;
         let reduce = self.shared.kernels.get::<T, SpmmParams<T>>(REDUCE_ROWS, tiling.team, special.variant)?;
-        panels.cut(self, &tiling)?;
-        let cut = panels.cut.get(&tiling.parts);
+        let cut = panels.cut(&tiling);
         let of = params(edge, panels.host_rows.len(), [c, b, d, e]);
         let p = Tiled { of, walk: panels.walk(&tiling) };
         let sums = pieces(d, e, e.blocks()).into_iter().next().map(|piece| piece.product(T::ONE, T::ZERO, 0));

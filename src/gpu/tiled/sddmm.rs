@@ -2,10 +2,10 @@
 
 use sparsimd_gpu_abi::{SddmmParams, Tiled};
 
+use super::GpuPanels;
 use crate::error::{Error, Result};
 use crate::gpu::kernels::{SDDMM_TILED, groups};
 use crate::gpu::operands::{GpuMat, GpuValues};
-use crate::gpu::panels::GpuPanels;
 use crate::gpu::pieces::{pieces, widest};
 use crate::gpu::{DeviceScalar, Gpu};
 use crate::plan::Op;

@@ -2,10 +2,10 @@
 
 use sparsimd_gpu_abi::{BLOCK, SpmmParams, Tiled};
 
+use super::GpuPanels;
 use crate::error::{Error, Result};
 use crate::gpu::kernels::{REDUCE_ROWS, SPMM_TILED, groups};
 use crate::gpu::operands::{GpuMat, Panel};
-use crate::gpu::panels::GpuPanels;
 use crate::gpu::pieces::{pieces, reduce_rows, widest};
 use crate::gpu::{DeviceScalar, Gpu, Scratch, State};
 use crate::plan::Op;
@@ -15,7 +15,7 @@ impl Gpu {
     pub(in crate::gpu) fn product_by_panels<T: DeviceScalar>(
         &self,
         alpha: T,
-        panels: &mut GpuPanels<T>,
+        panels: &GpuPanels<T>,
         b: &GpuMat<T>,
         beta: T,
         c: &mut GpuMat<T>,
@@ -28,8 +28,7 @@ impl Gpu {
         let pieces = pieces(b, c, most);
         let multiply = self.shared.kernels.special::<T, Tiled<SpmmParams<T>>>(SPMM_TILED, tiling.into())?;
         let reduce = self.shared.kernels.get::<T, SpmmParams<T>>(REDUCE_ROWS, tiling.team, 0)?;
-        panels.cut(self, &tiling)?;
-        let (cut, walk) = (panels.cut.get(&tiling.parts), panels.walk(&tiling));
+        let (cut, walk) = (panels.cut(&tiling), panels.walk(&tiling));
         let [rows, ptr, columns] = panels.pattern();
         let outputs: Vec<_> = c.parts_mut().iter_mut().map(Panel::bind_mut).collect();
         let mut state = self.state();

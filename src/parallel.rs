@@ -107,6 +107,49 @@ pub(crate) fn all(n: usize, holds: impl Fn(usize) -> bool + Sync) -> bool {
     find_first(n, |i| !holds(i)).is_none()
 }
 
+/// The threads of the current pool.
+pub(crate) fn threads() -> usize {
+    rayon::current_num_threads()
+}
+
+/// Both, at the same time where there are two threads.
+pub(crate) fn join<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> B + Send) -> (A, B) {
+    handover::to_tasks();
+    let both = rayon::join(|| handover::task(a), || handover::task(b));
+    handover::from_tasks();
+    both
+}
+
+/// The largest of `data`.
+pub(crate) fn max(data: &[u32]) -> Option<u32> {
+    let part = |task: usize| data[task * GRAIN..data.len().min((task + 1) * GRAIN)].iter().copied().max();
+    map_tasks(data.len().div_ceil(GRAIN), part).into_iter().flatten().max()
+}
+
+/// Appends `part(k)` for k in 0..n to `all`, each copied by a task of its own.
+pub(crate) fn extend_from_parts<'a, X: Copy + Send + Sync + 'a>(
+    all: &mut Vec<X>,
+    n: usize,
+    part: impl Fn(usize) -> &'a [X] + Sync,
+) {
+    let mut places = Vec::with_capacity(n);
+    let mut len = 0;
+    for k in 0..n {
+        places.push(len);
+        len += part(k).len();
+    }
+    all.reserve(len);
+    let slots = Slots::new(all.spare_capacity_mut());
+    tasks(n, &|k| {
+        let part = &part(k)[..places.get(k + 1).unwrap_or(&len) - places[k]];
+        // SAFETY: the parts' places are disjoint, and below the capacity that was reserved: each is cut to its own.
+        part.iter().enumerate().for_each(|(i, &x)| unsafe { slots.write(places[k] + i, x) });
+    });
+    // SAFETY: all `len` places after the old end have been written, unless a part was shorter the second time; that
+    // panics above.
+    unsafe { all.set_len(all.len() + len) };
+}
+
 /// `run(job)` for all of `jobs`, each by a task of its own.
 pub(crate) fn consume<J: Send>(jobs: impl IntoIterator<Item = J>, run: impl Fn(J) + Sync) {
     let mut jobs: Vec<Option<J>> = jobs.into_iter().map(Some).collect();

@@ -3,9 +3,11 @@
 use sparsimd_kernels::Scalar;
 
 use super::csr::{Csr, Pattern};
+use super::transpose::places;
 use super::{ColumnIndex, check_dims};
 use crate::error::{Error, Result};
-use crate::memory;
+use crate::parallel::{self, GRAIN, Slots};
+use crate::{cut, memory};
 
 /// A sparse matrix as a list of `(row, column, value)`; any order, no duplicates required.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,21 +129,92 @@ impl<'a, T: Scalar> CooRef<'a, T> {
         Ok(Self { rows, cols, row_idx, col_idx, values })
     }
 
-    /// The same matrix by rows, columns ascending inside a row (a stable counting sort by column, then by row).
+    /// The same matrix by rows, columns ascending inside a row, on the threads of the current rayon pool: a stable counting sort by
+    /// row, unless the entries come by rows, then a sort of each row whose columns do not ascend.
     ///
     /// # Errors
     /// [`Error::Structure`] when two entries have the same place; [`Error::Memory`].
     #[inline(never)]
     pub fn to_csr(&self) -> Result<Csr<T>> {
-        let (lines, nnz) = (self.rows + self.cols + 2, self.values.len());
-        let each = 2 * size_of::<usize>() + size_of::<u32>() + size_of::<T>();
-        memory::ensure("CSR", memory::total(&[(lines, 2 * size_of::<usize>()), (nnz, each)]))?;
-        let (_, by_col) = counting_sort(self.col_idx, self.cols, None);
-        let (row_ptr, order) = counting_sort(self.row_idx, self.rows, Some(&by_col));
-        let col_idx = order.iter().map(|&p| self.col_idx[p]).collect();
-        let pattern = Pattern::new(self.rows, self.cols, row_ptr, col_idx)?;
-        Csr::new(pattern, order.iter().map(|&p| self.values[p]).collect())
+        let nnz = self.values.len();
+        let parts = parallel::threads().min(nnz / self.rows.max(1)).max(1);
+        let counters = memory::total(&[(self.rows, parts * size_of::<usize>())]);
+        let arrays = [(self.rows + 1, size_of::<usize>()), (nnz, size_of::<u32>() + size_of::<T>()), (counters, 1)];
+        memory::ensure("CSR", memory::total(&arrays))?;
+        let by_rows = parallel::all(nnz.saturating_sub(1), |p| self.row_idx[p] <= self.row_idx[p + 1]);
+        let (row_ptr, mut col_idx, mut values) =
+            if by_rows { self.copied_by_rows() } else { self.sorted_by_rows(parts) };
+        sort_rows(&row_ptr, &mut col_idx, &mut values);
+        Csr::new(Pattern::new(self.rows, self.cols, row_ptr, col_idx)?, values)
     }
+
+    /// Entries that come by rows.
+    fn copied_by_rows(&self) -> (Vec<usize>, Vec<u32>, Vec<T>) {
+        let (row_ptr, _) = places(1, self.rows, |_| self.row_idx);
+        let chunks = self.values.len().div_ceil(GRAIN);
+        let (mut col_idx, mut values) = (Vec::new(), Vec::new());
+        let range = |k: usize| k * GRAIN..self.values.len().min((k + 1) * GRAIN);
+        parallel::extend_from_parts(&mut col_idx, chunks, |k| &self.col_idx[range(k)]);
+        parallel::extend_from_parts(&mut values, chunks, |k| &self.values[range(k)]);
+        (row_ptr, col_idx, values)
+    }
+
+    /// Entries in any order, by rows; those of a row in storage order.
+    fn sorted_by_rows(&self, parts: usize) -> (Vec<usize>, Vec<u32>, Vec<T>) {
+        let nnz = self.values.len();
+        let range = |t: usize| cut::share(nnz, t, parts)..cut::share(nnz, t + 1, parts);
+        let (row_ptr, mut next) = places(parts, self.rows, |t| &self.row_idx[range(t)]);
+        let (mut col_idx, mut values) = (Vec::<u32>::with_capacity(nnz), Vec::<T>::with_capacity(nnz));
+        let (columns_at, values_at) = (Slots::of(&mut col_idx), Slots::of(&mut values));
+        parallel::chunks_mut(&mut next, 1, |t, next| {
+            for p in range(t) {
+                let place = &mut next[0][self.row_idx[p] as usize];
+                // SAFETY: the places of all (row, part) pairs are disjoint runs, together 0..nnz, each as long as the number of
+                // entries that were counted in the same part.
+                unsafe {
+                    columns_at.write(*place, self.col_idx[p]);
+                    values_at.write(*place, self.values[p]);
+                }
+                *place += 1;
+            }
+        });
+        // SAFETY: every place below nnz, the capacity asked for, has been written.
+        unsafe {
+            col_idx.set_len(nnz);
+            values.set_len(nnz);
+        }
+        (row_ptr, col_idx, values)
+    }
+}
+
+/// Sorts the entries of each row whose columns do not ascend, equal columns in the order they have.
+fn sort_rows<T: Scalar>(row_ptr: &[usize], col_idx: &mut [u32], values: &mut [T]) {
+    let parts = cut::ranges(row_ptr.len() - 1, values.len().div_ceil(GRAIN).max(1), |i| row_ptr[i]);
+    let mut rest = (col_idx, values);
+    let jobs = parts.into_iter().map(|rows| {
+        let len = row_ptr[rows.end] - row_ptr[rows.start];
+        let (columns, values) = std::mem::take(&mut rest);
+        let ((columns, more_columns), (values, more_values)) = (columns.split_at_mut(len), values.split_at_mut(len));
+        rest = (more_columns, more_values);
+        (rows, columns, values)
+    });
+    let jobs: Vec<_> = jobs.collect();
+    parallel::consume(jobs, |(rows, columns, values)| {
+        let mut sorted: Vec<(u32, T)> = Vec::new();
+        for i in rows.clone() {
+            let range = row_ptr[i] - row_ptr[rows.start]..row_ptr[i + 1] - row_ptr[rows.start];
+            let (columns, values) = (&mut columns[range.clone()], &mut values[range]);
+            if columns.is_sorted() {
+                continue;
+            }
+            sorted.clear();
+            sorted.extend(columns.iter().copied().zip(values.iter().copied()));
+            sorted.sort_by_key(|&(column, _)| column);
+            for ((column, value), &(j, x)) in columns.iter_mut().zip(values).zip(&sorted) {
+                (*column, *value) = (j, x);
+            }
+        }
+    });
 }
 
 /// Pointers to the start of each key's run, and the entries in key order; entries are visited in the order `first`.
@@ -181,5 +254,44 @@ impl<T: Scalar> From<&Csr<T>> for Coo<T> {
             col_idx: pattern.col_idx().to_vec(),
             values: a.values().to_vec(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Entries in the order of `key`, a permutation of the places p = 0, 7, 14, ... of a matrix.
+    fn entries(rows: usize, cols: usize, key: impl Fn(usize) -> usize) -> Coo<f64> {
+        let mut places: Vec<usize> = (0..rows * cols).step_by(7).collect();
+        places.sort_by_key(|&p| key(p));
+        let split = |f: &dyn Fn(usize) -> usize| places.iter().map(|&p| f(p) as u32).collect();
+        let values = places.iter().map(|&p| p as f64).collect();
+        Coo::new(rows, cols, split(&|p| p / cols), split(&|p| p % cols), values).unwrap()
+    }
+
+    #[test]
+    fn entries_in_any_order_make_the_same_rows_on_any_number_of_threads() {
+        for (rows, cols) in [(900, 700), (1, 200_000), (200_000, 1), (0, 4), (3, 0), (1, 1)] {
+            let want = entries(rows, cols, |p| p).to_csr().unwrap();
+            assert_eq!(want.nnz(), (rows * cols).div_ceil(7));
+            for i in 0..rows {
+                let row = want.pattern().row(i);
+                assert!(row.windows(2).all(|pair| pair[0] < pair[1]), "row {i}");
+                let range = want.pattern().row_ptr()[i]..want.pattern().row_ptr()[i + 1];
+                let places = row.iter().map(|&j| (i * cols + j as usize) as f64);
+                assert!(places.eq(want.values()[range].iter().copied()), "row {i}");
+            }
+            let by_columns = entries(rows, cols, |p| p % cols.max(1) * rows + p / cols.max(1));
+            let scattered = entries(rows, cols, |p| p.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            for threads in [1, 2, 3, 8] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                for coo in [&by_columns, &scattered] {
+                    assert_eq!(pool.install(|| coo.to_csr()).unwrap(), want, "{rows} x {cols}, {threads} threads");
+                }
+            }
+        }
+        let twice = Coo::new(2, 3, vec![1, 0, 1], vec![2, 0, 2], vec![1.0, 2.0, 3.0]).unwrap();
+        assert!(matches!(twice.to_csr(), Err(Error::Structure { .. })));
     }
 }

@@ -27,6 +27,35 @@ impl Pattern {
     }
 }
 
+/// A stable counting sort of keys below `bound`, of which `part(t)` are those of part t of `parts`: the first place of each key, and
+/// of each part and key. One part runs without a pool.
+pub(super) fn places<'a>(
+    parts: usize,
+    bound: usize,
+    part: impl Fn(usize) -> &'a [u32] + Sync,
+) -> (Vec<usize>, Vec<Vec<usize>>) {
+    let count = |t: usize| {
+        let mut counts = vec![0usize; bound];
+        part(t).iter().for_each(|&key| counts[key as usize] += 1);
+        counts
+    };
+    let mut next = match parts {
+        1 => vec![count(0)],
+        _ => parallel::map_tasks(parts, count),
+    };
+    // Counts become places.
+    let mut ptr = Vec::with_capacity(bound + 1);
+    let mut place = 0;
+    for key in 0..bound {
+        ptr.push(place);
+        for counts in &mut next {
+            place += std::mem::replace(&mut counts[key], place);
+        }
+    }
+    ptr.push(place);
+    (ptr, next)
+}
+
 impl PatternRef<'_> {
     /// As [`Pattern::transpose`], in at most `parts` parts on the current rayon pool; one part runs without a pool.
     pub(crate) fn transpose_in(self, parts: usize) -> (Arc<Pattern>, Vec<usize>) {
@@ -34,27 +63,9 @@ impl PatternRef<'_> {
         // A part's counters are one per column: they must be fewer than what is counted.
         let parts = parts.min(nnz / self.cols().max(1)).max(1);
         let bounds = cut::bounds(self.rows(), parts, |i| self.row_ptr().at(i));
-        let count = |rows: &[usize]| {
-            let mut counts = vec![0usize; self.cols()];
-            let nonzeros = self.row_ptr().at(rows[0])..self.row_ptr().at(rows[1]);
-            self.col_idx()[nonzeros].iter().for_each(|&j| counts[j as usize] += 1);
-            counts
-        };
-        let mut next: Vec<Vec<usize>> = match parts {
-            1 => vec![count(&bounds)],
-            _ => parallel::map_tasks(parts, |t| count(&bounds[t..t + 2])),
-        };
-        // Counts become places.
-        let mut row_ptr = Vec::with_capacity(self.cols() + 1);
-        let mut place = 0;
-        for j in 0..self.cols() {
-            row_ptr.push(place);
-            for counts in &mut next {
-                place += std::mem::replace(&mut counts[j], place);
-            }
-        }
-        row_ptr.push(place);
-
+        let (row_ptr, mut next) = places(parts, self.cols(), |t| {
+            &self.col_idx()[self.row_ptr().at(bounds[t])..self.row_ptr().at(bounds[t + 1])]
+        });
         let (mut col_idx, mut order) = (Vec::<u32>::with_capacity(nnz), Vec::<usize>::with_capacity(nnz));
         let (rows_at, order_at) = (Slots::of(&mut col_idx), Slots::of(&mut order));
         let scatter = |rows: &[usize], next: &mut Vec<usize>| {

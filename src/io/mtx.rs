@@ -240,7 +240,7 @@ fn parse_coordinates<T: Scalar>(block: &[u8], header: &Header, limit: u64) -> Re
 }
 
 /// Takes a 1-based index up to `bound`, as a 0-based one.
-#[inline]
+#[inline(always)]
 fn index(text: &mut Cursor<'_>, name: &str, bound: u64) -> Result<u32, Fault> {
     text.skip_blanks();
     let word = *text;
@@ -253,7 +253,7 @@ fn index(text: &mut Cursor<'_>, name: &str, bound: u64) -> Result<u32, Fault> {
 }
 
 /// Takes the value of an entry.
-#[inline]
+#[inline(always)]
 fn value(text: &mut Cursor<'_>, field: Field) -> Result<f64, Fault> {
     text.skip_blanks();
     let word = *text;

@@ -3,11 +3,49 @@
 use std::io::Write;
 use std::ops::Range;
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
+
+use crate::parallel;
 
 /// Numbers formatted by one task: some 100 KiB of text.
 const WRITE_CHUNK: usize = 4096;
+
+/// Decimal digits that always fit 64 bits.
+const MOST_DIGITS: usize = 19;
+/// Decimal digits that double precision always has.
+const EXACT_DIGITS: usize = 15;
+/// Powers of ten that fit 64 bits, and those that double precision has.
+const POWERS: [u64; MOST_DIGITS + 1] = {
+    let mut powers = [1; MOST_DIGITS + 1];
+    let mut k = 1;
+    while k < powers.len() {
+        powers[k] = 10 * powers[k - 1];
+        k += 1;
+    }
+    powers
+};
+const EXACT_POWERS: [f64; 23] = [
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20,
+    1e21, 1e22,
+];
+
+/// The number that the first decimal digits of `bytes` are, and how many there are: all in one register, a byte each.
+#[inline]
+fn leading_digits(bytes: &[u8; 8]) -> (u64, usize) {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let digits = u64::from_le_bytes(*bytes) ^ (0x30 * ONES);
+    // The high bit of every byte above 9, up to the first such byte: what it carries over is behind it.
+    let others = (digits.wrapping_add(0x76 * ONES) | digits) & (0x80 * ONES);
+    let count = others.trailing_zeros() as usize / 8;
+    if count == 0 {
+        return (0, 0);
+    }
+    // Zeros in front; then pairs, fours and all eight are joined.
+    let all = digits << (64 - 8 * count);
+    let pairs = (all.wrapping_mul(10) + (all >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs.wrapping_mul(100) + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
+    ((fours.wrapping_mul(10_000) + (fours >> 32)) & 0xffff_ffff, count)
+}
 
 /// A position in a block of text.
 #[derive(Clone, Copy)]
@@ -76,17 +114,28 @@ impl<'a> Cursor<'a> {
     pub fn unsigned(&mut self) -> Option<u64> {
         let start = self.at;
         let mut value = 0u64;
+        while let Some((digits, count)) = self.bytes[self.at..].first_chunk().map(leading_digits) {
+            value = value.wrapping_mul(POWERS[count]).wrapping_add(digits);
+            self.at += count;
+            if count < 8 {
+                return (1..=MOST_DIGITS).contains(&(self.at - start)).then_some(value);
+            }
+        }
         while let Some(digit) = self.peek().map(|c| c.wrapping_sub(b'0')).filter(|&d| d < 10) {
             value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
             self.at += 1;
         }
-        // 19 digits always fit.
-        (1..=19).contains(&(self.at - start)).then_some(value)
+        (1..=MOST_DIGITS).contains(&(self.at - start)).then_some(value)
     }
 
     /// Takes a decimal floating point number (`inf` and `nan` included), if one that double precision has is next.
     #[inline]
     pub fn float(&mut self) -> Option<f64> {
+        let mut ahead = *self;
+        if let Some(value) = ahead.short_float() {
+            *self = ahead;
+            return Some(value);
+        }
         let (value, len): (f64, usize) = fast_float2::parse_partial(&self.bytes[self.at..]).ok()?;
         // Digits that exceed the largest number; the words for infinity have none.
         if value.is_infinite() && self.bytes[self.at..][..len].iter().any(u8::is_ascii_digit) {
@@ -94,6 +143,47 @@ impl<'a> Cursor<'a> {
         }
         self.at += len;
         Some(value)
+    }
+
+    /// Takes a whole word `[-]digits[.digits][e[+-]digits]` of so few digits and so small a power of ten that both are exact in
+    /// double precision, and one operation rounds correctly (W. D. Clinger, "How to read floating point numbers accurately", 1990).
+    #[inline]
+    fn short_float(&mut self) -> Option<f64> {
+        let negative = self.take(b'-');
+        let start = self.at;
+        let mut mantissa = self.unsigned()?;
+        let mut digits = self.at - start;
+        let mut power = 0i64;
+        if self.take(b'.') {
+            let start = self.at;
+            let fraction = self.unsigned()?;
+            let places = self.at - start;
+            digits += places;
+            mantissa = mantissa.wrapping_mul(*POWERS.get(places)?).wrapping_add(fraction);
+            power = -(places as i64);
+        }
+        if self.take(b'e') || self.take(b'E') {
+            let minus = self.take(b'-');
+            if !minus {
+                self.take(b'+');
+            }
+            let exponent = i64::try_from(self.unsigned()?).ok()?;
+            power = power.checked_add(if minus { -exponent } else { exponent })?;
+        }
+        if digits > EXACT_DIGITS || !self.at_blank() {
+            return None;
+        }
+        let scale = *EXACT_POWERS.get(power.unsigned_abs() as usize)?;
+        let value = if power < 0 { mantissa as f64 / scale } else { mantissa as f64 * scale };
+        Some(if negative { -value } else { value })
+    }
+
+    /// Takes `byte` if it is next.
+    #[inline]
+    fn take(&mut self, byte: u8) -> bool {
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
     }
 
     /// The word at the cursor, shortened, for messages.
@@ -144,17 +234,62 @@ pub(super) fn write_chunks(
     count: usize,
     format: impl Fn(&mut Digits, Range<usize>) + Sync,
 ) -> std::io::Result<()> {
-    let chunks: Vec<usize> = (0..count).step_by(WRITE_CHUNK).collect();
-    for batch in chunks.chunks(16 * rayon::current_num_threads()) {
-        let texts: Vec<Digits> = batch
-            .par_iter()
-            .map(|&start| {
-                let mut text = Digits(Vec::with_capacity(32 * WRITE_CHUNK));
-                format(&mut text, start..(start + WRITE_CHUNK).min(count));
-                text
-            })
-            .collect();
+    let chunks = count.div_ceil(WRITE_CHUNK);
+    let batch = 16 * parallel::threads();
+    for first in (0..chunks).step_by(batch) {
+        let texts = parallel::map_tasks(batch.min(chunks - first), |k| {
+            let start = (first + k) * WRITE_CHUNK;
+            let mut text = Digits(Vec::with_capacity(32 * WRITE_CHUNK));
+            format(&mut text, start..(start + WRITE_CHUNK).min(count));
+            text
+        });
         texts.iter().try_for_each(|text| out.write_all(&text.0))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_words_and_long_ones_are_the_numbers_that_the_standard_library_reads() {
+        let mut state = 1u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for round in 0..200_000u64 {
+            let digits = |random: &mut dyn FnMut(u64) -> u64| -> String {
+                (0..=random(if round % 10 == 0 { 21 } else { 9 }))
+                    .map(|_| char::from(b'0' + random(10) as u8))
+                    .collect()
+            };
+            let sign = ["", "-", "+"][random(3) as usize];
+            let mut word = format!("{sign}{}", digits(&mut random));
+            if random(2) == 0 {
+                word += &format!(".{}", digits(&mut random));
+            }
+            if random(3) == 0 {
+                word +=
+                    &format!("{}{}{}", ["e", "E"][random(2) as usize], ["", "-", "+"][random(3) as usize], random(40));
+            }
+            // Also where the text ends.
+            for text in [word.clone(), format!("{word} 7 8 9 10 11"), format!("{word}\n3")] {
+                let mut cursor = Cursor::new(text.as_bytes());
+                let got = cursor.float().map(f64::to_bits);
+                assert_eq!(got, word.parse().ok().map(f64::to_bits), "{word}");
+                assert_eq!(cursor.at, word.len(), "{word}");
+                let mut cursor = Cursor::new(text.as_bytes());
+                let whole: String = text.chars().take_while(char::is_ascii_digit).collect();
+                let want = whole.parse().ok().filter(|_| whole.len() <= MOST_DIGITS);
+                assert_eq!(cursor.unsigned(), want, "{text}");
+                assert!(want.is_none() || cursor.at == whole.len(), "{text}");
+            }
+        }
+        for (word, bits) in [("-0", -0.0f64), ("-0.0e5", -0.0), ("inf", f64::INFINITY), ("1e400", f64::NAN)] {
+            let got = Cursor::new(word.as_bytes()).float().unwrap_or(f64::NAN);
+            assert_eq!(got.to_bits(), bits.to_bits(), "{word}");
+        }
+    }
 }

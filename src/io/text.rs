@@ -15,10 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::read::MultiGzDecoder;
-use rayon::prelude::*;
 
 use crate::error::{Error, Result};
-use crate::memory;
+use crate::{memory, parallel};
 
 /// Bytes of one block: large against the cost of a task, small enough that parsing finds the text in the L2 cache.
 const BLOCK: usize = 512 << 10;
@@ -105,10 +104,21 @@ pub(super) fn quoted(text: &str) -> String {
     }
 }
 
+/// How many lines end in `block`.
+fn ends_of_lines(block: &[u8]) -> u64 {
+    // A byte holds the count of 255: the compiler adds a register of them at a time.
+    let of_chunk = |chunk: &[u8]| chunk.iter().map(|&c| u8::from(c == b'\n')).sum::<u8>();
+    block.chunks(255).map(|chunk| u64::from(of_chunk(chunk))).sum()
+}
+
 /// The `part`s of `chunks`, of the file `path`, one after the other.
-pub(super) fn concat<C, X: Copy>(path: &Path, chunks: &[C], part: impl Fn(&C) -> &[X]) -> Result<Vec<X>> {
+pub(super) fn concat<C: Sync, X: Copy + Send + Sync>(
+    path: &Path,
+    chunks: &[C],
+    part: impl Fn(&C) -> &[X] + Sync,
+) -> Result<Vec<X>> {
     let mut all = memory::reserve(path.display(), chunks.iter().map(|c| part(c).len()).sum())?;
-    chunks.iter().for_each(|chunk| all.extend_from_slice(part(chunk)));
+    parallel::extend_from_parts(&mut all, chunks.len(), |k| part(&chunks[k]));
     Ok(all)
 }
 
@@ -181,37 +191,41 @@ impl<'a> Text<'a> {
     ) -> Result<()> {
         let mut carry = Vec::new();
         self.ensure_batches()?;
-        let mut batch = self.read_batch(cut, &mut carry)?;
+        let mut batch = self.read_batch(cut, &mut carry, Vec::new())?;
+        let mut free = Vec::new();
         while !batch.is_empty() {
             self.ensure_batches()?;
-            let (next, parsed) = rayon::join(
-                || self.read_batch(cut, &mut carry),
-                || batch.par_iter().map(|block| parse(block)).collect::<Vec<_>>(),
+            let (next, parsed) = parallel::join(
+                || self.read_batch(cut, &mut carry, free),
+                || parallel::map_tasks(batch.len(), |k| (parse(&batch[k]), ends_of_lines(&batch[k]))),
             );
-            for (block, result) in batch.iter().zip(parsed) {
+            for (block, (result, lines)) in batch.iter().zip(parsed) {
                 if let Err(fault) = result.and_then(|r| sink(block, r)) {
                     self.line += fault.line + 1;
                     return Err(self.fault(fault.detail));
                 }
-                self.line += block.iter().filter(|&&c| c == b'\n').count() as u64;
+                self.line += lines;
                 self.bytes += block.len() as u64;
             }
-            batch = next?;
+            free = std::mem::replace(&mut batch, next?);
         }
         Ok(())
     }
 
     /// Whether there is memory for the next batches: one that is read, and what another is parsed to.
     fn ensure_batches(&self) -> Result<()> {
-        let blocks = BLOCKS_PER_THREAD * rayon::current_num_threads();
+        let blocks = BLOCKS_PER_THREAD * parallel::threads();
         memory::ensure(self.path.display(), blocks * BLOCK * (1 + PARSED))
     }
 
-    /// Reads up to one batch of blocks; none at the end of the file. `carry` keeps what follows the last cut.
-    fn read_batch(&mut self, cut: Cut, carry: &mut Vec<u8>) -> Result<Vec<Vec<u8>>> {
+    /// Reads up to one batch of blocks, into those of `free` as far as there are some; none at the end of the file. `carry` keeps
+    /// what follows the last cut.
+    fn read_batch(&mut self, cut: Cut, carry: &mut Vec<u8>, mut free: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         let mut batch = Vec::new();
-        while batch.len() < BLOCKS_PER_THREAD * rayon::current_num_threads() {
-            let mut block = std::mem::take(carry);
+        while batch.len() < BLOCKS_PER_THREAD * parallel::threads() {
+            let mut block = free.pop().unwrap_or_default();
+            block.clear();
+            block.append(carry);
             let want = BLOCK.saturating_sub(block.len());
             block.reserve_exact(want);
             let n = (&mut self.source)
@@ -229,7 +243,7 @@ impl<'a> Text<'a> {
             let Some(last) = block.iter().rposition(separator) else {
                 return Err(self.fault(format!("text without a break in the {BLOCK} bytes after this line")));
             };
-            *carry = block.split_off(last + 1);
+            carry.extend(block.drain(last + 1..));
             batch.push(block);
         }
         if let Some(progress) = self.options.progress {

@@ -11,7 +11,6 @@
 
 use std::path::Path;
 
-use rayon::prelude::*;
 use sparsimd_kernels::Scalar;
 
 use super::number::{Cursor, write_chunks};
@@ -19,6 +18,7 @@ use super::text::{Cut, Fault, ReadOptions, Text, concat, quoted};
 use super::write_atomically;
 use crate::error::Result;
 use crate::formats::{CooTensor, MAX_ORDER};
+use crate::parallel;
 
 /// What the lines of a file must look like.
 struct Shape {
@@ -67,14 +67,12 @@ pub fn read_tns<T: Scalar>(path: &Path, zero_based: bool, options: ReadOptions<'
             Ok(())
         },
     )?;
-    let coords: Vec<Vec<u32>> = (0..shape.order)
-        .into_par_iter()
-        .map(|mode| concat(path, &chunks, |c| &c.coords[mode]))
-        .collect::<Result<_>>()?;
+    let coords: Vec<Vec<u32>> =
+        (0..shape.order).map(|mode| concat(path, &chunks, |c| &c.coords[mode])).collect::<Result<_>>()?;
     let values = concat(path, &chunks, |c| &c.values)?;
     let dims = match shape.dims {
         Some(dims) => dims.iter().map(|&dim| dim as usize).collect(),
-        None => coords.iter().map(|indices| indices.par_iter().max().map_or(0, |&i| i as usize + 1)).collect(),
+        None => coords.iter().map(|indices| parallel::max(indices).map_or(0, |i| i as usize + 1)).collect(),
     };
     CooTensor::new(dims, coords, values).map_err(|e| super::matrix::whole_file(path, e))
 }

@@ -37,6 +37,7 @@ instances! { core<T: Scalar>:
     Cpu::ttm::<T>,
     Cpu::ttm_hicoo::<T>,
     Cpu::ttm_semi::<T>,
+    Cpu::ttv_fibers_into::<T>,
     Cpu::ttv::<T>,
     Cpu::ttv_hicoo::<T>,
     Cpu::elementwise::<T>,

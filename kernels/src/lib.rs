@@ -45,5 +45,5 @@ pub use scalar::Scalar;
 pub use sddmm::{PAIRED_LANES, SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
 pub use spmm::{SpmmPanel, SpmmRows, scale_rows, spmm_panel, spmm_rows};
 pub use stream::{store_streaming, stream_fence};
-pub use ttm::{TtmFibers, ttm_fibers, ttv_fibers};
+pub use ttm::{TtmFibers, ttm_fibers};
 pub use ttm_chain::{ChainLevel, TtmChain, chain_scratch, ttm_chain};

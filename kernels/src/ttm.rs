@@ -192,25 +192,3 @@ unsafe fn fiber<S: Simd, T: Scalar, const MD: usize, const NV: usize, const TAIL
         }
     }
 }
-
-/// Some fibers' part of a TTV: y_f = sum over the nonzeros p of fiber f of x_p v_k(p).
-///
-/// # Panics
-/// When `y` is not one number for every fiber, or the pointers reach beyond `leaf` or `x`.
-pub fn ttv_fibers<T: Scalar>(ptr: &[usize], leaf: &[u32], x: &[T], v: &[T], y: &mut [T]) {
-    assert_eq!(y.len() + 1, ptr.len(), "one result for each fiber");
-    for (y, range) in y.iter_mut().zip(ptr.windows(2)) {
-        let (leaf, x) = (&leaf[range[0]..range[1]], &x[range[0]..range[1]]);
-        // Four sums side by side: one chain of dependent additions would wait four cycles for each.
-        let mut sums = [T::ZERO; 4];
-        let (leaf4, x4) = (leaf.chunks_exact(4), x.chunks_exact(4));
-        let rest = leaf4.remainder().iter().zip(x4.remainder());
-        for (k, x) in leaf4.zip(x4) {
-            for i in 0..4 {
-                sums[i] += x[i] * v[k[i] as usize];
-            }
-        }
-        let tail = rest.fold(T::ZERO, |sum, (&k, &x)| sum + x * v[k as usize]);
-        *y = (sums[0] + sums[1]) + (sums[2] + sums[3]) + tail;
-    }
-}

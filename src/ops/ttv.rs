@@ -1,12 +1,12 @@
 //! TTV, the tensor times a vector in one mode: y(others) = sum over i_n of x(.., i_n, ..) v(i_n).
 
-use sparsimd_kernels::{Scalar, ttv_fibers};
+use sparsimd_kernels::{Scalar, SpmmRows, spmm_rows};
 
+use super::run::Shared;
 use super::ttm::cut_fibers;
 use crate::cpu::Cpu;
 use crate::error::{Error, Result};
-use crate::formats::{CooTensor, FiberCoo, Fibers, HiCoo};
-use crate::parallel;
+use crate::formats::{CooTensor, FiberCoo, Fibers, HiCoo, RowPointers};
 
 /// Tasks for each thread, as in TTM.
 const TASKS_PER_THREAD: usize = 16;
@@ -18,23 +18,43 @@ impl Cpu {
     /// # Errors
     /// [`Error::Shape`] when `v` has not I_n elements or `y` not one for each fiber.
     pub fn ttv_into<'a, T: Scalar>(&self, x: impl Into<Fibers<'a, T>>, v: &[T], y: &mut [T]) -> Result<()> {
-        let x = x.into();
+        self.ttv_fibers_into(x.into(), v, y)
+    }
+
+    /// [`Cpu::ttv_into`] of fibers: the product of the matrix whose rows they are with v.
+    #[inline(never)]
+    pub(crate) fn ttv_fibers_into<T: Scalar>(&self, x: Fibers<'_, T>, v: &[T], y: &mut [T]) -> Result<()> {
         if v.len() != x.dim {
             return Err(Error::shape("ttv", format!("v has {} elements, expected {}", v.len(), x.dim)));
         }
         if y.len() != x.len() {
             return Err(Error::shape("ttv", format!("y has {} elements, expected {}", y.len(), x.len())));
         }
-        let mut rest = y;
         let runs = cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads());
-        let mut tasks = Vec::with_capacity(runs.len());
-        for run in runs {
-            let (part, tail) = rest.split_at_mut(run.len());
-            tasks.push((&x.ptr[run.start..=run.end], part));
-            rest = tail;
-        }
-        self.install(|| {
-            parallel::consume(tasks, |(ptr, y)| ttv_fibers(ptr, x.leaf, x.values, v, y));
+        let fibers = RowPointers::of(x.ptr);
+        let y = Shared(y.as_mut_ptr());
+        self.for_each(runs.len(), x.nnz() + x.len(), |k| {
+            let task = SpmmRows {
+                row_ptr: fibers.raw(),
+                columns: x.leaf.as_ptr(),
+                values: x.values.as_ptr(),
+                rows: [runs[k].start, runs[k].end],
+                nonzeros: [0, x.nnz()],
+                b: v.as_ptr(),
+                ldb: 1,
+                n: 1,
+                alpha: T::ONE,
+                beta: T::ZERO,
+                c: y.get(),
+                ldc: 1,
+                carry_out: std::ptr::null_mut(),
+                prefetch_distance: 0,
+                panel: [x.dim; 2],
+                stream: false,
+            };
+            // SAFETY: formats keep `ptr` ascending within `leaf`, which is as long as the values, and coordinates below the mode's
+            // length, which is v's; y has an element for each fiber, and each run has its own.
+            unsafe { spmm_rows(self.arch(), task) };
         });
         Ok(())
     }

@@ -72,7 +72,7 @@ impl Plan {
     /// The plan for the operation of `options` on a pattern with these statistics.
     ///
     /// # Errors
-    /// [`Error::Argument`] when the dense operands have no columns.
+    /// [`Error::Argument`](crate::Error::Argument) when the dense operands have no columns.
     pub fn choose(stats: &Stats, machine: &Machine, options: &PlanOptions, target: &Target) -> Result<Self> {
         let &PlanOptions { op, n, strategy, .. } = options;
         check_columns(n)?;

@@ -29,6 +29,8 @@ instances! { core<T: Scalar>:
     Cpu::fusedmm_operand::<T, edge::Scale>,
     Cpu::fusedmm_operand::<T, edge::Sigmoid>,
     Cpu::fusedmm_operand::<T, edge::Softmax<T>>,
+    Cpu::fusedmm_operand::<T, edge::LeakyRelu<T>>,
+    Cpu::fusedmm_operand::<T, edge::SoftmaxLeakyRelu<T>>,
     Cpu::prepare_operand::<T>,
     Prepared::<T>::set_values,
     Cpu::placement::<T>,

@@ -37,6 +37,8 @@ enum Wanted {
     Scale,
     Sigmoid,
     Softmax(f64),
+    LeakyRelu(f64),
+    SoftmaxLeakyRelu(f64),
     Leaky,
 }
 
@@ -49,6 +51,8 @@ impl Wanted {
             Self::Scale => reference::Edge::Scale,
             Self::Sigmoid => reference::Edge::Sigmoid,
             Self::Softmax(scale) => reference::Edge::Softmax { scale },
+            Self::LeakyRelu(slope) => reference::Edge::LeakyRelu { slope },
+            Self::SoftmaxLeakyRelu(slope) => reference::Edge::SoftmaxLeakyRelu { slope },
             Self::Leaky => reference::Edge::Map(&each),
         };
         reference::fusedmm(a, edge, c.view(), b.view(), d.view()).unwrap()
@@ -66,7 +70,7 @@ fn attention_scale(n: usize) -> f64 {
 }
 
 macro_rules! every_edge {
-    ($($t:ident: $identity:ident $scale:ident $sigmoid:ident $softmax:ident $steep:ident $each:ident;)*) => {$(
+    ($($t:ident: $identity:ident $scale:ident $sigmoid:ident $softmax:ident $steep:ident $leaky_relu:ident $each:ident;)*) => {$(
         #[test]
         fn $identity() {
             check::<$t, _>(&WIDTHS, |_| edge::Identity, |_| Wanted::Identity);
@@ -90,6 +94,13 @@ macro_rules! every_edge {
             check::<$t, _>(&[3, 33, 128], |_| edge::Softmax { scale: -300.0 }, |_| Wanted::Softmax(-300.0));
         }
         #[test]
+        fn $leaky_relu() {
+            let widths = [1, 17, 64];
+            check::<$t, _>(&widths, |_| edge::LeakyRelu { slope: 0.25 }, |_| Wanted::LeakyRelu(0.25));
+            let edge = edge::SoftmaxLeakyRelu { slope: 0.25 };
+            check::<$t, _>(&widths, |_| edge, |_| Wanted::SoftmaxLeakyRelu(0.25));
+        }
+        #[test]
         fn $each() {
             check::<$t, _>(&[1, 17, 64, 130], |_| Map(leaky::<$t>), |_| Wanted::Leaky);
         }
@@ -97,8 +108,8 @@ macro_rules! every_edge {
 }
 
 every_edge! {
-    f32: identity_f32 scale_f32 sigmoid_f32 softmax_f32 steep_softmax_f32 own_function_f32;
-    f64: identity_f64 scale_f64 sigmoid_f64 softmax_f64 steep_softmax_f64 own_function_f64;
+    f32: identity_f32 scale_f32 sigmoid_f32 softmax_f32 steep_softmax_f32 leaky_relu_f32 own_function_f32;
+    f64: identity_f64 scale_f64 sigmoid_f64 softmax_f64 steep_softmax_f64 leaky_relu_f64 own_function_f64;
 }
 
 #[test]

@@ -6,7 +6,7 @@ use sparsimd::{Cpu, Mat, MatRef, Result, Scalar, reference};
 
 use super::Verdict;
 use super::device;
-use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
+use super::matrix::{Common, EdgeName, Measured, Ready, SLOPE, dense_bytes, sparse_bytes};
 use super::reorder::Ordered;
 use super::timing::{Dtype, Times};
 
@@ -27,6 +27,16 @@ fn by_edge<T: Scalar>(args: &Common, cpu: &Cpu, a: &Ordered<T>) -> Result<Measur
             let scale = T::from_f64(1.0 / (args.n as f64).sqrt());
             let wanted = reference::Edge::Softmax { scale: scale.to_f64() };
             measure(args, cpu, a, edge::Softmax { scale }, wanted)
+        }
+        EdgeName::LeakyRelu => {
+            let slope = f64::from(SLOPE);
+            let wanted = reference::Edge::LeakyRelu { slope };
+            measure(args, cpu, a, edge::LeakyRelu { slope: T::from_f64(slope) }, wanted)
+        }
+        EdgeName::SoftmaxLeakyRelu => {
+            let slope = f64::from(SLOPE);
+            let wanted = reference::Edge::SoftmaxLeakyRelu { slope };
+            measure(args, cpu, a, edge::SoftmaxLeakyRelu { slope: T::from_f64(slope) }, wanted)
         }
     }
 }

@@ -152,7 +152,14 @@ pub enum EdgeName {
     Sigmoid,
     /// Softmax of s / sqrt(N) over each row
     Softmax,
+    /// max(s, 0.2 s)
+    LeakyRelu,
+    /// Softmax of max(s, 0.2 s) over each row
+    SoftmaxLeakyRelu,
 }
+
+/// The slope of the leaky rectifiers (Velickovic et al. 2018), the same number in f32 and f64.
+pub const SLOPE: f32 = 0.2;
 
 /// The path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

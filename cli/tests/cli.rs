@@ -74,6 +74,8 @@ fn operations_report_their_keys() {
         ("fusedmm", Some("scale")),
         ("fusedmm", Some("sigmoid")),
         ("fusedmm", Some("softmax")),
+        ("fusedmm", Some("leaky-relu")),
+        ("fusedmm", Some("softmax-leaky-relu")),
     ] {
         for (dtype, path) in [("f32", "panel"), ("f64", "direct")] {
             let mut args = vec![op, "--matrix", matrix, "-n", "33", "--dtype", dtype, "--path", path];

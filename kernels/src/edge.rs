@@ -13,16 +13,15 @@ pub trait Edge<T: Scalar>: Copy + Send + Sync {
     /// Whether the weights of a row are normalised by softmax: exp(f_ij) / sum over the row of exp(f_ij).
     const SOFTMAX: bool = false;
     /// Which function of this module it is: those share one kernel, which is compiled with this crate.
-    #[doc(hidden)]
     const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = None;
 
     /// f by lane.
     fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, value: T::Vector<S>) -> T::Vector<S>;
 }
 
-/// A function of this module, chosen at run time.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug)]
+/// A function of this module, chosen at run time: those have gradients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum BuiltIn<T> {
     /// [`Identity`].
     Identity,
@@ -32,28 +31,75 @@ pub enum BuiltIn<T> {
     Sigmoid,
     /// [`Softmax`].
     Softmax(Softmax<T>),
+    /// [`LeakyRelu`].
+    LeakyRelu(LeakyRelu<T>),
+    /// [`SoftmaxLeakyRelu`].
+    SoftmaxLeakyRelu(SoftmaxLeakyRelu<T>),
+}
+
+impl<T> BuiltIn<T> {
+    /// Whether the weights of a row are normalised by softmax.
+    pub fn is_softmax(&self) -> bool {
+        matches!(self, Self::Softmax(_) | Self::SoftmaxLeakyRelu(_))
+    }
+
+    /// Whether the values of the matrix are used.
+    pub fn uses_values(&self) -> bool {
+        matches!(self, Self::Scale)
+    }
 }
 
 /// f = s.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Identity;
 
 /// f = a s.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale;
 
 /// f = 1 / (1 + e^-s).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sigmoid;
 
 /// exp(c s) / sum over the row of exp(c s), c the given factor: sparse attention. Empty rows give zeros.
 ///
 /// Computed online, with a running maximum (Milakov and Gimelshein 2018), so that nothing overflows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Softmax<T> {
     /// c, usually 1 / sqrt(N).
     pub scale: T,
 }
+
+/// f = s for s > 0, else c s, c the slope, from 0 to 1: max(s, c s).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LeakyRelu<T> {
+    /// c. Outside 0 to 1 f is still max(s, c s), and gradients are those of the line above.
+    pub slope: T,
+}
+
+/// exp(g(s)) / sum over the row of exp(g(s)), g the [`LeakyRelu`] of this slope: graph attention (Velickovic et al. 2018), where s is
+/// a_i + b_j, the product of the rows (a_i, 1) and (1, b_j).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SoftmaxLeakyRelu<T> {
+    /// The slope of g.
+    pub slope: T,
+}
+
+macro_rules! into_built_in {
+    ($($name:ident)*; $($with:ident)*) => {
+        $(impl<T> From<$name> for BuiltIn<T> {
+            fn from(_: $name) -> Self {
+                Self::$name
+            }
+        })*
+        $(impl<T> From<$with<T>> for BuiltIn<T> {
+            fn from(edge: $with<T>) -> Self {
+                Self::$with(edge)
+            }
+        })*
+    };
+}
+into_built_in!(Identity Scale Sigmoid; Softmax LeakyRelu SoftmaxLeakyRelu);
 
 /// Any function of (s, a), lane by lane: `Map(|s, a| if s > 0.0 { a * s } else { 0.0 })`.
 ///
@@ -101,6 +147,25 @@ impl<T: Scalar> Edge<T> for Softmax<T> {
     }
 }
 
+impl<T: Scalar> Edge<T> for LeakyRelu<T> {
+    const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = Some(BuiltIn::LeakyRelu);
+
+    #[inline(always)]
+    fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, _: T::Vector<S>) -> T::Vector<S> {
+        T::vmax(simd, dot, T::vmul(simd, T::splat(simd, self.slope), dot))
+    }
+}
+
+impl<T: Scalar> Edge<T> for SoftmaxLeakyRelu<T> {
+    const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = Some(BuiltIn::SoftmaxLeakyRelu);
+    const SOFTMAX: bool = true;
+
+    #[inline(always)]
+    fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, value: T::Vector<S>) -> T::Vector<S> {
+        LeakyRelu { slope: self.slope }.apply(simd, dot, value)
+    }
+}
+
 impl<T: Scalar, F: Fn(T, T) -> T + Copy + Send + Sync> Edge<T> for Map<F> {
     const USES_VALUES: bool = true;
 
@@ -135,6 +200,8 @@ impl<T: Scalar> Weights<T> for BuiltIn<T> {
                 Self::Scale => apply::<S, T, _, ROOM>(simd, Scale, w, values, len),
                 Self::Sigmoid => apply::<S, T, _, ROOM>(simd, Sigmoid, w, values, len),
                 Self::Softmax(edge) => apply::<S, T, _, ROOM>(simd, edge, w, values, len),
+                Self::LeakyRelu(edge) => apply::<S, T, _, ROOM>(simd, edge, w, values, len),
+                Self::SoftmaxLeakyRelu(edge) => apply::<S, T, _, ROOM>(simd, edge, w, values, len),
             }
         }
     }

@@ -25,6 +25,16 @@ pub enum Edge<'a> {
         /// c.
         scale: f64,
     },
+    /// w = s for s > 0, else c s.
+    LeakyRelu {
+        /// c, from 0 to 1.
+        slope: f64,
+    },
+    /// w_ij = e^g(s_ij) / sum over the row of e^g(s_ij), g the leaky rectifier.
+    SoftmaxLeakyRelu {
+        /// The slope of g, from 0 to 1.
+        slope: f64,
+    },
     /// (w, |dw/ds|) from (s, a): the slope, or the largest one near s, carries the error of s on to w.
     Map(&'a (dyn Fn(f64, f64) -> (f64, f64) + Sync)),
 }
@@ -136,12 +146,13 @@ pub fn sddmm<T: Scalar>(a: &Csr<T>, scaled: bool, c: MatRef<'_, T>, b: MatRef<'_
 /// ```text
 /// Delta = max |dw/ds| delta + 4 eps |w|:      1 for the identity, |a| for the scaling,
 ///                                             min(1/4, sigmoid(s + delta)) for the sigmoid (its slope is w (1 - w))
+///                                             1 for the leaky rectifier, which is continuous
 /// ```
 /// and the sum of r products w d of a row adds its rounding:
 /// ```text
 /// bound = sum |d| (Delta + (r + 3) eps (|w| + Delta)) + r tiny
 /// ```
-/// Softmax: x = c s is off by Dx = |c| delta + eps |x|, so e^x by the factor 1 + eta with
+/// Softmax: x = c s is off by Dx = |c| delta + eps |x| (c = 1 for the leaky rectifier of s), so e^x by the factor 1 + eta with
 /// ```text
 /// eta = expm1(Dx + 2 eps (max x - min x) + (4 r + 4) eps)
 /// ```
@@ -178,7 +189,10 @@ pub fn fusedmm<T: Scalar>(
             })
             .collect();
         match edge {
-            Edge::Softmax { scale } => softmax_row(&edges, scale, d, limits, values, bounds),
+            Edge::Softmax { scale } => softmax_row(&edges, |s| scale * s, scale.abs(), d, limits, values, bounds),
+            Edge::SoftmaxLeakyRelu { slope } => {
+                softmax_row(&edges, |s| leaky(s, slope), 1.0, d, limits, values, bounds)
+            }
             _ => pointwise_row(&edges, edge, d, limits, values, bounds),
         }
         // A bound that is no number belongs to values that are none.
@@ -210,7 +224,8 @@ fn pointwise_row<T: Scalar>(
             Edge::Scale => (a * s, a.abs()),
             Edge::Sigmoid => (sigmoid(s), sigmoid(s + delta).min(0.25)),
             Edge::Map(f) => f(s, a),
-            Edge::Identity | Edge::Softmax { .. } => (s, 1.0),
+            Edge::LeakyRelu { slope } => (leaky(s, slope), 1.0),
+            Edge::Identity | Edge::Softmax { .. } | Edge::SoftmaxLeakyRelu { .. } => (s, 1.0),
         };
         let own = if matches!(edge, Edge::Identity) { 0.0 } else { EDGE_ERROR * (limits.eps * w.abs() + limits.tiny) };
         let off = slope * delta + own;
@@ -225,24 +240,30 @@ fn sigmoid(s: f64) -> f64 {
     1.0 / (1.0 + (-s).exp())
 }
 
+fn leaky(s: f64, slope: f64) -> f64 {
+    if s > 0.0 { s } else { slope * s }
+}
+
+/// The softmax of `logit` of the scores, a function whose slope is at most `steepest`.
 fn softmax_row<T: Scalar>(
     edges: &[Dot],
-    scale: f64,
+    logit: impl Fn(f64) -> f64,
+    steepest: f64,
     d: MatRef<'_, T>,
     limits: Limits,
     values: &mut [f64],
     bounds: &mut [f64],
 ) {
     let r = edges.len() as f64;
-    let largest = edges.iter().map(|e| scale * e.s).fold(f64::NEG_INFINITY, f64::max);
-    let smallest = edges.iter().map(|e| scale * e.s).fold(f64::INFINITY, f64::min);
-    let sum: f64 = edges.iter().map(|e| (scale * e.s - largest).exp()).sum();
+    let largest = edges.iter().map(|e| logit(e.s)).fold(f64::NEG_INFINITY, f64::max);
+    let smallest = edges.iter().map(|e| logit(e.s)).fold(f64::INFINITY, f64::min);
+    let sum: f64 = edges.iter().map(|e| (logit(e.s) - largest).exp()).sum();
     let common = limits.eps * (2.0 * (largest - smallest) + EDGE_ERROR * (r + 1.0));
     let terms: Vec<(f64, f64)> = edges
         .iter()
         .map(|e| {
-            let x = scale * e.s;
-            let off = scale.abs() * e.delta + limits.eps * x.abs();
+            let x = logit(e.s);
+            let off = steepest * e.delta + limits.eps * x.abs();
             ((x - largest).exp() / sum, (off + common).exp_m1())
         })
         .collect();

@@ -205,6 +205,7 @@ pub fn fusedmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<
             let wanted = reference::Edge::Softmax { scale: scale.to_f64() };
             fused(args, cpu, a, edge::Softmax { scale }, wanted)
         }
+        EdgeName::LeakyRelu | EdgeName::SoftmaxLeakyRelu => Err(args.no_edge("fusedmm on a device")),
     }
 }
 

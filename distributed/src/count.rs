@@ -1,0 +1,62 @@
+//! [`CountComm`]: another transport, with what it carries counted.
+
+use std::cell::Cell;
+
+use crate::comm::{Comm, Received, Sent};
+use crate::error::Result;
+
+/// What a rank has sent and received, agreements left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Messages sent.
+    pub messages_sent: usize,
+    /// Bytes sent.
+    pub bytes_sent: usize,
+    /// Messages received.
+    pub messages_received: usize,
+    /// Bytes received.
+    pub bytes_received: usize,
+}
+
+/// Counts what `comm` carries.
+pub struct CountComm<'a> {
+    comm: &'a (dyn Comm + 'a),
+    traffic: Cell<Traffic>,
+}
+
+impl<'a> CountComm<'a> {
+    /// Over `comm`.
+    pub fn new(comm: &'a (dyn Comm + 'a)) -> Self {
+        Self { comm, traffic: Cell::default() }
+    }
+
+    /// What was carried since the last call.
+    pub fn take(&self) -> Traffic {
+        self.traffic.take()
+    }
+}
+
+impl Comm for CountComm<'_> {
+    fn rank(&self) -> usize {
+        self.comm.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.comm.size()
+    }
+
+    fn exchange(&self, sends: &[Sent<'_>], receives: &mut [Received<'_>], work: &mut dyn FnMut()) -> Result<()> {
+        let before = self.traffic.get();
+        self.traffic.set(Traffic {
+            messages_sent: before.messages_sent + sends.len(),
+            bytes_sent: before.bytes_sent + sends.iter().map(|(_, data)| data.len()).sum::<usize>(),
+            messages_received: before.messages_received + receives.len(),
+            bytes_received: before.bytes_received + receives.iter().map(|(_, room)| room.len()).sum::<usize>(),
+        });
+        self.comm.exchange(sends, receives, work)
+    }
+
+    fn least(&self, x: u64) -> Result<u64> {
+        self.comm.least(x)
+    }
+}

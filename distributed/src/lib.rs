@@ -1,0 +1,46 @@
+//! SpMM, SDDMM and FusedMM of [`sparsimd`] on many ranks, each with its own memory.
+//!
+//! A rank has rows of the sparse matrix A and of the dense matrices. A [`Comm`] carries messages between ranks:
+//! [`ThreadComm`] between threads of one program, [`CountComm`] counts what another one carries. A [`DistPlan`] says which
+//! rows travel where, before any of them does; [`DistCsr`] is the rank's part of A, laid out as the plan says.
+//!
+//! ```
+//! use sparsimd::{Cpu, Csr, Mat, Pattern};
+//! use sparsimd_distributed::{Algorithm, Blocks, Comm, DistCsr, DistMat, ThreadComm};
+//!
+//! // Two ranks, each with one row of the cyclic permutation matrix of order 2.
+//! let results = ThreadComm::run(2, |comm: &dyn Comm| -> Result<f64, sparsimd_distributed::Error> {
+//!     let cpu = Cpu::builder().threads(1).pin(false).build()?;
+//!     let blocks = Blocks::even(2, 2);
+//!     let pattern = Pattern::new(1, 2, vec![0, 1], vec![1 - comm.rank() as u32])?;
+//!     let a = DistCsr::new(comm, &blocks, &blocks, &Csr::new(pattern, vec![1.0])?, Algorithm::Aware)?;
+//!     let b = DistMat::from_fn(&blocks, comm.rank(), 4, |i, _| i as f64)?;
+//!     let mut c = DistMat::zeros(&blocks, comm.rank(), 4)?;
+//!     a.spmm(&cpu, comm, &b, &mut c)?;
+//!     Ok(c.local().row(0)[0])
+//! });
+//! assert_eq!(results.into_iter().collect::<Result<Vec<_>, _>>()?, [1.0, 0.0]);
+//! # Ok::<(), sparsimd_distributed::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod comm;
+mod count;
+mod dense;
+mod error;
+mod halo;
+mod matrix;
+mod ops;
+mod plan;
+mod threads;
+
+pub use blocks::Blocks;
+pub use comm::{Comm, Group, Received, Sent};
+pub use count::{CountComm, Traffic};
+pub use dense::{DistMat, Element};
+pub use error::{Error, Result};
+pub use matrix::DistCsr;
+pub use plan::{Algorithm, Candidate, Cluster, DistPlan, Operation};
+pub use threads::ThreadComm;

@@ -1,0 +1,303 @@
+//! [`DistPlan`]: which algorithm, from the words that each would move. Pure data, which explains itself.
+//!
+//! Words that a rank receives, A n x n, B of r columns, p ranks, replication c, h ghosts (rows of B that its nonzeros name and
+//! others have):
+//! ```text
+//!                     aware      dense shift
+//! SpMM, SDDMM         h r        n r / c + (c - 1) n r / p          SDDMM hands the values back: + (1 - 1/c) nnz / p
+//! FusedMM, D is B     h r        n r / c + 2 (c - 1) n r / p
+//! FusedMM, D is not B h 2 r      2 n r / c + 2 (c - 1) n r / p
+//! ```
+//! These are Bharadwaj, Buluc and Demmel's (2022), with the rank's own block, which does not travel, taken off: the exact numbers
+//! are counted from the blocks and the pattern. A plan's time is `latency messages + bytes / bandwidth + flops / rate`, each of
+//! the rank that has the most of it.
+
+use std::fmt;
+
+use sparsimd::Csr;
+
+use crate::blocks::Blocks;
+use crate::comm::Comm;
+use crate::dense::Element;
+use crate::error::{Error, Result};
+use crate::matrix::ring_order;
+
+/// How rows of B come to the nonzeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// A rank fetches the rows that its nonzeros name.
+    Aware,
+    /// All rows of B pass by; `replication` ranks share rows of A and C, and each of them sees a part of B.
+    DenseShift {
+        /// c, which divides the number of ranks.
+        replication: usize,
+    },
+}
+
+impl Algorithm {
+    /// Ranks that share rows of A.
+    pub fn replication(self) -> usize {
+        match self {
+            Self::Aware => 1,
+            Self::DenseShift { replication } => replication,
+        }
+    }
+
+    /// `"aware"` or `"dense"`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Aware => "aware",
+            Self::DenseShift { .. } => "dense",
+        }
+    }
+}
+
+/// An operation and the columns of its dense operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// C = A B, B of `n` columns.
+    Spmm {
+        /// Columns.
+        n: usize,
+    },
+    /// C B^T at the nonzeros, of `n` columns.
+    Sddmm {
+        /// Columns.
+        n: usize,
+    },
+    /// E = f(C B^T) D.
+    FusedMm {
+        /// Columns of B and C.
+        n: usize,
+        /// Columns of D and E.
+        width: usize,
+        /// Whether D is B.
+        same: bool,
+    },
+}
+
+impl Operation {
+    /// Columns of what is gathered, travels and is summed: C, B with D, and the result.
+    fn widths(self) -> [usize; 3] {
+        match self {
+            Self::Spmm { n } => [0, n, n],
+            Self::Sddmm { n } => [n, n, 0],
+            Self::FusedMm { n, width, same } => [n, if same { n } else { n + width }, width],
+        }
+    }
+
+    /// Floating-point operations for each nonzero.
+    fn flops(self) -> usize {
+        match self {
+            Self::Spmm { n } | Self::Sddmm { n } => 2 * n,
+            Self::FusedMm { n, width, .. } => 2 * (n + width),
+        }
+    }
+}
+
+/// What messages and arithmetic cost on a cluster, and what fits there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cluster {
+    /// Seconds from the start of a message to its end, however short: alpha.
+    pub latency: f64,
+    /// Bytes a second: 1 / beta.
+    pub bandwidth: f64,
+    /// Floating-point operations a second of one rank: gamma.
+    pub flops: f64,
+    /// Bytes that a rank may use for dense rows beyond its operands.
+    pub memory: f64,
+}
+
+impl Default for Cluster {
+    /// 2 microseconds and 10 GB/s, as InfiniBand has them, 20 GFLOP/s, as SpMM reaches on a few cores, and memory without limit.
+    fn default() -> Self {
+        Self { latency: 2e-6, bandwidth: 1e10, flops: 2e10, memory: f64::INFINITY }
+    }
+}
+
+/// What a rank receives in one run of an operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub words: usize,
+    pub messages: usize,
+}
+
+/// An algorithm and what it costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Words that this rank receives.
+    pub words: usize,
+    /// Words that all ranks receive together.
+    pub total_words: f64,
+    /// Words of the rank that receives the most.
+    pub most_words: f64,
+    /// Messages of the rank that receives the most of them.
+    pub most_messages: f64,
+    /// Predicted seconds of a run.
+    pub seconds: f64,
+    /// Bytes of dense rows that a rank holds besides its operands, at most.
+    pub bytes: f64,
+}
+
+/// The algorithm for an operation on a distributed matrix, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DistPlan {
+    ranks: usize,
+    operation: Operation,
+    cluster: Cluster,
+    chosen: Candidate,
+    others: Vec<Candidate>,
+}
+
+impl DistPlan {
+    /// The fastest for `operation` on the matrix of which this rank has the rows `local`, with all columns: of the algorithms
+    /// that `allowed` allows and whose dense rows fit every rank's memory. The same on all ranks.
+    ///
+    /// # Errors
+    /// [`sparsimd::Error::Argument`] when no algorithm is allowed; as [`Comm::exchange`].
+    pub fn new<T: Element>(
+        comm: &dyn Comm,
+        rows: &Blocks,
+        cols: &Blocks,
+        local: &Csr<T>,
+        operation: Operation,
+        cluster: Cluster,
+        allowed: impl Fn(Algorithm) -> bool,
+    ) -> Result<Self> {
+        let ranks = comm.size();
+        let dense = (1..=ranks).filter(|&c| ranks.is_multiple_of(c)).map(|c| Algorithm::DenseShift { replication: c });
+        let algorithms = std::iter::once(Algorithm::Aware).chain(dense).filter(|&a| allowed(a));
+        let mut candidates = Vec::new();
+        for algorithm in algorithms {
+            let load = load(comm.rank(), rows, cols, local, algorithm, operation);
+            let bytes = size_of::<T>() * held(comm.rank(), rows, cols, algorithm, operation, load);
+            let mut most =
+                [load.words as f64, load.messages as f64, (operation.flops() * local.nnz()) as f64, bytes as f64];
+            comm.largest(&mut most)?;
+            let [most_words, most_messages, flops, bytes] = most;
+            let mut total = [load.words as f64];
+            comm.sum(&mut total)?;
+            let seconds = cluster.latency * most_messages
+                + most_words * size_of::<T>() as f64 / cluster.bandwidth
+                + flops / cluster.flops;
+            let [total_words] = total;
+            let words = load.words;
+            candidates.push(Candidate { algorithm, words, total_words, most_words, most_messages, seconds, bytes });
+        }
+        let fits = |c: &&Candidate| c.bytes <= cluster.memory;
+        let best = candidates.iter().filter(fits).min_by(|a, b| a.seconds.total_cmp(&b.seconds)).copied();
+        let chosen = best.ok_or_else(|| {
+            let detail =
+                format!("none that is allowed divides {ranks} ranks and fits {:.0} bytes a rank", cluster.memory);
+            Error::argument("algorithm", detail)
+        })?;
+        candidates.retain(|c| c.algorithm != chosen.algorithm);
+        Ok(Self { ranks, operation, cluster, chosen, others: candidates })
+    }
+
+    /// What was chosen.
+    pub fn chosen(&self) -> &Candidate {
+        &self.chosen
+    }
+
+    /// What was not.
+    pub fn others(&self) -> &[Candidate] {
+        &self.others
+    }
+
+    /// The operation.
+    pub fn operation(&self) -> Operation {
+        self.operation
+    }
+}
+
+impl fmt::Display for DistPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cluster { latency, bandwidth, flops, .. } = self.cluster;
+        let (microseconds, gigabytes) = (latency * 1e6, bandwidth / 1e9);
+        write!(f, "{} on {} ranks", self.chosen, self.ranks)?;
+        write!(f, " ({microseconds:.1} us a message, {gigabytes:.1} GB/s, {:.1} GFLOP/s)", flops / 1e9)?;
+        for (k, other) in self.others.iter().enumerate() {
+            write!(f, "{}{other}", if k == 0 { "; instead of " } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { algorithm, most_words, most_messages, seconds, .. } = self;
+        match algorithm {
+            Algorithm::Aware => write!(f, "aware")?,
+            Algorithm::DenseShift { replication } => write!(f, "dense shift with replication {replication}")?,
+        }
+        write!(f, ": at most {most_words} words in {most_messages} messages a rank, {seconds:.2e} s")
+    }
+}
+
+/// What `rank` receives in one run.
+pub(crate) fn load<T: Element>(
+    rank: usize,
+    rows: &Blocks,
+    cols: &Blocks,
+    local: &Csr<T>,
+    algorithm: Algorithm,
+    operation: Operation,
+) -> Load {
+    let [gathered, travelling, summed] = operation.widths();
+    let columns = local.pattern().col_idx();
+    let mut load = Load::default();
+    let mut receive = |words: usize| {
+        load.words += words;
+        load.messages += usize::from(words > 0);
+    };
+    let replication = algorithm.replication();
+    match algorithm {
+        Algorithm::Aware => {
+            let own = cols.range(rank);
+            let mut named: Vec<u32> = columns.iter().copied().filter(|&j| !own.contains(&(j as usize))).collect();
+            named.sort_unstable();
+            named.dedup();
+            for owner in 0..cols.parts() {
+                let before = |end: usize| named.partition_point(|&j| (j as usize) < end);
+                receive((before(cols.range(owner).end) - before(cols.range(owner).start)) * travelling);
+            }
+        }
+        Algorithm::DenseShift { .. } => {
+            let order = ring_order(rows.parts(), replication, rank);
+            order[1..].iter().for_each(|&block| receive(cols.range(block).len() * travelling));
+            let first = rank / replication * replication;
+            for other in (first..first + replication).filter(|&other| other != rank) {
+                receive(rows.range(other).len() * gathered);
+                receive(rows.range(rank).len() * summed);
+            }
+            if matches!(operation, Operation::Sddmm { .. }) {
+                let mut gone = vec![0; replication];
+                columns.iter().for_each(|&j| gone[cols.owner(j as usize) % replication] += 1);
+                gone[rank % replication] = 0;
+                gone.into_iter().for_each(receive);
+            }
+        }
+    }
+    load
+}
+
+/// Elements of dense rows that `rank` holds besides its operands.
+fn held(rank: usize, rows: &Blocks, cols: &Blocks, algorithm: Algorithm, operation: Operation, load: Load) -> usize {
+    let [gathered, travelling, summed] = operation.widths();
+    let replication = algorithm.replication();
+    let here = rows.grouped(replication).range(rank / replication).len();
+    let passing = match algorithm {
+        // Received, and by rows.
+        Algorithm::Aware => 2 * load.words,
+        Algorithm::DenseShift { .. } => {
+            // The block that is worked on, packed and by rows, and the next one likewise.
+            let longest = (0..cols.parts()).map(|block| cols.range(block).len()).max().unwrap_or(0);
+            4 * longest * travelling
+        }
+    };
+    let copies = if replication > 1 { gathered } else { 0 } + 2 * summed;
+    here * copies + passing
+}

@@ -312,9 +312,14 @@ impl<T: Scalar> Csf<T> {
 /// that has `root` at its root.
 pub fn rooted_mode_order(dims: &[usize], root: usize) -> Vec<usize> {
     let mut modes: Vec<usize> = (0..dims.len()).filter(|&mode| mode != root).collect();
-    modes.sort_by_key(|&mode| dims[mode]);
+    sort_by_length(&mut modes, dims);
     modes.insert(0, root);
     modes
+}
+
+/// Sorts `modes` by their lengths `dims`, the shortest first, equal ones in their order.
+pub(crate) fn sort_by_length(modes: &mut [usize], dims: &[usize]) {
+    modes.sort_by_key(|&mode| dims[mode]);
 }
 
 #[cfg(test)]

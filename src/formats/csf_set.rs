@@ -3,7 +3,7 @@
 use sparsimd_kernels::Scalar;
 
 use super::coo_tensor::CooTensor;
-use super::csf::{Csf, rooted_mode_order};
+use super::csf::{Csf, rooted_mode_order, sort_by_length};
 use crate::error::Result;
 
 /// Which orders of the modes a [`CsfSet`] holds.
@@ -35,7 +35,7 @@ impl<T: Scalar> CsfSet<T> {
         let dims = coo.dims();
         let order = dims.len();
         let mut ascending: Vec<usize> = (0..order).collect();
-        ascending.sort_by_key(|&mode| dims[mode]);
+        sort_by_length(&mut ascending, dims);
         let (orders, tree_of_mode) = match kind {
             CsfKind::All => ((0..order).map(|mode| rooted_mode_order(dims, mode)).collect(), (0..order).collect()),
             CsfKind::One => (vec![ascending], vec![0; order]),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use sparsimd_kernels::Scalar;
 
 use super::coo_tensor::{CooTensor, MAX_ORDER};
-use super::csf::Csf;
+use super::csf::{Csf, sort_by_length};
 use super::places::{TASK, gather};
 use crate::error::{Error, Result};
 use crate::parallel;
@@ -142,7 +142,7 @@ impl<T: Scalar> MmCsf<T> {
         let mode_orders: Vec<Vec<usize>> = (0..order)
             .map(|leaf| {
                 let mut modes: Vec<usize> = (0..order).filter(|&mode| mode != leaf).collect();
-                modes.sort_by_key(|&mode| coo.dims()[mode]);
+                sort_by_length(&mut modes, coo.dims());
                 modes
             })
             .collect();

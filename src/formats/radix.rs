@@ -72,7 +72,7 @@ pub fn sort<K: Key, P: Copy + Send + Sync>(entries: &mut [(K, P)], bits: u32) {
         return;
     }
     if n <= IN_CACHE {
-        entries.sort_by_key(|&(key, _)| key);
+        entries.sort_by_key(key_of);
         return;
     }
     let digit = Digit::highest(bits);
@@ -81,6 +81,11 @@ pub fn sort<K: Key, P: Copy + Send + Sync>(entries: &mut [(K, P)], bits: u32) {
     // SAFETY: `partition` has written the n entries.
     unsafe { other.set_len(n) };
     sort_buckets(&mut other, entries, &ends, digit.shift, true);
+}
+
+/// The key of an entry. A function, since each closure would have a copy of the sort compiled.
+fn key_of<K: Copy, P>(entry: &(K, P)) -> K {
+    entry.0
 }
 
 /// The bits of a key that one pass looks at.
@@ -175,7 +180,7 @@ fn sort_bucket<K: Key, P: Copy + Send + Sync>(at: &mut [(K, P)], other: &mut [(K
         return sort_buckets(other, at, &ends, digit.shift, !into_other);
     }
     let in_other = if at.len() <= FEW {
-        at.sort_by_key(|&(key, _)| key);
+        at.sort_by_key(key_of);
         false
     } else {
         sort_in_cache(at, other, bits)

@@ -69,17 +69,17 @@ impl Machine {
     pub fn pin(&self, policy: &Pinning, threads: usize) -> Result<Vec<usize>> {
         let order = match policy {
             Pinning::None => Vec::new(),
-            Pinning::Compact => self.ordered(|t| (t.node, t.l3, t.core, t.smt)),
+            Pinning::Compact => self.ordered(&|t| [t.node, t.l3, t.core, t.smt]),
             Pinning::Cores => {
                 // The rank among the *allowed* threads of the core: its first thread may be out of bounds.
-                let rank = self.ranks(|t| t.core, |t| t.smt);
-                self.ordered(|t| (rank[&t.cpu], t.node, t.l3, t.core))
+                let rank = self.ranks(&|t| [t.core, 0], &|t| [t.smt, 0, 0]);
+                self.ordered(&|t| [rank[&t.cpu], t.node, t.l3, t.core])
             }
             Pinning::Scatter => {
-                let sibling = self.ranks(|t| t.core, |t| t.smt);
-                let in_l3 = self.ranks(|t| (sibling[&t.cpu], t.l3), |t| t.core);
-                let in_node = self.ranks(|t| t.node, |t| (sibling[&t.cpu], in_l3[&t.cpu], t.l3));
-                self.ordered(|t| (in_node[&t.cpu], t.node, t.cpu, 0))
+                let sibling = self.ranks(&|t| [t.core, 0], &|t| [t.smt, 0, 0]);
+                let in_l3 = self.ranks(&|t| [sibling[&t.cpu], t.l3], &|t| [t.core, 0, 0]);
+                let in_node = self.ranks(&|t| [t.node, 0], &|t| [sibling[&t.cpu], in_l3[&t.cpu], t.l3]);
+                self.ordered(&|t| [in_node[&t.cpu], t.node, t.cpu, 0])
             }
             Pinning::List(list) => return self.pin_list(list, threads),
         };
@@ -104,24 +104,24 @@ impl Machine {
         Ok(list[..threads].to_vec())
     }
 
-    /// Allowed processors in ascending order of `key`.
-    fn ordered<K: Ord>(&self, key: impl Fn(&HwThread) -> K) -> Vec<usize> {
-        let mut all: Vec<_> = self.allowed_threads().collect();
-        all.sort_by_key(|t| key(t));
-        all.into_iter().map(|t| t.cpu).collect()
+    /// Allowed processors in ascending order of `key`. Not generic, as is [`Machine::ranks`]: every closure would have a sort
+    /// of its own compiled.
+    fn ordered(&self, key: &dyn Fn(&HwThread) -> [usize; 4]) -> Vec<usize> {
+        let mut all: Vec<_> = self.allowed_threads().map(|t| (key(t), t.cpu)).collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, cpu)| cpu).collect()
     }
 
     /// The position of each allowed processor among those of the same `group`, in ascending order of `key`.
-    fn ranks<G: Ord, K: Ord>(
+    fn ranks(
         &self,
-        group: impl Fn(&HwThread) -> G,
-        key: impl Fn(&HwThread) -> K,
+        group: &dyn Fn(&HwThread) -> [usize; 2],
+        key: &dyn Fn(&HwThread) -> [usize; 3],
     ) -> BTreeMap<usize, usize> {
-        let mut all: Vec<_> = self.allowed_threads().collect();
-        all.sort_by_key(|t| (group(t), key(t), t.cpu));
-        all.chunk_by(|a, b| group(a) == group(b))
-            .flat_map(|run| run.iter().enumerate().map(|(rank, t)| (t.cpu, rank)))
-            .collect()
+        let mut all: Vec<_> = self.allowed_threads().map(|t| (group(t), key(t), t.cpu)).collect();
+        all.sort_unstable();
+        let groups = all.chunk_by(|a, b| a.0 == b.0);
+        groups.flat_map(|run| run.iter().enumerate().map(|(rank, &(.., cpu))| (cpu, rank))).collect()
     }
 
     /// The index into [`Machine::nodes`] of processor `cpu`; 0 when it is not one of this machine's.
@@ -132,8 +132,8 @@ impl Machine {
     /// The indices of the nodes that have allowed processors, ascending, each with those processors in the order of
     /// [`Pinning::Cores`].
     pub fn processors_by_node(&self) -> Vec<(usize, Vec<usize>)> {
-        let rank = self.ranks(|t| t.core, |t| t.smt);
-        self.by_node(&self.ordered(|t| (rank[&t.cpu], t.l3, t.core)))
+        let rank = self.ranks(&|t| [t.core, 0], &|t| [t.smt, 0, 0]);
+        self.by_node(&self.ordered(&|t| [rank[&t.cpu], t.l3, t.core, 0]))
     }
 
     /// The indices of the nodes that `processors` are on, ascending, each with those of them that are there, in their order.

@@ -2,7 +2,7 @@
 
 use sparsimd_kernels::Scalar;
 
-use crate::formats::CooTensor;
+use crate::formats::{CooTensor, sort_by_length};
 use crate::parallel;
 
 /// Nonzeros that fiber lengths and numbers of places are estimated from.
@@ -65,7 +65,7 @@ fn sets(order: usize, nonempty: &[usize]) -> Vec<u32> {
         return (0..1u32 << order).filter(inside).collect();
     }
     let mut ascending: Vec<usize> = (0..order).collect();
-    ascending.sort_by_key(|&mode| nonempty[mode]);
+    sort_by_length(&mut ascending, nonempty);
     let half = order / 2;
     let window =
         |(start, len): (usize, usize)| (start..start + len).fold(0, |set, at| set | 1 << ascending[at % order]);

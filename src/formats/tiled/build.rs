@@ -260,8 +260,13 @@ fn segments<K: Key, T: Scalar>(tile: &[(K, T)], spec: &TiledSpec, fields: &Field
     }
     if tile.len() < SORT_BELOW * segments.len() {
         for window in segments.chunks_mut(SORT_WINDOW) {
-            window.sort_by_key(|s| std::cmp::Reverse((s.log_length, s.chunks.len())));
+            longest_first(window);
         }
     }
     (segments, starts)
+}
+
+/// Sorts segments by the length of their chunks, then their number, the largest first.
+fn longest_first(segments: &mut [Segment]) {
+    segments.sort_by_key(|s| std::cmp::Reverse((s.log_length, s.chunks.len())));
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from conftest import IN_PLACE, KINDS, assert_close, dense_of, random_csr, strided
@@ -171,6 +173,59 @@ def test_what_is_copied(rng, dtype, kind):
         np.testing.assert_array_equal(out, before)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_of_copies(rng, dtype, kind):
+    """What is read and written where it is takes no memory; what is not takes that of one copy."""
+    m = k = n = 256
+    A, _ = problem(rng, m, k, 0.05, dtype)
+    X, out = strided(rng.uniform(-1, 1, (k, n)).astype(dtype), kind), ss.empty((m, n), dtype)
+    plans = {op: A.prepare(op, n) for op in ("sddmm", "fusedmm")}
+    places = [x.ctypes.data for x in (X, out, A.data)]
+    dots = ss.empty(A.nnz, dtype)
+    calls = [
+        lambda: ss.spmm(A, X, out=out),
+        lambda: ss.spmm(A, X, out=out, alpha=2.0, beta=0.5),
+        lambda: ss.sddmm(plans["sddmm"], out, X.T, out=dots),
+        lambda: ss.fusedmm(plans["fusedmm"], X, X, X, out=out),
+    ]
+    for call, copies in zip(calls, (1, 1, 1, 3)):
+        call()
+        tracemalloc.start()
+        try:
+            call()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        if kind in IN_PLACE:
+            assert peak < 16384
+        else:
+            assert copies * X.nbytes <= peak < copies * X.nbytes + 16384
+    assert places == [x.ctypes.data for x in (X, out, A.data)]
+
+
+class OnlyDLPack:
+    """An array of a package that numpy does not know, but for DLPack."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_dlpack(rng, dtype):
+    A, full = problem(rng, 20, 30, 0.3, dtype)
+    X = rng.uniform(-1, 1, (30, 4)).astype(dtype)
+    got = ss.spmm(A, OnlyDLPack(X), copy=False)
+    np.testing.assert_array_equal(got, A @ X)
+    np.testing.assert_array_equal(A @ OnlyDLPack(X[:, 1]), A @ X[:, 1])
+    dots = ss.sddmm(A, OnlyDLPack(got), OnlyDLPack(X).array.T)
+    np.testing.assert_array_equal(dots, ss.sddmm(A, got, X.T))
+
+
 def test_transposed_operand_in_place(rng, dtype):
     A, _ = problem(rng, 20, 30, 0.3, dtype)
     Q, K = rng.uniform(-1, 1, (20, 8)).astype(dtype), rng.uniform(-1, 1, (30, 8)).astype(dtype)
@@ -233,6 +288,12 @@ REFUSED = [
     (lambda A, X: ss.fusedmm(A, X[:20], X, X, negative_slope=2.0), ValueError, "^negative_slope: "),
     (lambda A, X: A.prepare("spmv", 4), ValueError, "^op: "),
     (lambda A, X: A.prepare("spmm", 0), ValueError, "^n: "),
+    (lambda A, X: A.prepare("spmm", -1), ValueError, "^n: -1 is negative"),
+    (lambda A, X: A.prepare("spmm", 2**64), ValueError, "^n: 18446744073709551616 is negative or too large"),
+    (lambda A, X: A.prepare("spmm", 4, reuse=-1), ValueError, "^reuse: -1 is negative"),
+    (lambda A, X: A.prepare("spmm", 4.5), TypeError, "'n'"),
+    (lambda A, X: ss.empty((2, -1)), ValueError, "^shape: -1 is negative"),
+    (lambda A, X: ss.empty("ab"), TypeError, "^shape: "),
     (lambda A, X: A.prepare("spmm", 4, effort="much"), ValueError, "^effort: "),
     (lambda A, X: A.prepare("spmm", 4, strategy="tiles"), ValueError, "^strategy: "),
     (lambda A, X: A.T.prepare("sddmm", 4), ValueError, "^op: "),

@@ -239,6 +239,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn loops_alone_stay_on_the_callers_thread() {
+        let seen = std::sync::Mutex::new(Vec::new());
+        let look = || ranges(3 * GRAIN, GRAIN, |_| seen.lock().unwrap().push(std::thread::current().id()));
+        alone(&mut || {
+            assert_eq!(threads(), 1);
+            look();
+            alone(&mut || ());
+            look();
+            assert_eq!(join(|| 1, || 2), (1, 2));
+        });
+        assert_eq!(seen.into_inner().unwrap(), [std::thread::current().id(); 6]);
+        assert!(!ALONE.get());
+    }
+
+    #[test]
     fn loops_visit_every_element_once_and_in_place() {
         for n in [0, 1, GRAIN - 1, GRAIN, GRAIN + 1, 3 * GRAIN + 7] {
             assert_eq!(map(n, |i| 3 * i), (0..n).map(|i| 3 * i).collect::<Vec<_>>());

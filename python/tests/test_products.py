@@ -71,7 +71,7 @@ def test_sddmm(shape, density, dtype, kind, seed, sort):
 
 
 def weights(edge, s, a, mask, scale, slope):
-    leaky = np.maximum(scale * s, slope * scale * s)
+    leaky = np.maximum(s, slope * s)
     if edge == "identity":
         f = s
     elif edge == "scale":
@@ -102,7 +102,7 @@ def test_fusedmm(shape, density, dtype, kind, seed, sort, edge, p):
     X, Y = (strided(rng.uniform(-1, 1, (r, n)).astype(dtype), kind) for r in (m, k))
     Z = strided(rng.uniform(-1, 1, (k, p)).astype(dtype), kind)
     x, y, z = (t.astype(np.float64) for t in (X, Y, Z))
-    scale, slope = 0.7, 0.25
+    scale, slope = 0.7 if edge == "softmax" else 1.0, 0.25
     w = weights(edge, x @ y.T, full, mask, scale, slope)
     got = ss.fusedmm(A, X, Y, Z, edge=edge, scale=scale, negative_slope=slope)
     # Rounding of the dots goes through f, whose derivative is at most 1 (for a softmax in relative terms), and exp has its own.
@@ -286,6 +286,7 @@ REFUSED = [
     (lambda A, X: ss.fusedmm(A, X[:20], X[:, :2], X), ValueError, "^Y: "),
     (lambda A, X: ss.fusedmm(A, X[:20], X, X[1:]), ValueError, "^Z: "),
     (lambda A, X: ss.fusedmm(A, X[:20], X, X, negative_slope=2.0), ValueError, "^negative_slope: "),
+    (lambda A, X: ss.fusedmm(A, X[:20], X, X, edge="sigmoid", scale=2.0), ValueError, "^scale: is for edge="),
     (lambda A, X: A.prepare("spmv", 4), ValueError, "^op: "),
     (lambda A, X: A.prepare("spmm", 0), ValueError, "^n: "),
     (lambda A, X: A.prepare("spmm", -1), ValueError, "^n: -1 is negative"),

@@ -14,7 +14,7 @@ import numpy as np
 
 try:
     import torch
-    from torch.autograd import forward_ad
+    import torch.autograd.forward_ad
 except ImportError as error:
     raise ImportError("sparsimd.torch needs the package torch: pip install torch") from error
 
@@ -60,8 +60,9 @@ def _numpy(x: Tensor) -> Any:
     return x.detach().numpy() if x.requires_grad else x.numpy()
 
 
-# Without types: those of torch.library differ between its versions.
+# Without types: those of torch's modules differ between its versions.
 _torch_library: Any = torch.library
+_forward: Any = torch.autograd.forward_ad
 _library: Any = _torch_library.Library("sparsimd", "DEF")
 
 
@@ -179,7 +180,7 @@ for _name, _signature, _function, _fake in [
 def call(name: str, *arguments: Any) -> Any:
     """The operator, as one that has gradients only where they are asked for: looking for them takes as long as the rest of a call."""
     # torch itself would take tangents for zeros.
-    if getattr(forward_ad, "_current_level", -1) >= 0 and any([_has_tangent(x) for x in arguments]):
+    if getattr(_forward, "_current_level", -1) >= 0 and any([_has_tangent(x) for x in arguments]):
         raise NotImplementedError(f"sparsimd.torch.{name} has no forward-mode derivative")
     if torch.is_grad_enabled() and any([isinstance(x, Tensor) and x.requires_grad for x in arguments]):
         return _differentiable[name](*arguments)
@@ -187,7 +188,7 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def _has_tangent(x: Any) -> bool:
-    return isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None
+    return isinstance(x, Tensor) and _forward.unpack_dual(x).tangent is not None
 
 
 def _save_spmm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -17,5 +17,7 @@ templates_path = ["_templates"]
 exclude_patterns = ["_build", "_templates"]
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+# Pages without pages below them need no list of those.
+html_sidebars = {"index": [], "guide": []}
 html_show_sourcelink = False
 doctest_global_setup = "import numpy as np\nimport sparsimd as ss"

@@ -203,6 +203,27 @@ def test_pyttb(rng):
         ss.Tensor.from_pyttb(3)
 
 
+@given(
+    shape=st.lists(st.integers(1, 15), min_size=2, max_size=4),
+    nnz=st.sampled_from([1, 20, 200]),
+    rank=st.integers(1, 40),
+    dtype=st.sampled_from([np.dtype(np.float32), np.dtype(np.float64)]),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=40, deadline=None)
+def test_mttkrp_of_pyttb_within_the_bound(shape, nnz, rank, dtype, seed):
+    pyttb = pytest.importorskip("pyttb")
+    rng = np.random.default_rng(seed)
+    coords, values = random_tensor(rng, shape, nnz, dtype)
+    factors = [rng.uniform(-1, 1, (n, rank)).astype(dtype) for n in shape]
+    X = pyttb.sptensor(np.ascontiguousarray(coords.T), values[:, None].astype(np.float64), tuple(shape))
+    T = ss.Tensor(coords, values, shape)
+    for mode in range(len(shape)):
+        theirs = X.mttkrp([f.astype(np.float64) for f in factors], mode)
+        magnitude = khatri_rao(coords, values, factors, mode)[1]
+        assert_close(ss.mttkrp(T, factors, mode), theirs, magnitude, len(values) + len(shape), dtype)
+
+
 def test_cp_als_reaches_the_fit_of_pyttb(rng):
     pyttb = pytest.importorskip("pyttb")
     shape, rank = (20, 25, 30), 4

@@ -3,6 +3,7 @@
 //! rayon compiles its tree of jobs anew for every closure, many times the code of the closure itself. All loops of the library
 //! go through [`tasks`], which takes the closure by reference and is compiled once.
 
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,8 +13,28 @@ use rayon::prelude::*;
 /// Elements of one task in loops whose work for an element is small.
 pub(crate) const GRAIN: usize = 1 << 14;
 
+thread_local! {
+    /// Whether loops of this thread stay on it.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f`, whose loops stay on the caller's thread: no pool is needed.
+pub(crate) fn alone(f: &mut dyn FnMut()) {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            ALONE.set(self.0);
+        }
+    }
+    let _before = Before(ALONE.replace(true));
+    f();
+}
+
 /// `run(i)` for i in 0..n, each a task of its own.
 pub(crate) fn tasks(n: usize, run: &(dyn Fn(usize) + Sync)) {
+    if ALONE.get() {
+        return (0..n).for_each(run);
+    }
     handover::to_tasks();
     (0..n).into_par_iter().with_max_len(1).for_each(|i| handover::task(|| run(i)));
     handover::from_tasks();
@@ -109,11 +130,17 @@ pub(crate) fn all(n: usize, holds: impl Fn(usize) -> bool + Sync) -> bool {
 
 /// The threads of the current pool.
 pub(crate) fn threads() -> usize {
+    if ALONE.get() {
+        return 1;
+    }
     rayon::current_num_threads()
 }
 
 /// Both, at the same time where there are two threads.
 pub(crate) fn join<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> B + Send) -> (A, B) {
+    if ALONE.get() {
+        return (a(), b());
+    }
     handover::to_tasks();
     let both = rayon::join(|| handover::task(a), || handover::task(b));
     handover::from_tasks();
@@ -210,6 +237,21 @@ impl<E> Slots<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loops_alone_stay_on_the_callers_thread() {
+        let seen = std::sync::Mutex::new(Vec::new());
+        let look = || ranges(3 * GRAIN, GRAIN, |_| seen.lock().unwrap().push(std::thread::current().id()));
+        alone(&mut || {
+            assert_eq!(threads(), 1);
+            look();
+            alone(&mut || ());
+            look();
+            assert_eq!(join(|| 1, || 2), (1, 2));
+        });
+        assert_eq!(seen.into_inner().unwrap(), [std::thread::current().id(); 6]);
+        assert!(!ALONE.get());
+    }
 
     #[test]
     fn loops_visit_every_element_once_and_in_place() {

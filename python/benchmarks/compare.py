@@ -69,7 +69,7 @@ def cases(data: Path | None, quick: bool) -> list[dict[str, Any]]:
         matrices += [str(data / name) for name in names if (data / name).exists()]
         tensors = [str(data / name) for name in ["nell995.tns.gz"] if (data / name).exists()] + tensors
         texts += [str(data / name) for name in ["facebook_combined.mtx", "pubmed.mtx"] if (data / name).exists()]
-    found = [{"op": "call", "operand": "random:64x64@0.9", "n": 64}]
+    found = [{"op": op, "operand": "random:64x64@0.9", "n": 64} for op in ("call", "operator")]
     for operand in matrices:
         found.append({"op": "spmm", "operand": operand, "n": 128})
         found.append({"op": "spmm new", "operand": operand, "n": 128})
@@ -91,7 +91,7 @@ def compare(case: dict[str, Any], running: list[Peer], rounds: int) -> dict[str,
             raise SystemExit(f"{peer.name} is wrong on {case}: {answer['error']}")
         if answer["has"]:
             ours.append(peer)
-            lines.append({"peer": peer.name, "variant": answer["variant"], "times": []})
+            lines.append({"peer": peer.name, "variant": answer["variant"], "bytes": answer["bytes"], "times": []})
     for _ in range(rounds):
         for peer, line in zip(ours, lines, strict=True):
             line["times"].append(peer.ask(**case, do="time")["seconds"])
@@ -101,19 +101,19 @@ def compare(case: dict[str, Any], running: list[Peer], rounds: int) -> dict[str,
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """The shortest times, and how many times as long each peer takes."""
-    rows = ["| operation | operand | threads | sparsimd | " + " | ".join(peers.PEERS[1:]) + " |"]
-    rows.append("| --- " * (4 + len(peers.PEERS[1:])) + "|")
+    """The shortest times, the memory that a run takes, and how many times as long each peer takes."""
+    rows = ["| operation | operand | threads | " + " | ".join(peers.PEERS) + " |"]
+    rows.append("| --- " * (3 + len(peers.PEERS)) + "|")
     for result in results:
-        best = {line["peer"]: min(line["times"]) for line in result["peers"]}
-        cells = [
-            f"{1e3 * best[name]:.3f} ms, {best[name] / best['sparsimd']:.2f} x" if name in best else ""
-            for name in peers.PEERS[1:]
-        ]
-        rows.append(
-            f"| {result['op']} | {result['operand']}, {result['n']} | {result['threads']} "
-            f"| {1e3 * best['sparsimd']:.3f} ms | " + " | ".join(cells) + " |"
-        )
+        lines = {line["peer"]: line for line in result["peers"]}
+        ours = min(lines["sparsimd"]["times"]) if "sparsimd" in lines else None
+        cells = []
+        for name in peers.PEERS:
+            best = min(lines[name]["times"]) if name in lines else None
+            cell = f"{1e3 * best:.4g} ms, {lines[name]['bytes'] / 1e6:.1f} MB" if best else ""
+            cells.append(cell + (f", {best / ours:.2f} x" if best and ours and name != "sparsimd" else ""))
+        where = f"| {result['op']} | {result['operand']}, {result['n']} | {result['threads']} | "
+        rows.append(where + " | ".join(cells) + " |")
     return "\n".join(rows)
 
 
@@ -130,7 +130,8 @@ def picture(results: list[dict[str, Any]], path: Path) -> bool:
     for result in results:
         best = {line["peer"]: min(line["times"]) for line in result["peers"]}
         label = f"{result['op']}, {result['operand']}, {result['threads']} thr."
-        bars += [(label, name, best[name] / best["sparsimd"]) for name in peers.PEERS[1:] if name in best]
+        ours = best.get("sparsimd")
+        bars += [(label, name, best[name] / ours) for name in peers.PEERS[1:] if ours and name in best]
     figure, axes = pyplot.subplots(figsize=(9, 1 + 0.22 * len(bars)), layout="constrained")
     colours = {name: f"C{at}" for at, name in enumerate(peers.PEERS[1:])}
     axes.barh(range(len(bars)), [bar[2] for bar in bars], color=[colours[bar[1]] for bar in bars])

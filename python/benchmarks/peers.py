@@ -1,11 +1,12 @@
 """The operations of one package, as a process that compare.py asks: `python peers.py NAME`, requests and answers a line each.
 
-`verify` compares the result with a product in double precision, within the bound of each element; `time` gives the shortest of a few
-runs; `forget` drops the operands.
+`verify` compares the result with a product in double precision, within the bound of each element, and tells how much memory a run
+takes; `time` gives the shortest of a few runs; `forget` drops the operands.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import sys
@@ -118,6 +119,18 @@ class Case:
     def sparsimd_call(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
         self.sparsimd_spmm(A, X, Y, Z, new)
 
+    def sparsimd_operator(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        try:
+            import torch
+
+            import sparsimd.torch as operators
+        except ImportError:
+            return
+        crow, col = torch.from_numpy(A.indptr.astype(np.int64)), torch.from_numpy(A.indices.astype(np.int64))
+        values, y = torch.from_numpy(A.data), torch.from_numpy(Y)
+        self.run = lambda: operators.spmm(crow, col, values, y)
+        self.product(A, Y)
+
     def sparsimd_sddmm(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
         import sparsimd as ss
 
@@ -198,6 +211,9 @@ class Case:
         self.product(A, Y)
 
     def torch_call(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        self.torch_spmm(A, X, Y, Z, new)
+
+    def torch_operator(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
         self.torch_spmm(A, X, Y, Z, new)
 
     def torch_sddmm(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
@@ -291,6 +307,24 @@ def timed(run: Callable[[], Any]) -> float:
     return min(times)
 
 
+def extra_bytes(run: Callable[[], Any]) -> tuple[Any, int]:
+    """What a run gives, and how much more memory the process had during it, its result included; 0 where the system does not tell."""
+
+    def memory(line: str) -> int:
+        with open("/proc/self/status") as status:
+            return next(int(text.split()[1]) for text in status if text.startswith(line)) * 1024
+
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+        with open("/proc/self/clear_refs", "w") as peak:
+            peak.write("5")
+        before = memory("VmRSS:")
+        result = run()
+        return result, max(0, memory("VmHWM:") - before)
+    except (OSError, AttributeError):
+        return run(), 0
+
+
 def serve(peer: str) -> None:
     """Answers until the input ends."""
     warnings.simplefilter("ignore")
@@ -312,9 +346,11 @@ def serve(peer: str) -> None:
         answer: dict[str, Any] = {}
         if request["do"] == "verify":
             case = Case(peer, request["op"], request["operand"], request["n"])
-            answer = {"has": case.run is not None, "right": True, "variant": case.variant, "error": 0.0}
+            answer = {"has": case.run is not None, "right": True, "variant": case.variant, "error": 0.0, "bytes": 0}
             if case.run is not None:
-                answer["error"] = case.check(case.run())
+                case.run()  # what is allocated once
+                result, answer["bytes"] = extra_bytes(case.run)
+                answer["error"] = case.check(result)
                 answer["right"] = bool(answer["error"] <= 1)
         elif request["do"] == "time":
             assert case and case.run

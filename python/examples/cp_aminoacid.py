@@ -66,7 +66,7 @@ def main() -> None:
             axis.plot(factor[:, r], "o-" if len(factor) < 10 else "-", label=f"component {r + 1}")
         axis.set_xlabel(name)
     axes[0].set_ylabel("factor")
-    axes[0].legend()
+    axes[1].legend()
     figure.savefig(arguments.picture, dpi=120)
     print("picture:", arguments.picture)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import torch as _operators  # noqa: F401  # registers the operators, and says so where torch is missing
+from .torch import call  # says so where torch is missing
 
 try:
     import torch
@@ -45,11 +45,11 @@ def spmm(src: Any, other: Any, reduce: str = "sum") -> Any:
     values = src.values().to(other.dtype)
     if src.layout == torch.sparse_csr:
         crow, col = src.crow_indices(), src.col_indices()
-        result = torch.ops.sparsimd.spmm(crow, col, values, other)
+        result = call("spmm", crow, col, values, other)
         degree = crow.diff() if reduce == "mean" else None
     else:
         ccol, row = src.ccol_indices(), src.row_indices()
-        result = torch.ops.sparsimd.spmm_t(ccol, row, values, other, src.shape[0])
+        result = call("spmm_t", ccol, row, values, other, src.shape[0])
         degree = torch.bincount(row, minlength=src.shape[0]) if reduce == "mean" else None
     return result if degree is None else result / degree.clamp(min=1).to(other.dtype)[:, None]
 

@@ -14,6 +14,7 @@ import numpy as np
 
 try:
     import torch
+    import torch.autograd.forward_ad
 except ImportError as error:
     raise ImportError("sparsimd.torch needs the package torch: pip install torch") from error
 
@@ -56,20 +57,13 @@ def _pattern(crow: Tensor, col: Tensor, cols: int, dtype: torch.dtype) -> _core.
 
 
 def _numpy(x: Tensor) -> Any:
-    return x.detach().numpy()
+    return x.detach().numpy() if x.requires_grad else x.numpy()
 
 
-# Without types: those of torch.library differ between its versions.
+# Without types: those of torch's modules differ between its versions.
 _torch_library: Any = torch.library
+_forward: Any = torch.autograd.forward_ad
 _library: Any = _torch_library.Library("sparsimd", "DEF")
-_library.define("spmm(Tensor crow, Tensor col, Tensor values, Tensor x) -> Tensor")
-_library.define("spmm_t(Tensor crow, Tensor col, Tensor values, Tensor x, int cols) -> Tensor")
-_library.define("sddmm(Tensor crow, Tensor col, Tensor x1, Tensor x2) -> Tensor")
-_library.define("attention(Tensor crow, Tensor col, Tensor q, Tensor k, Tensor v, float scale) -> (Tensor, Tensor)")
-_library.define(
-    "attention_backward(Tensor crow, Tensor col, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor grad, "
-    "float scale) -> (Tensor, Tensor, Tensor)"
-)
 
 
 def _spmm(crow: Tensor, col: Tensor, values: Tensor, x: Tensor) -> Tensor:
@@ -129,16 +123,6 @@ def _attention_backward(
     return gradients
 
 
-for _name, _function in [
-    ("spmm", _spmm),
-    ("spmm_t", _spmm_t),
-    ("sddmm", _sddmm),
-    ("attention", _attention),
-    ("attention_backward", _attention_backward),
-]:
-    _library.impl(_name, _function, "CPU")
-
-
 def _spmm_fake(crow: Tensor, col: Tensor, values: Tensor, x: Tensor) -> Tensor:
     return x.new_empty((crow.shape[0] - 1, x.shape[1]))
 
@@ -161,14 +145,50 @@ def _attention_backward_fake(
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-for _name, _fake in [
-    ("spmm", _spmm_fake),
-    ("spmm_t", _spmm_t_fake),
-    ("sddmm", _sddmm_fake),
-    ("attention", _attention_fake),
-    ("attention_backward", _attention_backward_fake),
+def _define(name: str, signature: str, function: Any, fake: Any) -> Any:
+    """An operator without gradients."""
+    _library.define(name + signature)
+    _library.impl(name, function, "CPU")
+    _torch_library.register_fake(f"sparsimd::{name}", fake)
+    return getattr(torch.ops.sparsimd, name).default
+
+
+_plain: dict[str, Any] = {}
+_differentiable: dict[str, Any] = {}
+for _name, _signature, _function, _fake in [
+    ("spmm", "(Tensor crow, Tensor col, Tensor values, Tensor x) -> Tensor", _spmm, _spmm_fake),
+    ("spmm_t", "(Tensor crow, Tensor col, Tensor values, Tensor x, int cols) -> Tensor", _spmm_t, _spmm_t_fake),
+    ("sddmm", "(Tensor crow, Tensor col, Tensor x1, Tensor x2) -> Tensor", _sddmm, _sddmm_fake),
+    (
+        "attention",
+        "(Tensor crow, Tensor col, Tensor q, Tensor k, Tensor v, float scale) -> (Tensor, Tensor)",
+        _attention,
+        _attention_fake,
+    ),
+    (
+        "attention_backward",
+        "(Tensor crow, Tensor col, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor grad, float scale)"
+        " -> (Tensor, Tensor, Tensor)",
+        _attention_backward,
+        _attention_backward_fake,
+    ),
 ]:
-    _torch_library.register_fake(f"sparsimd::{_name}", _fake)
+    _plain[_name] = _define(f"{_name}_plain", _signature, _function, _fake)
+    _differentiable[_name] = _define(_name, _signature, _function, _fake)
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """The operator, as one that has gradients only where they are asked for: looking for them takes as long as the rest of a call."""
+    # torch itself would take tangents for zeros.
+    if getattr(_forward, "_current_level", -1) >= 0 and any([_has_tangent(x) for x in arguments]):
+        raise NotImplementedError(f"sparsimd.torch.{name} has no forward-mode derivative")
+    if torch.is_grad_enabled() and any([isinstance(x, Tensor) and x.requires_grad for x in arguments]):
+        return _differentiable[name](*arguments)
+    return _plain[name](*arguments)
+
+
+def _has_tangent(x: Any) -> bool:
+    return isinstance(x, Tensor) and _forward.unpack_dual(x).tangent is not None
 
 
 def _save_spmm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -178,27 +198,24 @@ def _save_spmm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _spmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     crow, col, values, x = ctx.saved_tensors
     wanted = ctx.needs_input_grad
-    ops = torch.ops.sparsimd
-    dvalues = ops.sddmm(crow, col, grad, x) if wanted[2] else None
-    dx = ops.spmm_t(crow, col, values, grad, x.shape[0]) if wanted[3] else None
+    dvalues = call("sddmm", crow, col, grad, x) if wanted[2] else None
+    dx = call("spmm_t", crow, col, values, grad, x.shape[0]) if wanted[3] else None
     return None, None, dvalues, dx
 
 
 def _spmm_t_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     crow, col, values, x = ctx.saved_tensors
     wanted = ctx.needs_input_grad
-    ops = torch.ops.sparsimd
-    dvalues = ops.sddmm(crow, col, x, grad) if wanted[2] else None
-    dx = ops.spmm(crow, col, values, grad) if wanted[3] else None
+    dvalues = call("sddmm", crow, col, x, grad) if wanted[2] else None
+    dx = call("spmm", crow, col, values, grad) if wanted[3] else None
     return None, None, dvalues, dx, None
 
 
 def _sddmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     crow, col, x1, x2 = ctx.saved_tensors
     wanted = ctx.needs_input_grad
-    ops = torch.ops.sparsimd
-    dx1 = ops.spmm(crow, col, grad, x2) if wanted[2] else None
-    dx2 = ops.spmm_t(crow, col, grad, x1, x2.shape[0]) if wanted[3] else None
+    dx1 = call("spmm", crow, col, grad, x2) if wanted[2] else None
+    dx2 = call("spmm_t", crow, col, grad, x1, x2.shape[0]) if wanted[3] else None
     return None, None, dx1, dx2
 
 
@@ -210,7 +227,7 @@ def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Ten
 
 def _attention_gradients(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     crow, col, q, k, v, o, lse = ctx.saved_tensors
-    dq, dk, dv = torch.ops.sparsimd.attention_backward(crow, col, q, k, v, o, lse, grad, ctx.scale)
+    dq, dk, dv = call("attention_backward", crow, col, q, k, v, o, lse, grad, ctx.scale)
     return None, None, dq, dk, dv, None
 
 
@@ -270,7 +287,7 @@ def spmm(crow: Tensor, col: Tensor, values: Tensor, X: Tensor) -> Tensor:
     _check_indices(crow, col)
     _check("values", values, 1)
     _check("X", X, 2, values.dtype)
-    result: Tensor = torch.ops.sparsimd.spmm(crow, col, values, X)
+    result: Tensor = call("spmm", crow, col, values, X)
     return result
 
 
@@ -296,7 +313,7 @@ def sddmm(crow: Tensor, col: Tensor, X1: Tensor, X2: Tensor, values: Tensor | No
     _check("X2", X2, 2, X1.dtype)
     if X1.shape[1] != X2.shape[0]:
         raise ValueError(f"X2: has shape {tuple(X2.shape)}; ({X1.shape[1]}, k) is expected")
-    result: Tensor = torch.ops.sparsimd.sddmm(crow, col, X1, X2.T)
+    result: Tensor = call("sddmm", crow, col, X1, X2.T)
     return result if values is None else values * result
 
 
@@ -336,7 +353,7 @@ def attention(
     if q.shape[1] != crow.shape[0] - 1:
         raise ValueError(f"Q: {q.shape[1]} rows for a mask of {crow.shape[0] - 1}")
     factor = Q.shape[-1] ** -0.5 if scale is None else float(scale)
-    o, lse = torch.ops.sparsimd.attention(crow, col, q, k, v, factor)
+    o, lse = call("attention", crow, col, q, k, v, factor)
     if dims == 2:
         o, lse = o.squeeze(0), lse.squeeze(0)
     return (o, lse) if return_lse else o

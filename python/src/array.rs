@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use sparsimd::{MatMut, MatRef, Scalar};
 
-use crate::error::value;
+use crate::error::{count, value};
 
 /// Element types of matrices and operands.
 pub trait Element: Scalar + numpy::Element {
@@ -282,12 +282,13 @@ pub fn empty<'py>(
     shape: &Bound<'py, PyAny>,
     dtype: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let dims: Vec<usize> = match shape.extract::<usize>() {
+    let lengths: Vec<i128> = match shape.extract::<i128>() {
         Ok(n) => vec![n],
         Err(_) => {
             shape.extract().map_err(|_| PyTypeError::new_err("shape: a number or a tuple of them is expected"))?
         }
     };
+    let dims = lengths.into_iter().map(|length| count(length, "shape")).collect::<PyResult<Vec<_>>>()?;
     let (rows, cols, vector) = match dims[..] {
         [n] => (n, 1, true),
         [m, n] => (m, n, false),

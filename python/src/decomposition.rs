@@ -11,7 +11,7 @@ use sparsimd::decomp::{CpInit, CpOptions, CpState, TuckerInit, TuckerOptions, Tu
 use sparsimd::{Error, Mat, MatRef};
 
 use crate::array::{Dense, Element};
-use crate::error::{exception, value};
+use crate::error::{count, exception, value};
 use crate::mttkrp::{Held, held};
 use crate::observe::{Run, observed};
 use crate::sparse::each;
@@ -61,6 +61,19 @@ pub struct Control<'a, 'py> {
     checkpoint: Option<PathBuf>,
 }
 
+impl<'a, 'py> Control<'a, 'py> {
+    fn new(
+        maxiters: i128,
+        tolerance: f64,
+        seed: i128,
+        callback: Option<&'a Bound<'py, PyAny>>,
+        checkpoint: Option<PathBuf>,
+    ) -> PyResult<Self> {
+        let (iterations, seed) = (count(maxiters, "maxiters")?, count(seed, "seed")? as u64);
+        Ok(Self { iterations, tolerance, seed, callback, checkpoint })
+    }
+}
+
 /// CP-ALS; `sparsimd.cp_als` calls it.
 ///
 /// Returns
@@ -73,17 +86,18 @@ pub struct Control<'a, 'py> {
 #[expect(clippy::too_many_arguments, reason = "Python's own")]
 pub fn _cp_als<'py>(
     T: &Bound<'py, PyAny>,
-    rank: usize,
-    maxiters: usize,
+    rank: i128,
+    maxiters: i128,
     stoptol: f64,
     init: &Bound<'py, PyAny>,
-    seed: u64,
+    seed: i128,
     ridge: f64,
     nonnegative: bool,
     callback: Option<&Bound<'py, PyAny>>,
     checkpoint: Option<PathBuf>,
 ) -> PyResult<Model<'py>> {
-    let control = Control { iterations: maxiters, tolerance: stoptol, seed, callback, checkpoint };
+    let rank = count(rank, "rank")?;
+    let control = Control::new(maxiters, stoptol, seed, callback, checkpoint)?;
     each!(held(T, rank)?, held => typed_cp_als(&held, rank, init, ridge, nonnegative, control))
 }
 
@@ -134,18 +148,19 @@ fn typed_cp_als<'py, T: Element>(
 #[expect(clippy::too_many_arguments, reason = "Python's own")]
 pub fn _tucker<'py>(
     T: &Bound<'py, PyAny>,
-    ranks: Vec<usize>,
-    maxiters: usize,
+    ranks: Vec<i128>,
+    maxiters: i128,
     stoptol: f64,
     init: &Bound<'py, PyAny>,
-    seed: u64,
+    seed: i128,
     callback: Option<&Bound<'py, PyAny>>,
     checkpoint: Option<PathBuf>,
 ) -> PyResult<Model<'py>> {
     let Ok(tensor) = T.cast::<Tensor>() else {
         return Err(PyTypeError::new_err(format!("T: {} is not a Tensor", T.get_type().name()?)));
     };
-    let control = Control { iterations: maxiters, tolerance: stoptol, seed, callback, checkpoint };
+    let ranks = ranks.into_iter().map(|rank| count(rank, "ranks")).collect::<PyResult<Vec<_>>>()?;
+    let control = Control::new(maxiters, stoptol, seed, callback, checkpoint)?;
     each!(&tensor.get().inner, entries => typed_tucker(entries, ranks, init, control))
 }
 

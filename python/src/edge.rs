@@ -1,84 +1,64 @@
-//! Edge functions of FusedMM by name, and those that the library does not have.
+//! Edge functions of FusedMM by name.
 
-use pulp::Simd;
-use sparsimd::edge::{self, Edge};
+use pyo3::PyResult;
+use sparsimd::edge::{Identity, LeakyRelu, Scale, Sigmoid, Softmax, SoftmaxLeakyRelu};
 use sparsimd::{Cpu, MatMut, MatRef, Result, SparseOperand};
 
 use crate::array::Element;
+use crate::error::value;
 
-/// An edge function f of FusedMM.
+/// An edge function f of FusedMM, with its parameter.
 #[derive(Clone, Copy)]
 pub enum Function {
     Identity,
     Scale,
     Sigmoid,
-    Softmax,
-    LeakyRelu,
-    SoftmaxLeakyRelu,
+    Softmax { scale: f64 },
+    LeakyRelu { slope: f64 },
+    SoftmaxLeakyRelu { slope: f64 },
 }
 
 impl Function {
-    /// All, by their names.
-    const ALL: [(&str, Self); 6] = [
-        ("identity", Self::Identity),
-        ("scale", Self::Scale),
-        ("sigmoid", Self::Sigmoid),
-        ("softmax", Self::Softmax),
-        ("leaky_relu", Self::LeakyRelu),
-        ("softmax_leaky_relu", Self::SoftmaxLeakyRelu),
-    ];
-
     /// The one called `name`.
-    pub fn by_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, function)| function)
+    pub fn new(name: &str, scale: f64, slope: f64) -> PyResult<Self> {
+        let all = [
+            ("identity", Self::Identity),
+            ("scale", Self::Scale),
+            ("sigmoid", Self::Sigmoid),
+            ("softmax", Self::Softmax { scale }),
+            ("leaky_relu", Self::LeakyRelu { slope }),
+            ("softmax_leaky_relu", Self::SoftmaxLeakyRelu { slope }),
+        ];
+        let Some(&(_, function)) = all.iter().find(|(known, _)| *known == name) else {
+            let names = all.map(|(name, _)| name).join(", ");
+            return Err(value("edge", format!("{name:?} is none of {names}")));
+        };
+        if !(0.0..=1.0).contains(&slope) {
+            return Err(value("negative_slope", format!("{slope} is not from 0 to 1")));
+        }
+        if scale != 1.0 && !matches!(function, Self::Softmax { .. }) {
+            return Err(value("scale", format!("is for edge=\"softmax\", not for {name:?}")));
+        }
+        Ok(function)
     }
-
-    /// All names.
-    pub fn names() -> String {
-        Self::ALL.map(|(name, _)| name).join(", ")
-    }
-}
-
-/// s for s >= 0, slope s below, 0 <= slope <= 1; then, if `NORMALISED`, exp of it divided by the sum over the row.
-#[derive(Clone, Copy)]
-struct Leaky<T, const NORMALISED: bool> {
-    scale: T,
-    slope: T,
-}
-
-impl<T: Element, const NORMALISED: bool> Edge<T> for Leaky<T, NORMALISED> {
-    const SOFTMAX: bool = NORMALISED;
-
-    #[inline(always)]
-    fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, _: T::Vector<S>) -> T::Vector<S> {
-        let scaled = T::vmul(simd, T::splat(simd, self.scale), dot);
-        T::vmax(simd, scaled, T::vmul(simd, T::splat(simd, self.slope), scaled))
-    }
-}
-
-/// Edge function, its scale and its slope.
-#[derive(Clone, Copy)]
-pub struct Parameters {
-    pub function: Function,
-    pub scale: f64,
-    pub slope: f64,
 }
 
 /// FusedMM with an edge function chosen at run time.
 pub fn fusedmm<T: Element>(
     cpu: &Cpu,
     a: SparseOperand<'_, T>,
-    Parameters { function, scale, slope }: Parameters,
+    function: Function,
     [x, y, z]: [MatRef<'_, T>; 3],
     out: MatMut<'_, T>,
 ) -> Result<()> {
-    let (scale, slope) = (T::from_f64(scale), T::from_f64(slope));
     match function {
-        Function::Identity => cpu.fusedmm(a, edge::Identity, x, y, z, out),
-        Function::Scale => cpu.fusedmm(a, edge::Scale, x, y, z, out),
-        Function::Sigmoid => cpu.fusedmm(a, edge::Sigmoid, x, y, z, out),
-        Function::Softmax => cpu.fusedmm(a, edge::Softmax { scale }, x, y, z, out),
-        Function::LeakyRelu => cpu.fusedmm(a, Leaky::<T, false> { scale, slope }, x, y, z, out),
-        Function::SoftmaxLeakyRelu => cpu.fusedmm(a, Leaky::<T, true> { scale, slope }, x, y, z, out),
+        Function::Identity => cpu.fusedmm(a, Identity, x, y, z, out),
+        Function::Scale => cpu.fusedmm(a, Scale, x, y, z, out),
+        Function::Sigmoid => cpu.fusedmm(a, Sigmoid, x, y, z, out),
+        Function::Softmax { scale } => cpu.fusedmm(a, Softmax { scale: T::from_f64(scale) }, x, y, z, out),
+        Function::LeakyRelu { slope } => cpu.fusedmm(a, LeakyRelu { slope: T::from_f64(slope) }, x, y, z, out),
+        Function::SoftmaxLeakyRelu { slope } => {
+            cpu.fusedmm(a, SoftmaxLeakyRelu { slope: T::from_f64(slope) }, x, y, z, out)
+        }
     }
 }

@@ -49,6 +49,11 @@ pub fn value(name: &str, detail: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(format!("{name}: {detail}"))
 }
 
+/// `n` as a number of things; an error that names the argument when it is negative or too large.
+pub fn count(n: i128, name: &str) -> PyResult<usize> {
+    usize::try_from(n).map_err(|_| value(name, format!("{n} is negative or too large")))
+}
+
 /// What `f` gives on the executor of this process, the interpreter released meanwhile. A panic becomes an exception.
 pub fn released<R: Send>(py: Python<'_>, f: impl FnOnce(&Cpu) -> sparsimd::Result<R> + Send) -> PyResult<R> {
     let cpu = threads::cpu()?;

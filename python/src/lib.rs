@@ -21,6 +21,7 @@ mod plan;
 mod sparse;
 mod tensor;
 mod threads;
+mod transposed;
 
 /// What `import sparsimd._sparsimd` gives.
 #[pyo3::pymodule]
@@ -36,7 +37,7 @@ mod _sparsimd {
     #[pymodule_export]
     use super::machine::{info, topology};
     #[pymodule_export]
-    use super::matrix::{Csr, Transposed};
+    use super::matrix::Csr;
     #[pymodule_export]
     use super::mttkrp::{PreparedTensor, mttkrp};
     #[pymodule_export]
@@ -47,6 +48,8 @@ mod _sparsimd {
     use super::tensor::{Tensor, ttm, ttv};
     #[pymodule_export]
     use super::threads::{get_num_threads, set_num_threads};
+    #[pymodule_export]
+    use super::transposed::Transposed;
 
     use pyo3::prelude::*;
 

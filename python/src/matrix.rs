@@ -10,10 +10,11 @@ use pyo3::types::PyTuple;
 use sparsimd::{Error, Pattern, PatternRef};
 
 use crate::array::{Element, is_single, shape_text};
-use crate::error::{guarded, value};
+use crate::error::{count, guarded, value};
 use crate::ops::{Factors, product, values_of};
 use crate::plan::{Plan, Request};
 use crate::sparse::{Either, Given, Typed, each};
+use crate::transposed::Transposed;
 
 /// A sparse matrix by rows. Made by `csr()`.
 ///
@@ -68,10 +69,10 @@ impl Csr {
         data: &Bound<'_, PyAny>,
         indices: &Bound<'_, PyAny>,
         indptr: &Bound<'_, PyAny>,
-        shape: (usize, usize),
+        shape: (i128, i128),
         single: bool,
     ) -> PyResult<Self> {
-        let (rows, cols) = shape;
+        let shape @ (rows, cols) = (count(shape.0, "shape")?, count(shape.1, "shape")?);
         let columns: Vec<u32> = indices_of(indices, "indices")?;
         let pointers: Vec<usize> = indices_of(indptr, "indptr")?;
         let count = data.len()?;
@@ -98,13 +99,13 @@ impl Csr {
 
     /// Rows and columns.
     #[getter]
-    fn shape(&self) -> (usize, usize) {
+    pub fn shape(&self) -> (usize, usize) {
         (self.pattern().rows(), self.pattern().cols())
     }
 
     /// Number of stored entries.
     #[getter]
-    fn nnz(&self) -> usize {
+    pub fn nnz(&self) -> usize {
         self.pattern().nnz()
     }
 
@@ -116,7 +117,7 @@ impl Csr {
 
     /// ``float32`` or ``float64``.
     #[getter]
-    fn dtype<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+    pub fn dtype<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
         match &self.inner {
             Either::F32(_) => numpy::dtype::<f32>(py).into_any(),
             Either::F64(_) => numpy::dtype::<f64>(py).into_any(),
@@ -226,18 +227,11 @@ impl Csr {
     /// Plan
     ///     To be given to the operation in the matrix' place.
     #[pyo3(signature = (op, n, *, reuse = 1000, effort = "estimate", strategy = "auto"))]
-    fn prepare(
-        slf: &Bound<'_, Self>,
-        op: &str,
-        n: usize,
-        reuse: usize,
-        effort: &str,
-        strategy: &str,
-    ) -> PyResult<Plan> {
+    fn prepare(slf: &Bound<'_, Self>, op: &str, n: i128, reuse: i128, effort: &str, strategy: &str) -> PyResult<Plan> {
         Plan::new(slf, &Request::parse(op, n, reuse, effort, strategy)?)
     }
 
-    fn __matmul__<'py>(slf: &Bound<'py, Self>, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    pub fn __matmul__<'py>(slf: &Bound<'py, Self>, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         product(&Given::Matrix(slf.clone()), false, other, None, Factors::default())
     }
 
@@ -290,7 +284,7 @@ impl Csr {
         (restore, arrays).into_pyobject(py)
     }
 
-    fn __repr__(&self) -> String {
+    pub fn __repr__(&self) -> String {
         let (rows, cols) = self.shape();
         let dtype = if matches!(self.inner, Either::F32(_)) { f32::DTYPE } else { f64::DTYPE };
         format!("<sparsimd.CSR {rows} x {cols}, {} nonzeros, {dtype}>", self.nnz())
@@ -394,7 +388,7 @@ fn read_only<'py, E: numpy::Element>(owner: &Bound<'py, Csr>, slice: &[E]) -> Bo
 }
 
 /// X A = (A^T X^T)^T, or X A^T.
-fn from_the_left<'py>(
+pub fn from_the_left<'py>(
     matrix: &Bound<'py, Csr>,
     transposed: bool,
     x: &Bound<'py, PyAny>,
@@ -407,93 +401,4 @@ fn from_the_left<'py>(
     }
     let product = product(&Given::Matrix(matrix.clone()), transposed, &x.getattr("T")?, None, Factors::default())?;
     product.getattr("T")
-}
-
-/// The transpose of a `CSR`, for ``A.T @ Y``.
-///
-/// Attributes
-/// ----------
-/// shape : tuple of int
-/// nnz : int
-/// dtype : numpy.dtype
-/// T : CSR
-///     The matrix itself.
-#[pyclass(frozen, module = "sparsimd")]
-pub struct Transposed {
-    matrix: Py<Csr>,
-}
-
-#[pymethods]
-impl Transposed {
-    /// Rows and columns.
-    #[getter]
-    fn shape(&self) -> (usize, usize) {
-        let (rows, cols) = self.matrix.get().shape();
-        (cols, rows)
-    }
-
-    /// Number of stored entries.
-    #[getter]
-    fn nnz(&self) -> usize {
-        self.matrix.get().nnz()
-    }
-
-    /// 2, as numpy's matrices have.
-    #[getter]
-    fn ndim(&self) -> usize {
-        2
-    }
-
-    /// ``float32`` or ``float64``.
-    #[getter]
-    fn dtype<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        self.matrix.get().dtype(py)
-    }
-
-    /// The matrix itself.
-    #[getter]
-    #[pyo3(name = "T")]
-    fn transpose(&self, py: Python<'_>) -> Py<Csr> {
-        self.matrix.clone_ref(py)
-    }
-
-    /// As `CSR.prepare`; the only operation is "spmm".
-    #[pyo3(signature = (op, n, *, reuse = 1000, effort = "estimate", strategy = "auto"))]
-    fn prepare(
-        &self,
-        py: Python<'_>,
-        op: &str,
-        n: usize,
-        reuse: usize,
-        effort: &str,
-        strategy: &str,
-    ) -> PyResult<Plan> {
-        if op != "spmm" {
-            return Err(value("op", format!("{op:?} is not an operation of a transpose; \"spmm\" is")));
-        }
-        Plan::new(self.matrix.bind(py), &Request::parse("spmm_t", n, reuse, effort, strategy)?)
-    }
-
-    fn __matmul__<'py>(&self, py: Python<'py>, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        product(&Given::Matrix(self.matrix.bind(py).clone()), true, other, None, Factors::default())
-    }
-
-    fn __rmatmul__<'py>(&self, py: Python<'py>, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        from_the_left(self.matrix.bind(py), false, other)
-    }
-
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let restore = py.import("sparsimd._matrix")?.getattr("restore_transposed")?;
-        (restore, (self.matrix.bind(py),)).into_pyobject(py)
-    }
-
-    fn __repr__(&self) -> String {
-        format!("{}.T", self.matrix.get().__repr__())
-    }
-
-    /// numpy leaves ``array @ matrix`` to this class.
-    #[classattr]
-    fn __array_ufunc__() -> Option<bool> {
-        None
-    }
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -11,7 +12,7 @@ use sparsimd::MatRef;
 use sparsimd::ops::MttkrpTensor;
 use sparsimd::plan::{MttkrpFormat, TensorOptions};
 
-use crate::array::{Dense, Element, Output, helper};
+use crate::array::{Dense, Element, Output, helper, shape_text};
 use crate::error::{guarded, released, value};
 use crate::sparse::{Either, each};
 use crate::tensor::{Entries, Tensor, about_tensor, mode_of};
@@ -207,10 +208,14 @@ pub fn mttkrp<'py>(
     let Some(other) = other else {
         return Err(value("factors", "there is none of another mode"));
     };
-    let shape = other.py().import("numpy")?.call_method1("shape", (other,))?;
-    let rank = match shape.extract::<Vec<usize>>()?[..] {
+    let shape = match other.cast::<PyUntypedArray>() {
+        Ok(array) => array.shape().to_vec(),
+        Err(_) => other.py().import("numpy")?.call_method1("shape", (other,))?.extract()?,
+    };
+    let rank = match shape[..] {
         [_, rank] if rank > 0 => rank,
         _ => {
+            let shape = shape_text(&shape);
             return Err(value("factors", format!("a factor of shape {shape}; (length of its mode, rank) is expected")));
         }
     };

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use sparsimd::Mat;
 
 use crate::array::{Dense, Element, Output};
-use crate::edge::{self, Function, Parameters};
+use crate::edge::{self, Function};
 use crate::error::{exception, released, value};
 use crate::sparse::{Given, Source, each};
 
@@ -226,10 +226,10 @@ fn matrix<'a, 'py>(object: &'a Bound<'py, PyAny>, name: &str) -> PyResult<&'a Bo
 ///     (k, p).
 /// edge : {"identity", "scale", "sigmoid", "softmax", "leaky_relu", "softmax_leaky_relu"}, optional
 ///     f of s, the product of rows, and a, the matrix' value: ``s``, ``a s``, ``1 / (1 + exp(-s))``, the softmax of ``scale s``
-///     over the row, ``max(scale s, negative_slope scale s)``, and the softmax of that. Graph attention's a_i + b_j is the
-///     product of the rows (a_i, 1) and (1, b_j).
+///     over the row, ``max(s, negative_slope s)``, and the softmax of that. Graph attention's a_i + b_j is the product of the
+///     rows (a_i, 1) and (1, b_j).
 /// scale : float, optional
-///     As above.
+///     Of "softmax" alone.
 /// negative_slope : float, optional
 ///     As above, from 0 to 1.
 /// out : numpy.ndarray, optional
@@ -261,22 +261,16 @@ pub fn fusedmm<'py>(
     out: Option<&Bound<'py, PyAny>>,
     copy: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let Some(function) = Function::by_name(edge) else {
-        return Err(value("edge", format!("{edge:?} is none of {}", Function::names())));
-    };
-    if !(0.0..=1.0).contains(&negative_slope) {
-        return Err(value("negative_slope", format!("{negative_slope} is not from 0 to 1")));
-    }
+    let function = Function::new(edge, scale, negative_slope)?;
     let a = Given::of(A)?;
-    let parameters = Parameters { function, scale, slope: negative_slope };
-    each!(a.source(), source => typed_fusedmm(source, &a, [X, Y, Z], parameters, out, copy))
+    each!(a.source(), source => typed_fusedmm(source, &a, [X, Y, Z], function, out, copy))
 }
 
 fn typed_fusedmm<'py, T: Element>(
     a: Source<'_, T>,
     given: &Given<'py>,
     [x, y, z]: [&Bound<'py, PyAny>; 3],
-    parameters: Parameters,
+    function: Function,
     out: Option<&Bound<'py, PyAny>>,
     copy: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -298,7 +292,7 @@ fn typed_fusedmm<'py, T: Element>(
         let y = no_y.as_ref().map_or_else(|| y.view(), Mat::as_ref);
         let (z, e) = (z.view(), out.view());
         let values = values.as_ref().map(|values| values.slice());
-        released(py, |cpu| a.with(values, |a| edge::fusedmm(cpu, a, parameters, [x, y, z], e)))?;
+        released(py, |cpu| a.with(values, |a| edge::fusedmm(cpu, a, function, [x, y, z], e)))?;
     }
     Ok(out.object)
 }

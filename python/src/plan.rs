@@ -10,7 +10,7 @@ use sparsimd::plan::{Effort, Op, PlanOptions, Strategy};
 use sparsimd::{CsrRef, Pattern, Prepared};
 
 use crate::array::{Element, helper};
-use crate::error::{released, value};
+use crate::error::{count, released, value};
 use crate::matrix::Csr;
 use crate::ops::{Factors, product, values_of};
 use crate::sparse::{Either, Given, Typed, each};
@@ -50,7 +50,8 @@ fn name_of<V: PartialEq>(wanted: &V, all: &[(&'static str, V)]) -> &'static str 
 
 impl Request {
     /// From the arguments of `prepare`.
-    pub fn parse(op: &str, n: usize, reuse: usize, effort: &str, strategy: &str) -> PyResult<Self> {
+    pub fn parse(op: &str, n: i128, reuse: i128, effort: &str, strategy: &str) -> PyResult<Self> {
+        let (n, reuse) = (count(n, "n")?, count(reuse, "reuse")?);
         if n == 0 {
             return Err(value("n", "0 columns; at least 1"));
         }

@@ -11,7 +11,7 @@ use sparsimd::ops::Arithmetic;
 use sparsimd::{CooTensor, Cpu, Error, Result};
 
 use crate::array::{Dense, Element, is_single};
-use crate::error::{Failure, exception, guarded, released, value};
+use crate::error::{Failure, count, exception, guarded, released, value};
 use crate::matrix::indices_of;
 use crate::mttkrp::{Format, Held, PreparedTensor};
 use crate::ops::values_of;
@@ -132,7 +132,8 @@ fn made<T: Element>(values: &Bound<'_, PyAny>, dims: Vec<usize>, coords: Vec<Vec
 #[pymethods]
 impl Tensor {
     #[new]
-    fn new(py: Python<'_>, coords: &Bound<'_, PyAny>, values: &Bound<'_, PyAny>, shape: Vec<usize>) -> PyResult<Self> {
+    fn new(py: Python<'_>, coords: &Bound<'_, PyAny>, values: &Bound<'_, PyAny>, shape: Vec<i128>) -> PyResult<Self> {
+        let shape = shape.into_iter().map(|length| count(length, "shape")).collect::<PyResult<Vec<_>>>()?;
         let modes = coords.len()?;
         if modes != shape.len() {
             return Err(value("coords", format!("{modes} rows for a shape of {} modes", shape.len())));
@@ -270,7 +271,8 @@ impl Tensor {
     /// PreparedTensor
     ///     To be given to `mttkrp` and `cp_als` in the tensor's place.
     #[pyo3(signature = (rank, format = "auto"))]
-    fn prepare(slf: &Bound<'_, Self>, rank: usize, format: &str) -> PyResult<PreparedTensor> {
+    fn prepare(slf: &Bound<'_, Self>, rank: i128, format: &str) -> PyResult<PreparedTensor> {
+        let rank = count(rank, "rank")?;
         PreparedTensor::new(slf, rank, Format::parse(format)?)
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{
 use pyo3::prelude::*;
 use sparsimd::{Cpu, Machine};
 
-use crate::error::{exception, value};
+use crate::error::{count, exception, value};
 
 /// A pool and the next one of the list; never freed, so that references to it last.
 struct Node {
@@ -128,7 +128,8 @@ fn initial() -> PyResult<usize> {
 /// --------
 /// get_num_threads, threads
 #[pyfunction]
-pub fn set_num_threads(n: usize) -> PyResult<()> {
+pub fn set_num_threads(n: i128) -> PyResult<()> {
+    let n = count(n, "n")?;
     if find(n).is_none() {
         add(n)?;
     }

@@ -108,6 +108,34 @@ def test_linear_operator(rng):
     np.testing.assert_allclose(operator.matmat(np.stack([b, x], 1)), base @ np.stack([b, x], 1))
 
 
+def test_linear_operator_of_the_transpose(rng):
+    linalg = pytest.importorskip("scipy.sparse.linalg")
+    base = scipy_sparse.random_array((40, 60), density=0.2, rng=rng).tocsr()
+    operator = linalg.aslinearoperator(ss.csr(base).T)
+    x, y = rng.uniform(-1, 1, 40), rng.uniform(-1, 1, (60, 3))
+    assert (operator.shape, operator.dtype) == ((60, 40), np.float64)
+    np.testing.assert_allclose(operator.matvec(x), base.T @ x)
+    np.testing.assert_allclose(operator.matmat(np.stack([x, 2 * x], 1)), base.T @ np.stack([x, 2 * x], 1))
+    np.testing.assert_allclose(operator.rmatvec(y[:, 0]), base @ y[:, 0])
+    np.testing.assert_allclose(operator.rmatmat(y), base @ y)
+    largest = linalg.svds(ss.csr(base), k=3, return_singular_vectors=False)
+    np.testing.assert_allclose(np.sort(largest), np.sort(np.linalg.svd(base.toarray())[1])[-3:])
+
+
+def test_numpy_leaves_products_to_the_matrix(rng):
+    A = ss.csr(random_csr(rng, 6, 6, 0.5), shape=(6, 6))
+    T = ss.Tensor([[0], [1]], [2.0], (2, 2))
+    for operand in (A, A.T, A.prepare("spmm", 6), T):
+        assert operand.__array_ufunc__ is None
+        with pytest.raises(TypeError):
+            np.ones(6) + operand
+        with pytest.raises(TypeError):
+            np.sin(operand)
+    # An array of objects would be what numpy makes of an unknown operand.
+    left = np.ones((3, 6)) @ A
+    assert type(left) is np.ndarray and left.dtype == np.float64 and left.shape == (3, 6)
+
+
 REFUSED = [
     (([1.0], [0], [0, 2]), (1, 1), ValueError, "^A: the last row pointer is 2"),
     (([1.0], [3], [0, 1]), (1, 3), ValueError, "^A: row 0: column index 3 is not below 3"),
@@ -122,6 +150,7 @@ REFUSED = [
     ((["x"], [0], [0, 1]), (1, 3), TypeError, "^A: .* are not real numbers"),
     (([1j], [0], [0, 1]), (1, 3), TypeError, "^A: complex128 are not real numbers"),
     (([1.0], [0], [0, 1]), (1, -3), ValueError, "^shape: "),
+    (([1.0], [0], [0, 1]), (1, 2**70), ValueError, "^shape: 1180591620717411303424 is negative or too large"),
     (([1.0], [0], [0, 1]), (1, 2**40), ValueError, "^A: dimension 1099511627776 exceeds"),
     (([[1.0]], [0], [0, 1]), (1, 3), ValueError, "^data: has 2 dimensions"),
     (([1.0], [0]), (1, 3), ValueError, "^A: a tuple of 2"),

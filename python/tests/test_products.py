@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from conftest import IN_PLACE, KINDS, assert_close, dense_of, random_csr, strided
@@ -36,7 +38,9 @@ def test_spmm(shape, density, dtype, kind, seed, sort):
     X = strided(rng.uniform(-1, 1, (k, n)).astype(dtype), kind)
     magnitude = np.abs(full) @ np.abs(X.astype(np.float64))
     assert_close(A @ X, full @ X.astype(np.float64), magnitude, k, dtype)
-    assert_close(ss.spmm(A, X), full @ X.astype(np.float64), magnitude, k, dtype)
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    theirs = scipy_sparse.csr_array((A.data.astype(np.float64), A.indices, A.indptr), shape=(m, k))
+    assert_close(ss.spmm(theirs.astype(dtype), X), theirs @ X.astype(np.float64), magnitude, k, dtype)
     out = strided(np.full((m, n), np.nan, dtype), "padded")
     assert ss.spmm(A, X, out=out) is out
     assert_close(out, full @ X.astype(np.float64), magnitude, k, dtype)
@@ -69,7 +73,7 @@ def test_sddmm(shape, density, dtype, kind, seed, sort):
 
 
 def weights(edge, s, a, mask, scale, slope):
-    leaky = np.maximum(scale * s, slope * scale * s)
+    leaky = np.maximum(s, slope * s)
     if edge == "identity":
         f = s
     elif edge == "scale":
@@ -100,7 +104,7 @@ def test_fusedmm(shape, density, dtype, kind, seed, sort, edge, p):
     X, Y = (strided(rng.uniform(-1, 1, (r, n)).astype(dtype), kind) for r in (m, k))
     Z = strided(rng.uniform(-1, 1, (k, p)).astype(dtype), kind)
     x, y, z = (t.astype(np.float64) for t in (X, Y, Z))
-    scale, slope = 0.7, 0.25
+    scale, slope = 0.7 if edge == "softmax" else 1.0, 0.25
     w = weights(edge, x @ y.T, full, mask, scale, slope)
     got = ss.fusedmm(A, X, Y, Z, edge=edge, scale=scale, negative_slope=slope)
     # Rounding of the dots goes through f, whose derivative is at most 1 (for a softmax in relative terms), and exp has its own.
@@ -171,6 +175,59 @@ def test_what_is_copied(rng, dtype, kind):
         np.testing.assert_array_equal(out, before)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_of_copies(rng, dtype, kind):
+    """What is read and written where it is takes no memory; what is not takes that of one copy."""
+    m = k = n = 256
+    A, _ = problem(rng, m, k, 0.05, dtype)
+    X, out = strided(rng.uniform(-1, 1, (k, n)).astype(dtype), kind), ss.empty((m, n), dtype)
+    plans = {op: A.prepare(op, n) for op in ("sddmm", "fusedmm")}
+    places = [x.ctypes.data for x in (X, out, A.data)]
+    dots = ss.empty(A.nnz, dtype)
+    calls = [
+        lambda: ss.spmm(A, X, out=out),
+        lambda: ss.spmm(A, X, out=out, alpha=2.0, beta=0.5),
+        lambda: ss.sddmm(plans["sddmm"], out, X.T, out=dots),
+        lambda: ss.fusedmm(plans["fusedmm"], X, X, X, out=out),
+    ]
+    for call, copies in zip(calls, (1, 1, 1, 3)):
+        call()
+        tracemalloc.start()
+        try:
+            call()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        if kind in IN_PLACE:
+            assert peak < 16384
+        else:
+            assert copies * X.nbytes <= peak < copies * X.nbytes + 16384
+    assert places == [x.ctypes.data for x in (X, out, A.data)]
+
+
+class OnlyDLPack:
+    """An array of a package that numpy does not know, but for DLPack."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_dlpack(rng, dtype):
+    A, full = problem(rng, 20, 30, 0.3, dtype)
+    X = rng.uniform(-1, 1, (30, 4)).astype(dtype)
+    got = ss.spmm(A, OnlyDLPack(X), copy=False)
+    np.testing.assert_array_equal(got, A @ X)
+    np.testing.assert_array_equal(A @ OnlyDLPack(X[:, 1]), A @ X[:, 1])
+    dots = ss.sddmm(A, OnlyDLPack(got), OnlyDLPack(X).array.T)
+    np.testing.assert_array_equal(dots, ss.sddmm(A, got, X.T))
+
+
 def test_transposed_operand_in_place(rng, dtype):
     A, _ = problem(rng, 20, 30, 0.3, dtype)
     Q, K = rng.uniform(-1, 1, (20, 8)).astype(dtype), rng.uniform(-1, 1, (30, 8)).astype(dtype)
@@ -231,8 +288,15 @@ REFUSED = [
     (lambda A, X: ss.fusedmm(A, X[:20], X[:, :2], X), ValueError, "^Y: "),
     (lambda A, X: ss.fusedmm(A, X[:20], X, X[1:]), ValueError, "^Z: "),
     (lambda A, X: ss.fusedmm(A, X[:20], X, X, negative_slope=2.0), ValueError, "^negative_slope: "),
+    (lambda A, X: ss.fusedmm(A, X[:20], X, X, edge="sigmoid", scale=2.0), ValueError, "^scale: is for edge="),
     (lambda A, X: A.prepare("spmv", 4), ValueError, "^op: "),
     (lambda A, X: A.prepare("spmm", 0), ValueError, "^n: "),
+    (lambda A, X: A.prepare("spmm", -1), ValueError, "^n: -1 is negative"),
+    (lambda A, X: A.prepare("spmm", 2**64), ValueError, "^n: 18446744073709551616 is negative or too large"),
+    (lambda A, X: A.prepare("spmm", 4, reuse=-1), ValueError, "^reuse: -1 is negative"),
+    (lambda A, X: A.prepare("spmm", 4.5), TypeError, "'n'"),
+    (lambda A, X: ss.empty((2, -1)), ValueError, "^shape: -1 is negative"),
+    (lambda A, X: ss.empty("ab"), TypeError, "^shape: "),
     (lambda A, X: A.prepare("spmm", 4, effort="much"), ValueError, "^effort: "),
     (lambda A, X: A.prepare("spmm", 4, strategy="tiles"), ValueError, "^strategy: "),
     (lambda A, X: A.T.prepare("sddmm", 4), ValueError, "^op: "),

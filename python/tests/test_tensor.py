@@ -130,7 +130,10 @@ REFUSED = [
     (lambda: ss.Tensor([[0]] * 9, [1.0], (1,) * 9), ValueError, "^shape: order 9"),
     (lambda: ss.Tensor([[0.5]], [1.0], (2,)), TypeError, "^coords: float64 are not integers"),
     (lambda: ss.Tensor([[0]], ["x"], (2,)), TypeError, "^values: .* are not real numbers"),
+    (lambda: ss.Tensor([[0]], [1.0], (-2,)), ValueError, "^shape: -2 is negative"),
     (lambda: small().prepare(0), ValueError, "^rank: 0"),
+    (lambda: small().prepare(-1), ValueError, "^rank: -1 is negative"),
+    (lambda: wide().prepare(4, "alto"), ss.SparsimdError, "is not available"),
     (lambda: small().prepare(4, "tile"), ValueError, '^format: "tile" is none of auto, coo'),
     (lambda: ss.mttkrp(small(), ones(3), 3), ValueError, "^mode: 3 is not a mode of a tensor of order 3"),
     (lambda: ss.mttkrp(small(), ones(3)[:2], 0), ValueError, "^factors: 2 for a tensor of order 3"),
@@ -146,12 +149,16 @@ REFUSED = [
     (lambda: small() / 0.0, ValueError, "^other: division by 0"),
     (lambda: small() + 1.0, TypeError, "unsupported operand"),
     (lambda: ss.cp_als(small(), 0), ValueError, "^rank: 0"),
+    (lambda: ss.cp_als(small(), -1), ValueError, "^rank: -1 is negative"),
     (lambda: ss.cp_als(small(), 2, maxiters=0), ValueError, "^maxiters: 0"),
+    (lambda: ss.cp_als(small(), 2, maxiters=-3), ValueError, "^maxiters: -3 is negative"),
+    (lambda: ss.cp_als(small(), 2, seed=-1), ValueError, "^seed: -1 is negative"),
     (lambda: ss.cp_als(small(), 2, ridge=-1.0), ValueError, "^ridge: "),
     (lambda: ss.cp_als(small(), 2, init="svd"), ValueError, '^init: "svd" is not "random"'),
     (lambda: ss.cp_als(small(), 2, init=ones(3)[:2]), ValueError, "^init: "),
     (lambda: ss.cp_als(ss.Tensor([[0], [0]], [np.inf], (2, 2)), 2), ValueError, "not finite"),
     (lambda: ss.tucker(small(), (9, 9, 9)), ValueError, "^rank: "),
+    (lambda: ss.tucker(small(), (2, -2, 2)), ValueError, "^ranks: -2 is negative"),
     (lambda: ss.tucker(small(), 2, init="hosvd"), ValueError, "^init: "),
     (lambda: ss.tucker(np.eye(3), 2), TypeError, "^T: "),
 ]
@@ -159,6 +166,11 @@ REFUSED = [
 
 def small():
     return ss.Tensor([[0, 1, 3], [4, 1, 0], [5, 0, 2]], [1.0, 2.0, 3.0], (4, 5, 6))
+
+
+def wide():
+    """A tensor whose coordinates do not fit one integer of 128 bits."""
+    return ss.Tensor([[0, 1]] * 5, [1.0, 2.0], (2**31,) * 5)
 
 
 def ones(rank):
@@ -189,6 +201,27 @@ def test_pyttb(rng):
     np.testing.assert_array_equal(ss.Tensor.from_pyttb(X.full()).toarray(), X.full().data)
     with pytest.raises(TypeError, match="^x: "):
         ss.Tensor.from_pyttb(3)
+
+
+@given(
+    shape=st.lists(st.integers(1, 15), min_size=2, max_size=4),
+    nnz=st.sampled_from([1, 20, 200]),
+    rank=st.integers(1, 40),
+    dtype=st.sampled_from([np.dtype(np.float32), np.dtype(np.float64)]),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=40, deadline=None)
+def test_mttkrp_of_pyttb_within_the_bound(shape, nnz, rank, dtype, seed):
+    pyttb = pytest.importorskip("pyttb")
+    rng = np.random.default_rng(seed)
+    coords, values = random_tensor(rng, shape, nnz, dtype)
+    factors = [rng.uniform(-1, 1, (n, rank)).astype(dtype) for n in shape]
+    X = pyttb.sptensor(np.ascontiguousarray(coords.T), values[:, None].astype(np.float64), tuple(shape))
+    T = ss.Tensor(coords, values, shape)
+    for mode in range(len(shape)):
+        theirs = X.mttkrp([f.astype(np.float64) for f in factors], mode)
+        magnitude = khatri_rao(coords, values, factors, mode)[1]
+        assert_close(ss.mttkrp(T, factors, mode), theirs, magnitude, len(values) + len(shape), dtype)
 
 
 def test_cp_als_reaches_the_fit_of_pyttb(rng):
@@ -300,21 +333,26 @@ T = ss.Tensor(coords, rng.uniform(-1, 1, coords.shape[1]), shape)
 def press():
     time.sleep(0.7)
     os.kill(os.getpid(), signal.SIGINT)
-T.prepare(16)
-ss.cp_als(T, 16, maxiters=1)
+def run(maxiters):
+    if "DECOMPOSITION" == "tucker":
+        return ss.tucker(T, 4, maxiters=maxiters, stoptol=0, init="random")
+    return ss.cp_als(T, 16, maxiters=maxiters, stoptol=0)
+run(1)
 threading.Thread(target=press).start()
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     started = time.monotonic()
-    result = ss.cp_als(T, 16, maxiters=10**6, stoptol=0)
+    result = run(10**6)
     took = time.monotonic() - started
 print(len(result.fits), took, [str(w.message) for w in caught])
 assert len(result.fits) > 1 and took < 3 and "interrupted after iteration" in str(caught[0].message)
 """
 
 
-def test_ctrl_c_ends_a_run_with_what_there_is():
-    run = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
+@pytest.mark.parametrize("decomposition", ["cp_als", "tucker"])
+def test_ctrl_c_ends_a_run_with_what_there_is(decomposition):
+    code = INTERRUPTED.replace("DECOMPOSITION", decomposition)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stdout + run.stderr
 
 

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 
@@ -32,7 +33,7 @@ def test_numbers_of_threads():
             assert ss.get_num_threads() == 3
         assert ss.get_num_threads() == 1
     assert ss.get_num_threads() == 2
-    for bad in (0, 10**6):
+    for bad in (0, -1, 10**6, 2**80):
         with pytest.raises(ValueError, match="^n: "):
             ss.set_num_threads(bad)
     assert ss.get_num_threads() == 2
@@ -187,6 +188,42 @@ def test_machine():
     assert info["simd"] in info["simd_available"] and info["version"] == ss.__version__
     assert info["numa_nodes"] == len(topology["nodes"])
     assert {"cpu", "core", "smt", "l3", "node", "socket"} == set(topology["processors"][0])
+
+
+ALONE = """
+import sys
+for name in ("scipy", "torch", "pyttb", "sparse", "tensorly", "tqdm", "matplotlib", "threadpoolctl"):
+    sys.modules[name] = None  # importing it fails
+import numpy as np, sparsimd as ss
+A = ss.csr(([1.0, 2.0], [0, 1], [0, 1, 2]), shape=(2, 2))
+T = ss.Tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 2))
+assert (A @ np.eye(2) == A.toarray()).all() and (ss.csr(A.T).toarray() == A.toarray().T).all()
+assert len(ss.cp_als(T, 1, maxiters=2, stoptol=0).fits) == 2 and ss.tucker(T, 1).core.shape == (1, 1)
+for name, call in {
+    "scipy": A.to_scipy,
+    "pyttb": T.to_pyttb,
+    "sparse": T.to_sparse,
+    "tqdm": lambda: ss.cp_als(T, 1, progress=True),
+    "torch": lambda: __import__("sparsimd.torch"),
+}.items():
+    try:
+        call()
+    except ImportError as error:
+        assert f"needs the package {name}: pip install {name}" in str(error), error
+    else:
+        raise AssertionError(name)
+"""
+
+
+def test_only_numpy_is_needed():
+    run = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_without_a_lock_the_interpreter_stays_without():
+    if not sysconfig.get_config_var("Py_GIL_DISABLED"):
+        pytest.skip("this interpreter has a lock")
+    assert not sys._is_gil_enabled()
 
 
 def test_threadpoolctl():

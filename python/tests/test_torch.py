@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hypothesis
+import hypothesis.strategies as hypothesis_st
 import numpy as np
 import pytest
-from conftest import random_csr
+from conftest import assert_close, dense_of, random_csr, strided
 
 torch = pytest.importorskip("torch", reason="torch is not installed", exc_type=ImportError)
 
@@ -112,6 +114,57 @@ def test_gradcheck(matrix, name):
         assert torch.autograd.gradgradcheck(run, inputs)
 
 
+@pytest.mark.parametrize("name", ["spmm", "spmm_t", "sddmm", "attention"])
+def test_opcheck_of_the_operators_without_gradients(matrix, name):
+    _, arguments = calls(matrix)[name]
+    plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in arguments]
+    torch.library.opcheck(getattr(torch.ops.sparsimd, f"{name}_plain").default, plain)
+
+
+def test_no_gradient_where_none_is_asked_for(matrix):
+    crow, col, values = matrix
+    X = uniform(15, 3, grad=True)
+    with torch.no_grad():
+        assert not st.spmm(crow, col, values, X).requires_grad
+    assert not st.spmm(crow, col, values, X.detach()).requires_grad
+    assert st.spmm(crow, col, values, X).requires_grad
+    with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+        torch.func.jvp(lambda x: st.spmm(crow, col, values, x), (X.detach(),), (X.detach(),))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(X.detach(), X.detach())
+        st.spmm(crow, col, values, X.detach())
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            st.spmm(crow, col, values, dual)
+
+
+shapes = hypothesis_st.tuples(*(hypothesis_st.integers(low, high) for low, high in [(0, 200), (0, 200), (0, 130)]))
+
+
+@hypothesis.given(
+    shape=shapes,
+    density=hypothesis_st.sampled_from([0.0, 0.02, 0.3, 1.0]),
+    dtype=hypothesis_st.sampled_from([np.float32, np.float64]),
+    kind=hypothesis_st.sampled_from(["C", "F", "padded", "head", "every other"]),
+    seed=hypothesis_st.integers(0, 2**32),
+)
+@hypothesis.settings(max_examples=60, deadline=None)
+def test_every_shape_and_stride_within_the_bound(shape, density, dtype, kind, seed):
+    """Against torch's dense products in double precision."""
+    rng = np.random.default_rng(seed)
+    m, k, n = shape
+    arrays = random_csr(rng, m, k, density, dtype)
+    data, indices, indptr = (torch.from_numpy(x) for x in arrays)
+    A = torch.from_numpy(dense_of(*arrays, (m, k)))
+    X, Y = (torch.from_numpy(strided(rng.uniform(-1, 1, (r, n)).astype(dtype), kind)) for r in (k, m))
+    x, y = X.double(), Y.double()
+    assert_close(st.spmm(indptr, indices, data, X).numpy(), (A @ x).numpy(), (A.abs() @ x.abs()).numpy(), k, dtype)
+    got = torch.ops.sparsimd.spmm_t(indptr, indices, data, Y, k)
+    assert_close(got.numpy(), (A.T @ y).numpy(), (A.abs().T @ y.abs()).numpy(), m, dtype)
+    rows, cols = torch.repeat_interleave(torch.arange(m), indptr.diff()), indices.long()
+    dots, magnitude = (y @ x.T)[rows, cols], (y.abs() @ x.abs().T)[rows, cols]
+    assert_close(st.sddmm(indptr, indices, Y, X.T).numpy(), dots.numpy(), magnitude.numpy(), n, dtype)
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compile(matrix, backend):
     crow, col, values = matrix
@@ -125,6 +178,29 @@ def test_compile(matrix, backend):
     got, want = compiled(crow, col, values, X, W), layer(crow, col, values, X, W)
     torch.testing.assert_close(got, want)
     torch.testing.assert_close(torch.autograd.grad(got, W), torch.autograd.grad(want, W))
+
+
+class Batches(torch.utils.data.Dataset):
+    """Products that a DataLoader's workers compute, each in a process of its own."""
+
+    def __init__(self, A, X):
+        self.A, self.X = A, X
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, number):
+        return torch.from_numpy(self.A @ (self.X * (number + 1)))
+
+
+def test_data_loader(rng):
+    A = ss.csr(random_csr(rng, 1500, 1500, 0.05, np.float32), shape=(1500, 1500))
+    X = rng.uniform(-1, 1, (1500, 64)).astype(np.float32)
+    ss.set_num_threads(2)
+    expected = [A @ (X * (number + 1)) for number in range(4)]
+    loader = torch.utils.data.DataLoader(Batches(A, X), batch_size=None, num_workers=2, timeout=60)
+    for got, want in zip(loader, expected, strict=True):
+        np.testing.assert_array_equal(got.numpy(), want)
 
 
 def test_changed_indices_are_noticed(matrix):

@@ -109,9 +109,20 @@ impl Cpu {
 
     /// Runs `f` inside the pool, where rayon's parallel iterators use its threads.
     pub fn install<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        self.install_loops(false, f)
+    }
+
+    /// As [`Cpu::install`], or on the caller's thread alone where f has only `short` loops: waking the pool takes some 20 us.
+    pub(crate) fn install_loops<R: Send>(&self, short: bool, f: impl FnOnce() -> R + Send) -> R {
         let (mut f, mut result) = (Some(f), None);
-        self.run(&mut || result = f.take().map(|f| f()));
-        result.expect("the pool has run f")
+        let mut run = || result = f.take().map(|f| f());
+        // Unoptimised, a kernel's frame takes megabytes: more than a caller's thread may have, not more than the pool's.
+        if short && !cfg!(debug_assertions) {
+            parallel::alone(&mut run);
+        } else {
+            self.run(&mut run);
+        }
+        result.expect("f has run")
     }
 
     /// `f(i)` for i in 0..n, a loop of about `nanoseconds` on one thread: by the caller and threads that are awake where it is short,

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use sparsimd_kernels::{Arithmetic, Scalar, Second, elementwise};
 
+use super::run::ALONE;
 use crate::cpu::Cpu;
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, HiCoo};
@@ -47,7 +48,7 @@ impl Cpu {
     pub(crate) fn elementwise<T: Scalar>(&self, op: Arithmetic, x: &[T], z: Second<'_, T>, y: &mut [T]) {
         let operands = if matches!(z, Second::Values(_)) { 3 } else { 2 };
         let stream = streams(self.machine(), size_of_val(y).saturating_mul(operands));
-        self.install(|| {
+        self.install_loops(y.len() < ALONE, || {
             parallel::chunks_mut(y, TASK, |task, y| {
                 let part = task * TASK..task * TASK + y.len();
                 let x = &x[part.clone()];
@@ -94,7 +95,7 @@ impl Cpu {
         if x.dims() != z.dims() {
             return Err(Error::shape("tew", format!("X is {:?}, Z is {:?}", x.dims(), z.dims())));
         }
-        if self.install(|| x.same_coords(z)) {
+        if self.install_loops(x.nnz() < ALONE, || x.same_coords(z)) {
             let mut y = vec![T::ZERO; x.nnz()];
             self.tew_values(op, x.values(), z.values(), &mut y)?;
             return x.with_values(y);

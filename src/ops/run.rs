@@ -10,7 +10,7 @@ use crate::plan::Task;
 const RATE: usize = 16;
 
 /// Multiply-adds below which handing a part to a thread that is awake costs more than it gains (some 2 us).
-const ALONE: usize = 1 << 16;
+pub(super) const ALONE: usize = 1 << 16;
 
 /// A pointer that tasks share; which parts of it they use is the user's to keep apart.
 #[derive(Clone, Copy)]

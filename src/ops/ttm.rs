@@ -243,17 +243,17 @@ impl Cpu {
         let columns = || (0..cols).step_by(width);
         let tasks: Vec<_> = runs.iter().flat_map(|run| columns().map(move |at| (run.start, run.end, at))).collect();
         let shared = Shared(y.as_mut_ptr());
-        self.install(|| {
-            parallel::consume(tasks, |(first, end, at)| {
-                let fibers = Blocks { ptr: &x.ptr[first..=end], ..*x };
-                let y = shared.get().wrapping_add(first * stride + at);
-                let width = width.min(cols - at);
-                let u = MatRef::new(&u.data()[at..], u.rows(), width, u.stride()).expect("columns of a valid view");
-                let task = task(&fibers, u, cols, y, stride, stream);
-                // SAFETY: formats keep `ptr` ascending within `leaf` and coordinates below the mode's length, which is U's
-                // number of rows; tasks are disjoint in fibers or columns, all inside `y`.
-                unsafe { ttm_fibers(self.arch(), task) };
-            });
+        let work = x.leaf.len().saturating_mul(x.block * cols);
+        self.for_each(tasks.len(), work, |k| {
+            let (first, end, at) = tasks[k];
+            let fibers = Blocks { ptr: &x.ptr[first..=end], ..*x };
+            let y = shared.get().wrapping_add(first * stride + at);
+            let width = width.min(cols - at);
+            let u = MatRef::new(&u.data()[at..], u.rows(), width, u.stride()).expect("columns of a valid view");
+            let task = task(&fibers, u, cols, y, stride, stream);
+            // SAFETY: formats keep `ptr` ascending within `leaf` and coordinates below the mode's length, which is U's
+            // number of rows; tasks are disjoint in fibers or columns, all inside `y`.
+            unsafe { ttm_fibers(self.arch(), task) };
         });
     }
 }

@@ -36,6 +36,7 @@ use self::stored::Stored;
 #[cfg(feature = "decomp")]
 pub(crate) use self::sweep::SweepState;
 use self::tree::Tree;
+use super::run::ALONE;
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
 use crate::error::{Error, Result};
@@ -218,7 +219,8 @@ impl Cpu {
         check_shapes(&tensor.dims, mode, factors, &out)?;
         let buffers = &tensor.buffers;
         let call = Call { arch: self.arch(), stride: kernel_stride::<T>(out.cols()), buffers };
-        self.install(|| {
+        let work = (tensor.nnz * tensor.dims.len() + out.rows()).saturating_mul(out.cols());
+        self.install_loops(work < ALONE, || {
             with_output(out, buffers, |rows| match &tensor.body {
                 Body::Modes(part) => {
                     let pad = |(m, &f): (usize, &MatRef<'a, T>)| (m != mode).then(|| Factor::new(f, buffers));

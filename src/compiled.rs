@@ -85,6 +85,7 @@ instances! { core<T: Scalar>:
     io::write_dense::<T>,
     generate::TensorSpec::generate::<T>,
     generate::random_matrix::<T>,
+    generate::MatrixSpec::generate::<T>,
     generate::uniform_values::<T>,
     generate::uniform_dense::<T>,
     reference::spmm::<T>,

@@ -1,8 +1,10 @@
 //! Generated tensors: the same on every number of threads, of the shape asked for, with the properties of their model.
 
-use sparsimd::generate::{Initiator, Model, TensorSpec, dense_fibers, dense_slices, kronecker, lone_in_fiber};
+use sparsimd::generate::{
+    Initiator, MatrixModel, MatrixSpec, Model, TensorSpec, dense_fibers, dense_slices, kronecker, lone_in_fiber,
+};
 use sparsimd::generate::{lone_in_slice, power_law, skewed};
-use sparsimd::{CooTensor, Cpu, Error};
+use sparsimd::{CooTensor, Cpu, Csr, Error};
 
 fn on_threads(threads: usize, spec: &TensorSpec, seed: u64) -> CooTensor<f32> {
     let cpu = Cpu::builder().threads(threads).pin(false).build().unwrap();
@@ -127,4 +129,92 @@ fn impossible_requests_are_refused() {
     let empty = TensorSpec { model: Model::Skewed, dims: vec![0, 4], nnz: 0 };
     assert_eq!(empty.generate::<f64>(0).unwrap().nnz(), 0);
     assert!(TensorSpec { model: Model::Skewed, dims: vec![], nnz: 0 }.generate::<f64>(0).is_err());
+}
+
+fn matrix_on_threads(threads: usize, spec: &MatrixSpec, seed: u64) -> Csr<f32> {
+    let cpu = Cpu::builder().threads(threads).pin(false).build().unwrap();
+    cpu.install(|| spec.generate(seed)).unwrap()
+}
+
+/// The nonzeros' places.
+fn places(a: &Csr<f32>) -> Vec<(usize, usize)> {
+    (0..a.rows()).flat_map(|i| a.pattern().row(i).iter().map(move |&j| (i, j as usize))).collect()
+}
+
+#[test]
+fn matrices_have_the_places_of_their_models() {
+    for (text, nnz) in [
+        ("uniform:300x500@0.9", 14_000..16_000),
+        // 2 distance + 1 places a row, less those beyond the corners.
+        ("banded:300x300:4", 300 * 9 - 20..300 * 9 - 19),
+        ("banded:300x40:4@0.5", 120..240),
+        ("banded:10x400:1000@0", 4000..4001),
+        ("blocks:100x100:32", 3 * 1024 + 16..3 * 1024 + 17),
+        ("blocks:100x50:32@0.5", 500..1200),
+        ("pruned:200x300@0.9", 6000..6001),
+        ("pruned:7x9@0", 63..64),
+        ("pruned:7x9@1", 0..1),
+        ("pruned:0x9@0.5", 0..1),
+    ] {
+        let spec: MatrixSpec = text.parse().unwrap();
+        let a = matrix_on_threads(1, &spec, 5);
+        assert_eq!((a.rows(), a.cols()), (spec.rows, spec.cols), "{text}");
+        assert!(nnz.contains(&a.nnz()), "{text}: {}", a.nnz());
+        assert!(a == matrix_on_threads(3, &spec, 5), "{text}");
+        assert!(a.nnz() < 100 || a != matrix_on_threads(1, &spec, 6), "{text}");
+        let inside = |(i, j): (usize, usize)| match spec.model {
+            MatrixModel::Banded(distance) => i.abs_diff(j) <= distance,
+            MatrixModel::BlockDiagonal(size) => i / size == j / size,
+            _ => true,
+        };
+        assert!(places(&a).into_iter().all(inside), "{text}");
+        assert!(
+            a.pattern().row_ptr().windows(2).all(|w| a.pattern().col_idx()[w[0]..w[1]].is_sorted_by(|x, y| x < y)),
+            "{text}"
+        );
+    }
+    for bad in [
+        "uniform:3x3",
+        "uniform:3@0.5",
+        "uniform:3x3x3@0.5",
+        "uniform:3x3:2@0.5",
+        "banded:3x3@0.5",
+        "blocks:3x3:x",
+        "other:3x3@0.5",
+        "",
+    ] {
+        assert!(matches!(bad.parse::<MatrixSpec>(), Err(Error::Argument { .. })), "{bad}");
+    }
+    for bad in ["blocks:3x3:0", "uniform:3x3@1.5", "pruned:3x3@-1", "pruned:5000000000x1@0.5"] {
+        let spec: MatrixSpec = bad.parse().unwrap();
+        assert!(matches!(spec.generate::<f32>(0), Err(Error::Argument { .. })), "{bad}");
+    }
+}
+
+#[test]
+fn what_is_pruned_is_smaller_and_rows_differ() {
+    let dense = matrix_on_threads(2, &"pruned:400x500@0".parse().unwrap(), 7);
+    let pruned = matrix_on_threads(2, &"pruned:400x500@0.9".parse().unwrap(), 7);
+    let size = |x: &f32| x.abs();
+    let least = pruned.values().iter().map(size).fold(f32::INFINITY, f32::min);
+    assert_eq!(dense.values().iter().filter(|x| size(x) >= least).count(), pruned.nnz());
+    // Rows vary by more than places drawn alone: their standard deviation would be sqrt(50 * 0.9) = 6.7.
+    let mean = pruned.nnz() as f64 / 400.0;
+    let variance =
+        pruned.pattern().row_ptr().windows(2).map(|w| ((w[1] - w[0]) as f64 - mean).powi(2)).sum::<f64>() / 400.0;
+    assert!((12.0..20.0).contains(&variance.sqrt()), "{}", variance.sqrt());
+}
+
+#[test]
+fn rmat_is_skewed_towards_the_first_vertices() {
+    let spec: TensorSpec = "rmat:12:40000".parse().unwrap();
+    assert_eq!(spec.dims, [4096, 4096]);
+    let t = on_threads(2, &spec, 3);
+    assert_eq!(t.nnz(), 40_000);
+    // The first digit of the row is 0 with probability 0.76; distinct places lower it.
+    let upper = t.coords(0).iter().filter(|&&i| i < 2048).count() as f64 / 40_000.0;
+    assert!((0.70..0.77).contains(&upper), "{upper}");
+    for bad in ["rmat:0:1", "rmat:32:1", "rmat:2x2:1", "rmat:4:1000"] {
+        assert!(bad.parse::<TensorSpec>().and_then(|spec| spec.generate::<f32>(0)).is_err(), "{bad}");
+    }
 }

@@ -1,10 +1,13 @@
 //! `sparsimd convert IN OUT`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use sparsimd::io::{Format, Matrix, ReadOptions, TensorFormat, read_matrix, write_matrix, write_tensor};
+use sparsimd::io::{
+    DenseFormat, Format, Matrix, ReadOptions, TensorFormat, read_dense, read_matrix, write_dense, write_matrix,
+    write_tensor,
+};
 use sparsimd::reorder::permute_modes;
-use sparsimd::{CooTensor, Cpu, Result};
+use sparsimd::{Coo, CooTensor, Cpu, Csr, Error, Mat, Result, Scalar};
 
 use super::progress::Progress;
 use super::reorder::Order;
@@ -14,10 +17,10 @@ use super::{Verdict, output};
 /// Arguments of `convert`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// File to read: .mtx or .smtx, .gz may follow; or .tns, .tns.gz or .tnsb
+    /// File to read: a matrix, .mtx or .smtx, .gz may follow; a tensor, .tns, .tns.gz or .tnsb; a dense matrix, .npy or .txt, .gz
+    /// may follow, or an .mtx array that becomes one of these
     input: PathBuf,
-    /// File to write: .mtx or .smtx, .gz may follow, for a matrix (an .smtx file drops the values); .tns, .tns.gz or .tnsb for a
-    /// tensor
+    /// File to write: likewise (an .smtx file drops the values); a tensor of two modes is a matrix, too
     output: PathBuf,
     /// New numbers for rows and columns, the same ones for both of a square matrix, or for the indices of each mode
     #[arg(long, value_enum, default_value_t = Order::None)]
@@ -31,47 +34,96 @@ impl Args {
     }
 }
 
+/// What a file holds.
+enum Held {
+    Matrix(Matrix<f64>),
+    Tensor(CooTensor<f64>),
+    Dense(Mat<f64>),
+}
+
 /// Reads one file and writes the other.
 pub fn run(args: &Args) -> Result<Verdict> {
-    let text = match TensorFormat::of(&args.input) {
-        Ok(_) => tensor(args)?,
-        Err(_) => matrix(args)?,
-    };
+    // Before the work of reading: is there anything that could be written?
+    let binary_or_text = |path: &Path| matches!(DenseFormat::of(path), Ok(DenseFormat::Npy | DenseFormat::Txt));
+    let dense = binary_or_text(&args.input) || binary_or_text(&args.output);
+    let to_tensor = TensorFormat::of(&args.output).is_ok();
+    if dense {
+        DenseFormat::of(&args.output)?;
+        if args.reorder != Order::None {
+            let detail = "the rows of a dense matrix stay where they are".to_owned();
+            return Err(Error::Argument { name: "reorder", detail });
+        }
+    } else if !to_tensor {
+        Format::of(&args.output)?;
+    }
+    let text = Cpu::new()?.install(|| -> Result<String> {
+        match read(args, dense)? {
+            Held::Dense(a) => {
+                write_dense(&args.output, a.as_ref())?;
+                Ok(format!("{} x {}, dense", a.rows(), a.cols()))
+            }
+            Held::Matrix(matrix) => {
+                let pattern = matrix.pattern();
+                let text = format!("{} x {}, {} nonzeros", pattern.rows(), pattern.cols(), pattern.nnz());
+                match to_tensor {
+                    true => write_tensor(&args.output, &of_matrix(&matrix.into_csr()?)?)?,
+                    false => write_matrix(&args.output, &matrix)?,
+                }
+                Ok(text)
+            }
+            Held::Tensor(x) => {
+                let dims = x.dims().iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
+                let text = format!("{dims}, {} nonzeros", x.nnz());
+                match to_tensor {
+                    true => write_tensor(&args.output, &x)?,
+                    false => write_matrix(&args.output, &Matrix::Values(as_matrix(&args.operand(), x)?))?,
+                }
+                Ok(text)
+            }
+        }
+    })?;
     output::line(&format!("{}: {text}", args.output.display()))?;
     Ok(Verdict::Good)
 }
 
-fn matrix(args: &Args) -> Result<String> {
-    // Before the work of reading: is there anything that could be written?
-    Format::of(&args.output)?;
-    let matrix: Matrix<f64> = Cpu::new()?.install(|| -> Result<_> {
-        let progress = Progress::of(&args.input);
-        let update = |done, total| progress.update(done, total);
-        let mut matrix = read_matrix(&args.input, ReadOptions::default().progress(&update))?;
-        if let Some(reordering) = args.reorder.of_matrix(matrix.pattern().into())? {
-            matrix = match matrix {
-                Matrix::Pattern(pattern) => Matrix::Pattern(reordering.pattern(&pattern)?.0),
-                Matrix::Values(csr) => Matrix::Values(reordering.matrix(&csr)?),
-            };
-        }
-        write_matrix(&args.output, &matrix)?;
-        Ok(matrix)
-    })?;
-    let pattern = matrix.pattern();
-    Ok(format!("{} x {}, {} nonzeros", pattern.rows(), pattern.cols(), pattern.nnz()))
-}
-
-fn tensor(args: &Args) -> Result<String> {
-    TensorFormat::of(&args.output)?;
-    let x: CooTensor<f64> = Cpu::new()?.install(|| -> Result<_> {
+/// Reads the file, and puts what it holds into the order asked for.
+fn read(args: &Args, dense: bool) -> Result<Held> {
+    let progress = Progress::of(&args.input);
+    let update = |done, total| progress.update(done, total);
+    let options = ReadOptions::default().progress(&update);
+    if dense {
+        return read_dense(&args.input, options).map(Held::Dense);
+    }
+    if TensorFormat::of(&args.input).is_ok() {
         let mut x = read_file(&args.input, false, false)?;
         if let Some(orders) = args.reorder.of_tensor(&x)? {
             x = permute_modes(&x, &orders)?;
             x.sort(&(0..x.order()).collect::<Vec<_>>())?;
         }
-        write_tensor(&args.output, &x)?;
-        Ok(x)
-    })?;
-    let dims = x.dims().iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
-    Ok(format!("{dims}, {} nonzeros", x.nnz()))
+        return Ok(Held::Tensor(x));
+    }
+    let mut matrix = read_matrix(&args.input, options)?;
+    if let Some(reordering) = args.reorder.of_matrix(matrix.pattern().into())? {
+        matrix = match matrix {
+            Matrix::Pattern(pattern) => Matrix::Pattern(reordering.pattern(&pattern)?.0),
+            Matrix::Values(csr) => Matrix::Values(reordering.matrix(&csr)?),
+        };
+    }
+    Ok(Held::Matrix(matrix))
+}
+
+/// The tensor `x`, called `name`, as a matrix, if it has two modes.
+pub fn as_matrix<T: Scalar>(name: &str, x: CooTensor<T>) -> Result<Csr<T>> {
+    let (dims, mut coords, values) = x.into_parts();
+    let ([rows, cols], Some(j), Some(i)) = (&dims[..], coords.pop(), coords.pop()) else {
+        let detail = format!("{name} has {} modes: for .tns, .tns.gz or .tnsb", dims.len());
+        return Err(Error::Argument { name: "out", detail });
+    };
+    Coo::new(*rows, *cols, i, j, values)?.to_csr()
+}
+
+/// The matrix `a` as a tensor of order 2.
+fn of_matrix<T: Scalar>(a: &Csr<T>) -> Result<CooTensor<T>> {
+    let rows = (0..a.rows()).flat_map(|i| std::iter::repeat_n(i as u32, a.pattern().row(i).len())).collect();
+    CooTensor::new(vec![a.rows(), a.cols()], vec![rows, a.pattern().col_idx().to_vec()], a.values().to_vec())
 }

@@ -49,15 +49,16 @@ fn measure<T: Scalar, F: Edge<T>>(
     wanted: reference::Edge<'_>,
 ) -> Result<Measured> {
     let (a, given) = (ordered.matrix(), ordered.given());
-    let c = ordered.by_rows(args.operand::<T>(cpu, a.rows(), 1)?)?;
-    let b = ordered.by_cols(args.operand::<T>(cpu, a.cols(), 2)?)?;
-    let d = ordered.by_cols(args.operand::<T>(cpu, a.cols(), 3)?)?;
+    let c = ordered.by_rows(args.operand::<T>(cpu, "c", a.rows(), 1)?)?;
+    let b = ordered.by_cols(args.operand::<T>(cpu, "b", a.cols(), 2)?)?;
+    let d = ordered.by_cols(args.operand::<T>(cpu, "d", a.cols(), 3)?)?;
+    let width = d.given.cols();
     let (ready, setup) = args.ready(cpu, Op::FusedMm, a)?;
     let expected = || reference::fusedmm(given, wanted, c.given.as_ref(), b.given.as_ref(), d.given.as_ref());
     let finish = |e: MatRef<'_, T>| ordered.in_given_rows(e, |e| args.finish(cpu, e, expected));
     let (times, check) = match ready {
         Ready::Whole(prepared) => {
-            let mut e = Mat::zeros(a.rows(), args.n)?;
+            let mut e = Mat::zeros(a.rows(), width)?;
             let times = Times::measure(args.repeat, || {
                 cpu.fusedmm(&prepared, edge, c.as_ref(), b.as_ref(), d.as_ref(), e.as_mut())
             })?;
@@ -65,12 +66,12 @@ fn measure<T: Scalar, F: Edge<T>>(
         }
         Ready::NumaPrepared(placed) => {
             let (own, b, d) = (placed.owned(c.as_ref())?, placed.share(b.as_ref())?, placed.share(d.as_ref())?);
-            let mut e = placed.output(args.n)?;
+            let mut e = placed.output(width)?;
             let times = Times::measure(args.repeat, || placed.fusedmm(edge, own.as_ref(), &b, &d, e.as_mut()))?;
             (times, finish(e.as_ref())?)
         }
     };
-    let flops = 4.0 * a.nnz() as f64 * args.n as f64;
-    let bytes = sparse_bytes(a, F::USES_VALUES) + 2.0 * dense_bytes::<T>(a.rows() + a.cols(), args.n);
+    let flops = 2.0 * a.nnz() as f64 * (args.n + width) as f64;
+    let bytes = sparse_bytes(a, F::USES_VALUES) + dense_bytes::<T>(a.rows() + a.cols(), args.n + width);
     Ok(setup.measured(times, check, (flops, bytes)))
 }

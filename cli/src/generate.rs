@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use sparsimd::generate::{DEFAULT_EXPONENT, Initiator, Model, TensorSpec, parse_dims};
-use sparsimd::io::{TensorFormat, write_tensor};
-use sparsimd::{Cpu, Error, Result, Scalar};
+use sparsimd::generate::{DEFAULT_EXPONENT, Initiator, MatrixSpec, Model, TensorSpec, parse_dims};
+use sparsimd::io::{Format, Matrix, TensorFormat, write_matrix, write_tensor};
+use sparsimd::{Csr, Error, Result, Scalar};
 
+use super::convert::as_matrix;
 use super::executor::Executor;
 use super::timing::Dtype;
 use super::{Verdict, output};
@@ -13,10 +14,12 @@ use super::{Verdict, output};
 /// Arguments of `generate`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A named tensor (regS to irr2L4d, skew3d, skew3d-large, skew4d, vast-like to deli4d-like), MODEL:DIMS:NNZ, or a model with
-    /// --dims and --nnz: kron, powerlaw, skew, best-ttm, best-mttkrp, worst-ttm, worst-mttkrp
+    /// A matrix (uniform:MxK@SPARSITY, pruned:MxK@SPARSITY as networks are by magnitude, banded:MxK:DISTANCE[@SPARSITY],
+    /// blocks:MxK:SIZE[@SPARSITY] on the diagonal, rmat:SCALE:NNZ of 2^SCALE vertices); a named tensor (regS to irr2L4d, skew3d,
+    /// skew3d-large, skew4d, vast-like to deli4d-like), MODEL:DIMS:NNZ, or a model with --dims and --nnz: kron, powerlaw, skew,
+    /// best-ttm, best-mttkrp, worst-ttm, worst-mttkrp. What has two modes is written as a matrix, too
     name: String,
-    /// File to write: .tns, .tns.gz or .tnsb
+    /// File to write: .mtx or .smtx, .gz may follow, for a matrix; .tns, .tns.gz or .tnsb for a tensor
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Lengths of the modes, for a model
@@ -55,27 +58,68 @@ fn argument(name: &'static str, detail: impl Into<String>) -> Error {
     Error::Argument { name, detail: detail.into() }
 }
 
-/// Makes the tensor and writes it.
+/// What is made.
+enum Spec {
+    Matrix(MatrixSpec),
+    /// A tensor of order 2 as a matrix.
+    TwoModes(TensorSpec),
+    Tensor(TensorSpec),
+}
+
+/// Makes the matrix or tensor and writes it.
 pub fn run(args: &Args) -> Result<Verdict> {
-    // Before the work: is there anything that could be written?
-    TensorFormat::of(&args.out)?;
-    let spec = spec(args)?;
+    let spec = described(args)?;
     let cpu = args.executor.cpu()?;
-    match args.dtype {
-        Dtype::F32 => write::<f32>(args, &spec, &cpu)?,
-        Dtype::F64 => write::<f64>(args, &spec, &cpu)?,
-    }
+    let text = match args.dtype {
+        Dtype::F32 => cpu.install(|| write::<f32>(args, &spec)),
+        Dtype::F64 => cpu.install(|| write::<f64>(args, &spec)),
+    }?;
+    output::line(&format!("{}: {text}", args.out.display()))?;
     Ok(Verdict::Good)
 }
 
-fn write<T: Scalar>(args: &Args, spec: &TensorSpec, cpu: &Cpu) -> Result<()> {
-    let tensor = cpu.install(|| -> Result<_> {
-        let tensor = spec.generate::<T>(args.seed)?;
-        write_tensor(&args.out, &tensor)?;
-        Ok(tensor)
-    })?;
-    let dims = tensor.dims().iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
-    output::line(&format!("{}: {dims}, {} nonzeros", args.out.display(), tensor.nnz()))
+/// What the arguments describe, as what can be written to the file.
+fn described(args: &Args) -> Result<Spec> {
+    let is_matrix = MatrixSpec::MODELS.contains(&args.name.split(':').next().unwrap_or_default());
+    if TensorFormat::of(&args.out).is_ok() {
+        return match is_matrix {
+            true => Err(argument("out", format!("{} is a matrix: for .mtx or .smtx, .gz may follow", args.name))),
+            false => spec(args).map(Spec::Tensor),
+        };
+    }
+    Format::of(&args.out)?;
+    if is_matrix {
+        let given = [args.dims.is_some(), args.nnz.is_some(), args.initiator.is_some(), args.exponent.is_some()];
+        if given.contains(&true) || !args.dense.is_empty() {
+            return Err(argument(
+                "dims",
+                format!("{} is whole: options of tensors' models do not go with it", args.name),
+            ));
+        }
+        return args.name.parse().map(Spec::Matrix);
+    }
+    let spec = spec(args)?;
+    match spec.dims.len() {
+        2 => Ok(Spec::TwoModes(spec)),
+        order => Err(argument("out", format!("{} has {order} modes: for .tns, .tns.gz or .tnsb", args.name))),
+    }
+}
+
+/// Makes what `spec` describes and writes it; what it is, in words.
+fn write<T: Scalar>(args: &Args, spec: &Spec) -> Result<String> {
+    let csr: Csr<T> = match spec {
+        Spec::Matrix(spec) => spec.generate(args.seed)?,
+        Spec::TwoModes(spec) => as_matrix(&args.name, spec.generate(args.seed)?)?,
+        Spec::Tensor(spec) => {
+            let tensor = spec.generate::<T>(args.seed)?;
+            write_tensor(&args.out, &tensor)?;
+            let dims = tensor.dims().iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
+            return Ok(format!("{dims}, {} nonzeros", tensor.nnz()));
+        }
+    };
+    let text = format!("{} x {}, {} nonzeros", csr.rows(), csr.cols(), csr.nnz());
+    write_matrix(&args.out, &Matrix::Values(csr))?;
+    Ok(text)
 }
 
 /// The tensor that the arguments describe.

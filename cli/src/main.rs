@@ -16,8 +16,10 @@ mod info;
 mod interrupt;
 mod machine;
 mod matrix;
+mod matrix_stats;
 mod mttkrp;
 mod numa;
+mod operands;
 mod output;
 mod plot;
 mod progress;
@@ -73,9 +75,9 @@ enum Command {
     Fusedmm(matrix::Common),
     /// Measure the machine and the operations on an input, and draw both.
     Roofline(roofline::Args),
-    /// Write a matrix or tensor file in another format or order; the endings of the names tell which.
+    /// Write a matrix, tensor or dense file in another format or order; the endings of the names tell which.
     Convert(convert::Args),
-    /// Make a synthetic sparse tensor and write it to a file.
+    /// Make a synthetic sparse matrix or tensor and write it to a file.
     Generate(generate::Args),
     /// Tensor times the Khatri-Rao product of all factors but one, in one mode or in each.
     Mttkrp(mttkrp::Args),
@@ -98,7 +100,7 @@ enum Command {
     BenchProbe(bench::ProbeArgs),
     /// Measure plans of the matrix operations on typical patterns or given files, for all later runs on this processor.
     Tune(tune::Args),
-    /// What a sparse tensor looks like, and what each format's indices take.
+    /// What a sparse matrix looks like and what plans make of it, or a sparse tensor and what each format's indices take.
     Stats(stats::Args),
 }
 
@@ -124,6 +126,16 @@ impl Command {
             Self::Stats(args) => stats::run(args),
             Self::Bench(args) => bench::run(args),
             Self::BenchProbe(args) => bench::probe(args),
+        }
+    }
+
+    /// Settles what arguments mean that depend on files.
+    fn settle(&mut self) -> Result<()> {
+        match self {
+            Self::Spmm(args) => args.settle("spmm", &["b"]),
+            Self::Sddmm(args) => args.settle("sddmm", &["c", "b"]),
+            Self::Fusedmm(args) => args.settle("fusedmm", &["c", "b", "d"]),
+            _ => Ok(()),
         }
     }
 
@@ -155,7 +167,7 @@ impl Command {
 
 /// Parses the arguments, runs the command, reports.
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(help) if matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             // Nothing is left to be said when even this cannot be printed.
@@ -168,7 +180,7 @@ fn main() -> ExitCode {
         Err(error) => return fail(&usage_line(&error)),
     };
     cli.command.operand().into_iter().for_each(allocator::name_operand);
-    match cli.command.run() {
+    match cli.command.settle().and_then(|()| cli.command.run()) {
         Ok(Verdict::Good) => ExitCode::SUCCESS,
         Ok(Verdict::Wrong) => ExitCode::from(1),
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,

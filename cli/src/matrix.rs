@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::Serialize;
 use sparsimd::formats::PatternRef;
-use sparsimd::io::{Format, ReadOptions, read_matrix, write_mtx_dense};
+use sparsimd::io::{DenseFormat, Matrix, ReadOptions, read_matrix, write_dense, write_mtx, write_npy};
 use sparsimd::ops::NumaPrepared;
 use sparsimd::plan::NumaPolicy;
 use sparsimd::plan::{Op, PlanOptions, Strategy};
@@ -18,6 +18,7 @@ use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, generate}
 use super::device::{DeviceName, Place, Ran};
 use super::executor::{EffortName, Executor};
 use super::numa::Numa;
+use super::operands::Operands;
 use super::progress::Progress;
 use super::reorder::{Order, Ordered, Reordered};
 use super::timing::{Check, Dtype, Speed, Times};
@@ -101,11 +102,19 @@ impl Source {
 pub struct Common {
     #[command(flatten)]
     pub source: Source,
-    /// Columns of the dense matrices
-    #[arg(short = 'n', value_name = "N")]
+    /// Columns of the dense matrices [default: those of the files]
+    #[arg(short = 'n', value_name = "N", required_unless_present_any = ["b", "c", "d"])]
+    given_n: Option<usize>,
+    /// N, once it is settled
+    #[arg(skip)]
     pub n: usize,
-    /// Element type
-    #[arg(long, value_enum, default_value_t = Dtype::F32)]
+    #[command(flatten)]
+    operands: Operands,
+    /// Element type [default: f64 where an .npy file has it, else f32]
+    #[arg(long = "dtype", value_enum)]
+    given_dtype: Option<Dtype>,
+    /// The element type, once it is settled
+    #[arg(skip = Dtype::F32)]
     pub dtype: Dtype,
     /// What becomes of an entry of C B^T (spmm: identity; sddmm: identity or scale; fusedmm: all)
     #[arg(long, value_enum, default_value_t = EdgeName::Identity)]
@@ -127,14 +136,14 @@ pub struct Common {
     pub numa: NumaPolicy,
     #[command(flatten)]
     pub place: Place,
-    /// Measured runs [default: as many as fit a second, at least 5]
+    /// Measured runs, after one to warm up [default: 1 on operands from files, else as many as fit a second, at least 5]
     #[arg(long, value_name = "R")]
     pub repeat: Option<usize>,
     /// Compare with a naive loop in double precision; exit status 1 if an element is out of its bound
     #[arg(long)]
     pub verify: bool,
-    /// Write the result to a Matrix Market file
-    #[arg(long, value_name = "FILE.mtx")]
+    /// Write the result to a file: .npy, .mtx or .txt, .gz may follow; of sddmm .mtx, or .npy for the values alone, row by row
+    #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// One JSON object instead of text
     #[arg(long)]
@@ -239,14 +248,23 @@ struct Report {
 }
 
 impl Common {
+    /// Settles what the files of the dense operands say, for the operation `op` on the operands `needed`.
+    pub fn settle(&mut self, op: &str, needed: &[&'static str]) -> Result<()> {
+        let settled = self.operands.settle(op, needed, self.given_n)?;
+        self.n = settled.as_ref().map(|s| s.n).or(self.given_n).unwrap_or(0);
+        let double = settled.as_ref().is_some_and(|s| s.element == Some(8));
+        self.dtype = self.given_dtype.unwrap_or(if double { Dtype::F64 } else { Dtype::F32 });
+        // One result is asked for, not a speed: neither many runs nor a preparation that pays after many.
+        self.repeat = self.repeat.or(settled.map(|_| 1));
+        Ok(())
+    }
+
     /// Before the work: is there anything that could be written where `--out` says?
-    fn check_out(&self) -> Result<()> {
+    fn check_out(&self, op: &str) -> Result<()> {
         let Some(path) = &self.out else { return Ok(()) };
-        if Format::of(path)? != Format::Mtx {
-            return Err(Error::Argument {
-                name: "out",
-                detail: format!("{} does not end in .mtx or .mtx.gz", path.display()),
-            });
+        if DenseFormat::of(path)? == DenseFormat::Txt && op == "sddmm" {
+            let detail = format!("{}: sddmm's result is sparse, for .mtx, or for .npy without places", path.display());
+            return Err(Error::Argument { name: "out", detail });
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         match folder.map(std::fs::read_dir) {
@@ -262,7 +280,7 @@ impl Common {
         measure: impl FnOnce(&Self, &Cpu, &Ordered<T>) -> Result<Measured>,
         on_device: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
     ) -> Result<Verdict> {
-        self.check_out()?;
+        self.check_out(op)?;
         if self.place.device != DeviceName::Cpu && self.effort == EffortName::Measure {
             let detail = "measuring is for plans of the processor".to_owned();
             return Err(Error::Argument { name: "effort", detail });
@@ -353,14 +371,24 @@ impl Common {
     ) -> Result<Check> {
         let check = Check::when(self.verify, || cpu.install(|| expected()?.deviation(result)))?;
         if let Some(path) = &self.out {
-            write_mtx_dense(path, result)?;
+            write_dense(path, result)?;
         }
         Ok(check)
     }
 
-    /// Dense operand number `which`, `rows` x N.
-    pub fn operand<T: Scalar>(&self, cpu: &Cpu, rows: usize, which: u64) -> Result<Mat<T>> {
-        cpu.install(|| generate::uniform_dense(rows, self.n, self.source.seed.wrapping_add(which)))
+    /// Writes the `values` of sddmm at the nonzeros of `a`, if that is asked for.
+    pub fn write_values<T: Scalar>(&self, a: &Csr<T>, values: Vec<T>) -> Result<()> {
+        let Some(path) = &self.out else { return Ok(()) };
+        match DenseFormat::of(path)? {
+            DenseFormat::Npy => write_npy(path, &[values.len()], MatRef::new(&values, values.len(), 1, 1)?),
+            _ => write_mtx(path, &Matrix::Values(Csr::new(a.pattern().clone(), values)?)),
+        }
+    }
+
+    /// Dense operand `name`, of `rows` rows: from its file, or random, by the seed and its number `which`.
+    pub fn operand<T: Scalar>(&self, cpu: &Cpu, name: &'static str, rows: usize, which: u64) -> Result<Mat<T>> {
+        let random = || generate::uniform_dense(rows, self.n, self.source.seed.wrapping_add(which));
+        cpu.install(|| self.operands.read(name, rows)?.map_or_else(random, Ok))
     }
 
     /// The error that `op` has no such edge function.

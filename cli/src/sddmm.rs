@@ -1,8 +1,7 @@
 //! `sparsimd sddmm`: the entries of C B^T at the nonzeros of A, as they are or times a_ij.
 
-use sparsimd::io::{Matrix, write_mtx};
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Csr, Result, Scalar, reference};
+use sparsimd::{Cpu, Result, Scalar, reference};
 
 use super::Verdict;
 use super::device;
@@ -24,16 +23,14 @@ pub fn run(args: &Common) -> Result<Verdict> {
 fn measure<T: Scalar>(args: &Common, cpu: &Cpu, ordered: &Ordered<T>) -> Result<Measured> {
     let (a, given) = (ordered.matrix(), ordered.given());
     let scaled = args.edge == EdgeName::Scale;
-    let c = ordered.by_rows(args.operand::<T>(cpu, a.rows(), 1)?)?;
-    let b = ordered.by_cols(args.operand::<T>(cpu, a.cols(), 2)?)?;
+    let c = ordered.by_rows(args.operand::<T>(cpu, "c", a.rows(), 1)?)?;
+    let b = ordered.by_cols(args.operand::<T>(cpu, "b", a.cols(), 2)?)?;
     let (ready, setup) = args.ready(cpu, Op::Sddmm, a)?;
     let finish = |out: &[T]| {
         let out = ordered.in_given_places(out);
         let expected = || reference::sddmm(given, scaled, c.given.as_ref(), b.given.as_ref());
         let check = Check::when(args.verify, || cpu.install(|| expected()?.deviation_of_values(&out)))?;
-        if let Some(path) = &args.out {
-            write_mtx(path, &Matrix::Values(Csr::new(given.pattern().clone(), out.into_owned())?))?;
-        }
+        args.write_values(given, out.into_owned())?;
         Ok::<_, sparsimd::Error>(check)
     };
     let (times, check) = match ready {

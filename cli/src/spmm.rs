@@ -23,7 +23,7 @@ pub fn run(args: &Common) -> Result<Verdict> {
 fn measure<T: Scalar>(args: &Common, cpu: &Cpu, ordered: &Ordered<T>) -> Result<Measured> {
     let (a, given) = (ordered.matrix(), ordered.given());
     let (ready, setup) = args.ready(cpu, Op::Spmm, a)?;
-    let b = ordered.by_cols(args.operand::<T>(cpu, a.cols(), 1)?)?;
+    let b = ordered.by_cols(args.operand::<T>(cpu, "b", a.cols(), 1)?)?;
     let expected = |c: MatRef<'_, T>| reference::spmm(T::ONE, given, b.given.as_ref(), T::ZERO, c);
     let finish = |c: MatRef<'_, T>| ordered.in_given_rows(c, |c| args.finish(cpu, c, || expected(c)));
     let (times, check) = match ready {

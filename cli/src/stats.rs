@@ -6,10 +6,11 @@ use serde::Serialize;
 use sparsimd::formats::{
     Alto, Bcsf, Csf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, FiberCoo, HiCoo, MmCsf, MmCsfStrategy, rooted_mode_order,
 };
+use sparsimd::io::TensorFormat;
 use sparsimd::{CooTensor, Cpu, Error, Result};
 
 use super::tensor::read_file;
-use super::{Verdict, output};
+use super::{Verdict, matrix_stats, output};
 
 /// B-CSF splits fibers and slices at these numbers of nonzeros: as its authors do (Nisa et al. 2019).
 const LONGEST_FIBER: usize = 128;
@@ -20,8 +21,11 @@ const LONG: usize = 10_000;
 /// Arguments of `stats`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Tensor: .tns, .tns.gz or .tnsb
+    /// Matrix: .mtx or .smtx, .gz may follow; or tensor: .tns, .tns.gz or .tnsb
     file: PathBuf,
+    /// Dense columns that the plans of a matrix are for
+    #[arg(short = 'n', value_name = "N", default_value_t = 128)]
+    n: usize,
     /// Coordinates of a text file start at 0 instead of 1
     #[arg(long)]
     zero_based: bool,
@@ -100,9 +104,21 @@ struct Stats {
     storage: Vec<Storage>,
 }
 
-/// Reads the tensor and prints what it looks like.
+/// Reads the matrix or tensor and prints what it looks like.
 pub fn run(args: &Args) -> Result<Verdict> {
     let cpu = Cpu::new()?;
+    if TensorFormat::of(&args.file).is_err() {
+        if args.zero_based || args.sum_duplicates {
+            let detail = "--zero-based and --sum-duplicates are for tensors".to_owned();
+            return Err(Error::Argument { name: "file", detail });
+        }
+        let stats = matrix_stats::of(&cpu, &args.file, args.n)?;
+        match args.json {
+            true => output::json(&stats)?,
+            false => output::line(&stats.text())?,
+        }
+        return Ok(Verdict::Good);
+    }
     let stats = cpu.install(|| -> Result<Stats> {
         let x: CooTensor<f32> = read_file(&args.file, args.zero_based, args.sum_duplicates)?;
         Ok(Stats {

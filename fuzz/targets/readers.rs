@@ -2,14 +2,14 @@
 #![no_main]
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use sparsimd::decomp::{CpState, TuckerState};
 use sparsimd::io::{self, Duplicates, ReadOptions};
 
-const ENDINGS: [&str; 7] = ["mtx", "smtx", "tns", "tnsb", "cp", "tucker", "txt"];
+const ENDINGS: [&str; 8] = ["mtx", "smtx", "tns", "tnsb", "cp", "tucker", "txt", "npy"];
 
 /// A folder of this process, in memory where there is one.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -19,6 +19,19 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     std::fs::create_dir_all(&folder).expect("a folder");
     folder
 });
+
+/// The dense matrix of `path`, and that again from the file that it is written to.
+fn dense(path: &Path) {
+    let options = ReadOptions::default();
+    _ = io::dense_header(path);
+    let Ok(a) = io::read_dense::<f32>(path, options) else { return };
+    let again = FOLDER.join("again.npy");
+    io::write_dense(&again, a.as_ref()).expect("a matrix that was read is written");
+    let b = io::read_dense::<f32>(&again, options).expect("a matrix that was written");
+    assert_eq!((a.rows(), a.cols()), (b.rows(), b.cols()));
+    let bits = |x: &f32| x.to_bits();
+    assert!(a.cols() == 0 || a.iter_rows().zip(b.iter_rows()).all(|(a, b)| a.iter().map(bits).eq(b.iter().map(bits))));
+}
 
 fuzz_target!(|data: &[u8]| {
     let Some((&kind, bytes)) = data.split_first() else { return };
@@ -44,6 +57,9 @@ fuzz_target!(|data: &[u8]| {
                 io::write_matrix(&again, &matrix).expect("a matrix that was read is written");
                 assert!(io::read_matrix::<f64>(&again, options).is_ok());
             }
+            if ending == "mtx" {
+                dense(&path);
+            }
         }
         "tns" | "tnsb" => {
             for duplicates in [Duplicates::Refuse, Duplicates::Sum] {
@@ -52,7 +68,7 @@ fuzz_target!(|data: &[u8]| {
         }
         "cp" => _ = CpState::<f64>::load(&path),
         "tucker" => _ = TuckerState::load(&path),
-        _ => _ = io::read_dense::<f32>(&path, options),
+        _ => dense(&path),
     }
     _ = std::fs::remove_file(&path);
 });

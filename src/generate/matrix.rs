@@ -1,5 +1,7 @@
 //! Random sparse matrices and dense operands.
 
+use std::ops::Range;
+
 use sparsimd_kernels::Scalar;
 
 use super::random::Stream;
@@ -36,26 +38,38 @@ pub fn uniform_dense<T: Scalar>(rows: usize, cols: usize, seed: u64) -> Result<M
 /// [`Error::Argument`] when `sparsity` is not in [0, 1] or a dimension exceeds u32; [`Error::Memory`].
 #[inline(never)]
 pub fn random_matrix<T: Scalar>(rows: usize, cols: usize, sparsity: f64, seed: u64) -> Result<Csr<T>> {
+    random_rows(rows, cols, sparsity, seed, &|_| 0..cols)
+}
+
+/// Whether a matrix can have these sizes and this sparsity.
+pub(super) fn check_matrix(rows: usize, cols: usize, sparsity: f64) -> Result<()> {
     if !(0.0..=1.0).contains(&sparsity) {
         return Err(Error::argument("sparsity", format!("{sparsity} is not in [0, 1]")));
     }
     if rows.max(cols) > u32::MAX as usize {
         return Err(Error::argument("matrix", format!("{rows} x {cols} exceeds the largest dimension, {}", u32::MAX)));
     }
+    Ok(())
+}
+
+/// A random matrix: each place of `span(i)`, columns of row i, is nonzero with probability `1 - sparsity`, and no other one.
+pub(super) fn random_rows<T: Scalar>(
+    rows: usize,
+    cols: usize,
+    sparsity: f64,
+    seed: u64,
+    span: &(dyn Fn(usize) -> Range<usize> + Sync),
+) -> Result<Csr<T>> {
+    check_matrix(rows, cols, sparsity)?;
     let what = format!("random matrix of {rows} x {cols} at {sparsity}");
     let of_nonzeros =
         |nnz: usize| memory::total(&[(rows + 1, size_of::<usize>()), (nnz, size_of::<u32>() + size_of::<T>())]);
     // By the expected number first: drawing them takes as long as they are many.
-    memory::ensure(&what, of_nonzeros((rows as f64 * cols as f64 * (1.0 - sparsity)) as usize))?;
-    let row = |i: usize| RandomRow::new(cols, 1.0 - sparsity, Stream::new(seed, i as u64));
+    let places: f64 = (0..rows).map(|i| span(i).len() as f64).sum();
+    memory::ensure(&what, of_nonzeros((places * (1.0 - sparsity)) as usize))?;
+    let row = |i: usize| RandomRow::new(span(i), 1.0 - sparsity, Stream::new(seed, i as u64));
     // Twice the same numbers: to count, and to write where the count says.
-    let mut row_ptr: Vec<usize> = memory::zeros(&what, rows + 1)?;
-    parallel::chunks_mut(&mut row_ptr[1..], ROWS_PER_TASK, |task, counts| {
-        counts.iter_mut().enumerate().for_each(|(i, count)| *count = row(task * ROWS_PER_TASK + i).count());
-    });
-    for i in 0..rows {
-        row_ptr[i + 1] += row_ptr[i];
-    }
+    let row_ptr = row_pointers(&what, rows, |i| row(i).count())?;
     let nnz = row_ptr[rows];
     memory::ensure(&what, of_nonzeros(nnz))?;
     let mut col_idx: Vec<u32> = memory::zeros(&what, nnz)?;
@@ -67,7 +81,7 @@ pub fn random_matrix<T: Scalar>(rows: usize, cols: usize, sparsity: f64, seed: u
         parts.push((first..end, part));
         left = rest;
     }
-    parallel::consume(parts, |(rows, part): (std::ops::Range<usize>, &mut [u32])| {
+    parallel::consume(parts, |(rows, part): (Range<usize>, &mut [u32])| {
         for (slot, j) in part.iter_mut().zip(rows.flat_map(row)) {
             *slot = j;
         }
@@ -78,6 +92,18 @@ pub fn random_matrix<T: Scalar>(rows: usize, cols: usize, sparsity: f64, seed: u
     Csr::new(pattern, values)
 }
 
+/// Row pointers of a matrix `what` whose row i has `count(i)` nonzeros.
+pub(super) fn row_pointers(what: &str, rows: usize, count: impl Fn(usize) -> usize + Sync) -> Result<Vec<usize>> {
+    let mut row_ptr: Vec<usize> = memory::zeros(what, rows + 1)?;
+    parallel::chunks_mut(&mut row_ptr[1..], ROWS_PER_TASK, |task, counts| {
+        counts.iter_mut().enumerate().for_each(|(i, slot)| *slot = count(task * ROWS_PER_TASK + i));
+    });
+    for i in 0..rows {
+        row_ptr[i + 1] += row_ptr[i];
+    }
+    Ok(row_ptr)
+}
+
 /// Rows made by one task: some hundred microseconds of work.
 const ROWS_PER_TASK: usize = 64;
 
@@ -85,16 +111,16 @@ const ROWS_PER_TASK: usize = 64;
 struct RandomRow {
     /// The first column that is not yet decided.
     next: f64,
-    cols: f64,
+    end: f64,
     /// 1 / ln(1 - density); minus infinity when there are no nonzeros, 0 when there is nothing else.
     scale: f64,
     random: Stream,
 }
 
 impl RandomRow {
-    fn new(cols: usize, density: f64, random: Stream) -> Self {
+    fn new(span: Range<usize>, density: f64, random: Stream) -> Self {
         // By a function that keeps its digits for small densities.
-        Self { next: 0.0, cols: cols as f64, scale: 1.0 / (-density).ln_1p(), random }
+        Self { next: span.start as f64, end: span.end as f64, scale: 1.0 / (-density).ln_1p(), random }
     }
 }
 
@@ -106,7 +132,7 @@ impl Iterator for RandomRow {
         let gap = ((1.0 - self.random.unit()).ln() * self.scale).floor();
         let j = self.next + gap;
         self.next = j + 1.0;
-        (j < self.cols).then_some(j as u32)
+        (j < self.end).then_some(j as u32)
     }
 }
 

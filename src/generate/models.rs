@@ -45,6 +45,11 @@ impl Initiator {
         Self { dims: vec![2; order], weights: (0..1 << order).map(weight).collect() }
     }
 
+    /// The 2 x 2 initiator (0.57, 0.19; 0.19, 0.05) of the Graph500 benchmark's R-MAT graphs (Chakrabarti, Zhan and Faloutsos 2004).
+    pub fn graph500() -> Self {
+        Self { dims: vec![2; 2], weights: vec![0.57, 0.19, 0.19, 0.05] }
+    }
+
     /// Running sums of the weights, scaled to 2^64, for drawing a cell by one 64-bit number.
     fn thresholds(&self) -> Vec<u64> {
         let total: f64 = self.weights.iter().sum();

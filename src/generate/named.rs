@@ -33,7 +33,8 @@ pub enum Model {
 /// A tensor that can be generated: model, shape and number of nonzeros.
 ///
 /// Read from text as a name of [`TensorSpec::names`], or as `MODEL:DIMS:NNZ`, such as `skew:100x80x60:5000`, where the
-/// model is `kron`, `powerlaw`, `skew`, `best-ttm`, `best-mttkrp`, `worst-ttm` or `worst-mttkrp`.
+/// model is `kron`, `powerlaw`, `skew`, `best-ttm`, `best-mttkrp`, `worst-ttm` or `worst-mttkrp`; or as `rmat:SCALE:NNZ`, an R-MAT
+/// graph of 2^SCALE vertices as a tensor of order 2, by [`Initiator::graph500`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorSpec {
     /// How places are drawn.
@@ -157,10 +158,12 @@ impl FromStr for TensorSpec {
                 Self::names().join(", ")
             )));
         };
-        let dims =
-            parse_dims(dims).ok_or_else(|| fail(format!("{dims} is not a list of lengths such as 100x80x60")))?;
+        let scale = || dims.parse().ok().filter(|scale| (1..32).contains(scale));
+        let lengths = if model == "rmat" { scale().map(|scale: u32| vec![1 << scale; 2]) } else { parse_dims(dims) };
+        let dims = lengths.ok_or_else(|| fail(format!("{dims} is not a list of lengths such as 100x80x60")))?;
         let nnz = nnz.parse().map_err(|_| fail(format!("{nnz} is not a number of nonzeros")))?;
         let model = match model {
+            "rmat" => Model::Kronecker(Initiator::graph500()),
             "kron" => Model::Kronecker(Initiator::core_periphery(dims.len())),
             "powerlaw" => Model::PowerLaw(DEFAULT_EXPONENT, Vec::new()),
             "skew" => Model::Skewed,

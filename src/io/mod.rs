@@ -1,5 +1,5 @@
-//! Files: Matrix Market `.mtx`, DLMC `.smtx` and FROSTT `.tns`, any of them gzip-compressed; binary tensors `.tnsb`; dense
-//! matrices as plain text.
+//! Files: Matrix Market `.mtx`, DLMC `.smtx`, FROSTT `.tns`, dense matrices as numpy's `.npy`, as `.mtx` arrays and as plain text,
+//! any of them gzip-compressed; binary tensors `.tnsb`.
 //!
 //! A reader streams the text in blocks that are parsed by all threads of the rayon pool it is called in, while the next
 //! blocks are being read and decompressed. What it holds grows with the entries actually seen, never with a number that
@@ -10,18 +10,21 @@ mod dense;
 mod format;
 mod matrix;
 mod mtx;
+mod npy;
 mod number;
 mod smtx;
 mod tensor;
 mod text;
 mod tns;
 mod tnsb;
+mod txt;
 
 pub use atomic::write_atomically;
-pub use dense::{read_dense, write_dense};
+pub use dense::{DenseFormat, DenseHeader, dense_header, read_dense, write_dense};
 pub use format::Format;
 pub use matrix::{Matrix, read_matrix, write_matrix};
-pub use mtx::{read_mtx, write_mtx, write_mtx_dense};
+pub use mtx::{read_mtx, read_mtx_dense, write_mtx, write_mtx_dense};
+pub use npy::{read_npy, write_npy};
 pub use smtx::{read_smtx, write_smtx};
 pub use tensor::{Duplicates, TensorFormat, check_finite, read_tensor, write_tensor};
 pub use text::ReadOptions;

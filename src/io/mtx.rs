@@ -16,7 +16,7 @@ use sparsimd_kernels::Scalar;
 use super::number::{Cursor, write_chunks};
 use super::text::{Cut, Fault, ReadOptions, Text, concat, quoted};
 use super::{Matrix, write_atomically};
-use crate::dense::MatRef;
+use crate::dense::{Mat, MatRef};
 use crate::error::{Error, Result};
 use crate::formats::Coo;
 
@@ -81,6 +81,30 @@ pub fn read_mtx<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<(Coo
     let Entries { rows, cols, values, .. } = entries;
     let coo = Coo::new(header.rows as usize, header.cols as usize, rows, cols, values);
     Ok((coo.map_err(|e| super::matrix::whole_file(path, e))?, header.field != Field::Pattern))
+}
+
+/// The dense matrix in the Matrix Market file `path`, which must be of format `array`.
+///
+/// # Errors
+/// As [`read_mtx`]; [`Error::Parse`] for a file of format `coordinate`.
+pub fn read_mtx_dense<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<Mat<T>> {
+    let mut text = Text::open(path, options)?;
+    let header = read_header(&mut text)?;
+    if header.coordinate {
+        return Err(text.fault("the format is coordinate, of sparse matrices: a dense one is an array"));
+    }
+    let entries = read_array::<T>(&mut text, &header)?;
+    let mut out = Mat::zeros(header.rows as usize, header.cols as usize)?;
+    for ((&i, &j), &x) in entries.rows.iter().zip(&entries.cols).zip(&entries.values) {
+        out.row_mut(i as usize)[j as usize] = x;
+    }
+    Ok(out)
+}
+
+/// Rows and columns that the header of the Matrix Market file `path` has.
+pub(super) fn mtx_shape(path: &Path) -> Result<(usize, usize)> {
+    let header = read_header(&mut Text::open(path, ReadOptions::default())?)?;
+    Ok((header.rows as usize, header.cols as usize))
 }
 
 /// The banner, the comments and the size line.

@@ -69,12 +69,55 @@ pub(super) enum Cut {
     Words,
 }
 
+/// A file's content, inflated where the file is gzip-compressed.
+pub(super) struct Source {
+    /// The content.
+    pub reader: BufReader<Box<dyn Read + Send>>,
+    /// How far the file has been read.
+    pub meter: Meter,
+    /// Whether the content is what is stored, in a regular file.
+    pub plain: bool,
+}
+
+/// How far a file has been read.
+pub(super) struct Meter {
+    /// Bytes of the file as it is stored.
+    pub stored: u64,
+    /// How many of them have been read.
+    consumed: Arc<AtomicU64>,
+}
+
+impl Meter {
+    /// Tells `options`.
+    pub fn report(&self, options: ReadOptions<'_>) {
+        if let Some(progress) = options.progress {
+            progress(self.consumed.load(Ordering::Relaxed), self.stored);
+        }
+    }
+}
+
+impl Source {
+    /// Opens `path`; the content, not the name, tells whether it is compressed.
+    pub fn open(path: &Path) -> std::io::Result<Self> {
+        let file = File::open(path)?;
+        let meta = file.metadata()?;
+        if meta.is_dir() {
+            return Err(std::io::Error::from(std::io::ErrorKind::IsADirectory));
+        }
+        let consumed = Arc::new(AtomicU64::new(0));
+        let mut raw = BufReader::with_capacity(BLOCK, Counted { file, consumed: Arc::clone(&consumed) });
+        let compressed = raw.fill_buf()?.starts_with(&GZIP_MAGIC);
+        let source: Box<dyn Read + Send> = if compressed { Box::new(MultiGzDecoder::new(raw)) } else { Box::new(raw) };
+        let reader = BufReader::with_capacity(64 << 10, source);
+        let meter = Meter { stored: meta.len(), consumed };
+        Ok(Self { reader, meter, plain: meta.is_file() && !compressed })
+    }
+}
+
 /// An open text file, plain or gzip-compressed.
 pub(super) struct Text<'a> {
     path: PathBuf,
-    source: BufReader<Box<dyn Read + Send>>,
-    stored: u64,
-    consumed: Arc<AtomicU64>,
+    source: Source,
     /// Lines given out so far.
     line: u64,
     /// Bytes of text given out so far.
@@ -123,26 +166,16 @@ pub(super) fn concat<C: Sync, X: Copy + Send + Sync>(
 }
 
 impl<'a> Text<'a> {
-    /// Opens `path`; the content, not the name, tells whether it is compressed.
+    /// Opens `path`, plain or compressed.
     pub fn open(path: &Path, options: ReadOptions<'a>) -> Result<Self> {
-        let fail = |source| Error::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(fail)?;
-        let meta = file.metadata().map_err(fail)?;
-        if meta.is_dir() {
-            return Err(fail(std::io::Error::from(std::io::ErrorKind::IsADirectory)));
-        }
-        let consumed = Arc::new(AtomicU64::new(0));
-        let mut raw = BufReader::with_capacity(BLOCK, Counted { file, consumed: Arc::clone(&consumed) });
-        let compressed = raw.fill_buf().map_err(fail)?.starts_with(&GZIP_MAGIC);
-        let source: Box<dyn Read + Send> = if compressed { Box::new(MultiGzDecoder::new(raw)) } else { Box::new(raw) };
-        let source = BufReader::with_capacity(64 << 10, source);
-        Ok(Self { path: path.to_owned(), source, stored: meta.len(), consumed, line: 0, bytes: 0, options })
+        let source = Source::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), source, line: 0, bytes: 0, options })
     }
 
     /// The next line without its end, for headers; `None` at the end of the file.
     pub fn next_line(&mut self) -> Result<Option<String>> {
         let mut line = Vec::new();
-        let n = (&mut self.source)
+        let n = (&mut self.source.reader)
             .take(LONGEST_LINE)
             .read_until(b'\n', &mut line)
             .map_err(|source| Error::Io { path: self.path.clone(), source })?;
@@ -228,7 +261,7 @@ impl<'a> Text<'a> {
             block.append(carry);
             let want = BLOCK.saturating_sub(block.len());
             block.reserve_exact(want);
-            let n = (&mut self.source)
+            let n = (&mut self.source.reader)
                 .take(want as u64)
                 .read_to_end(&mut block)
                 .map_err(|source| Error::Io { path: self.path.clone(), source })?;
@@ -246,9 +279,7 @@ impl<'a> Text<'a> {
             carry.extend(block.drain(last + 1..));
             batch.push(block);
         }
-        if let Some(progress) = self.options.progress {
-            progress(self.consumed.load(Ordering::Relaxed), self.stored);
-        }
+        self.source.meter.report(self.options);
         Ok(batch)
     }
 }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use sparsimd::edge::{self, Edge};
 use sparsimd::gpu::{self, DeviceEdge, DeviceScalar, Gpu, GpuPrepared};
 use sparsimd::hetero::{Hetero, HeteroCsr};
-use sparsimd::io::{Matrix, write_mtx, write_mtx_dense};
+use sparsimd::io::write_dense;
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::{Cpu, Csr, Error, Mat, Result, reference};
 
@@ -127,7 +127,7 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
 /// SpMM on a device.
 pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
     let job = Job::new(Op::Spmm, "spmm", args, cpu, a)?;
-    let b = args.operand::<T>(cpu, a.cols(), 1)?;
+    let b = args.operand::<T>(cpu, "b", a.cols(), 1)?;
     let mut c = Mat::zeros(a.rows(), args.n)?;
     let (one, zero) = (T::ONE, T::ZERO);
     let timed = job.run(
@@ -146,7 +146,7 @@ pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Mea
         reference::spmm(T::ONE, a, b.as_ref(), T::ZERO, c.as_ref())?.deviation(c.as_ref())
     })?;
     if let Some(out) = &args.out {
-        write_mtx_dense(out, c.as_ref())?;
+        write_dense(out, c.as_ref())?;
     }
     let flops = 2.0 * a.nnz() as f64 * args.n as f64;
     let bytes = sparse_bytes(a, true) + dense_bytes::<T>(a.rows() + a.cols(), args.n);
@@ -157,8 +157,8 @@ pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Mea
 pub fn sddmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
     let scaled = args.edge == EdgeName::Scale;
     let job = Job::new(Op::Sddmm, if scaled { "sddmm_scaled" } else { "sddmm" }, args, cpu, a)?;
-    let c = args.operand::<T>(cpu, a.rows(), 1)?;
-    let b = args.operand::<T>(cpu, a.cols(), 2)?;
+    let c = args.operand::<T>(cpu, "c", a.rows(), 1)?;
+    let b = args.operand::<T>(cpu, "b", a.cols(), 2)?;
     let mut out = vec![T::ZERO; a.nnz()];
     let on_device = |gpu: &Gpu, a: &GpuPrepared<T>, c: &_, b: &_, values: &mut _| match scaled {
         true => gpu.sddmm_scaled(a, c, b, values),
@@ -185,9 +185,7 @@ pub fn sddmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Me
     )?;
     let check =
         Check::when(args.verify, || reference::sddmm(a, scaled, c.as_ref(), b.as_ref())?.deviation_of_values(&out))?;
-    if let Some(path) = &args.out {
-        write_mtx(path, &Matrix::Values(Csr::new(a.pattern().clone(), out)?))?;
-    }
+    args.write_values(a, out)?;
     let flops = 2.0 * a.nnz() as f64 * args.n as f64;
     let dense = dense_bytes::<T>(a.rows() + a.cols(), args.n);
     let bytes = sparse_bytes(a, scaled) + dense + dense_bytes::<T>(a.nnz(), 1);
@@ -217,15 +215,16 @@ fn fused<T: DeviceScalar, F: Edge<T> + DeviceEdge<T>>(
     wanted: reference::Edge<'_>,
 ) -> Result<Measured> {
     let job = Job::new(Op::FusedMm, "fusedmm", args, cpu, a)?;
-    let c = args.operand::<T>(cpu, a.rows(), 1)?;
-    let b = args.operand::<T>(cpu, a.cols(), 2)?;
-    let d = args.operand::<T>(cpu, a.cols(), 3)?;
-    let mut e = Mat::zeros(a.rows(), args.n)?;
+    let c = args.operand::<T>(cpu, "c", a.rows(), 1)?;
+    let b = args.operand::<T>(cpu, "b", a.cols(), 2)?;
+    let d = args.operand::<T>(cpu, "d", a.cols(), 3)?;
+    let width = d.cols();
+    let mut e = Mat::zeros(a.rows(), width)?;
     let timed = job.run(
         &mut e,
         |gpu| {
             let dense = |m: &Mat<T>| gpu.mat(m.as_ref());
-            let (prepared, mut e) = (job.prepare(gpu)?, gpu.zeros(a.rows(), args.n)?);
+            let (prepared, mut e) = (job.prepare(gpu)?, gpu.zeros(a.rows(), width)?);
             let (c, b, d) = (dense(&c)?, dense(&b)?, dense(&d)?);
             gpu.fusedmm(&prepared, edge, &c, &b, &d, &mut e)?;
             Ok((prepared, c, b, d, e))
@@ -239,9 +238,9 @@ fn fused<T: DeviceScalar, F: Edge<T> + DeviceEdge<T>>(
         reference::fusedmm(a, wanted, c.as_ref(), b.as_ref(), d.as_ref())?.deviation(e.as_ref())
     })?;
     if let Some(path) = &args.out {
-        write_mtx_dense(path, e.as_ref())?;
+        write_dense(path, e.as_ref())?;
     }
-    let flops = 4.0 * a.nnz() as f64 * args.n as f64;
-    let bytes = sparse_bytes(a, F::USES_VALUES) + 2.0 * dense_bytes::<T>(a.rows() + a.cols(), args.n);
+    let flops = 2.0 * a.nnz() as f64 * (args.n + width) as f64;
+    let bytes = sparse_bytes(a, F::USES_VALUES) + dense_bytes::<T>(a.rows() + a.cols(), args.n + width);
     Ok(job.report(timed, check, flops, bytes))
 }

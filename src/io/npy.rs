@@ -1,0 +1,320 @@
+//! numpy's format of one array, `.npy`, as numpy/lib/format.py describes it.
+//!
+//! ```text
+//! 0    6 bytes  \x93NUMPY
+//! 6    u8 u8    version: 1.0, 2.0 or 3.0
+//! 8    u16      length of the header; u32 from version 2.0 on
+//! ..   text     {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }, blanks, a line end
+//! ..   ...      the elements, row by row, or column by column in Fortran's order
+//! ```
+//! Elements of 4 or 8 bytes (`f4`, `f8`) are read, of either byte order; little-endian ones are written.
+
+use std::io::{Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use sparsimd_kernels::Scalar;
+
+use super::text::{ReadOptions, Source, quoted};
+use super::{DenseHeader, write_atomically};
+use crate::dense::{Mat, MatRef};
+use crate::error::{Error, Result};
+use crate::memory;
+
+const MAGIC: &[u8; 6] = b"\x93NUMPY";
+/// Bytes of the longest header: that of a matrix has some 80, and numpy itself refuses more than 10 000.
+const LONGEST_HEADER: usize = 64 << 10;
+/// The elements start at a multiple of this, as numpy has it.
+const ALIGN: usize = 64;
+/// Elements that are read at a time.
+const PIECE: usize = 32 << 10;
+
+/// An open file whose header has been read.
+struct Npy {
+    path: PathBuf,
+    source: Source,
+    /// Bytes before the elements.
+    start: usize,
+    /// Bytes of an element, 4 or 8.
+    element: usize,
+    big_endian: bool,
+    /// Whether elements come column by column.
+    by_columns: bool,
+    rows: usize,
+    cols: usize,
+}
+
+/// What the header's text says.
+#[derive(Debug, Default, PartialEq)]
+struct Fields {
+    descr: Option<String>,
+    fortran_order: Option<bool>,
+    shape: Option<Vec<usize>>,
+}
+
+/// What is left of a header's text: a literal of Python's.
+struct Literal<'a>(&'a str);
+
+impl<'a> Literal<'a> {
+    /// Takes `word`, if it is next.
+    fn take(&mut self, word: &str) -> Option<()> {
+        self.0 = self.0.trim_start().strip_prefix(word)?;
+        Some(())
+    }
+
+    /// Takes a text in quotes.
+    fn text(&mut self) -> Option<&'a str> {
+        let quote = ["'", "\""].into_iter().find(|quote| self.take(quote).is_some())?;
+        let (text, rest) = self.0.split_once(quote)?;
+        self.0 = rest;
+        Some(text)
+    }
+
+    /// Takes a number.
+    fn number(&mut self) -> Option<usize> {
+        let text = self.0.trim_start();
+        let (number, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+        self.0 = rest;
+        number.parse().ok()
+    }
+
+    /// Takes `(3, 4)`, `(3,)` or `()`.
+    fn tuple(&mut self) -> Option<Vec<usize>> {
+        let mut all = Vec::new();
+        self.take("(")?;
+        while self.take(")").is_none() {
+            all.push(self.number()?);
+            if self.take(",").is_none() {
+                self.take(")")?;
+                break;
+            }
+        }
+        Some(all)
+    }
+
+    /// Takes the whole dictionary.
+    fn fields(mut self) -> Option<Fields> {
+        let mut fields = Fields::default();
+        self.take("{")?;
+        while self.take("}").is_none() {
+            let key = self.text()?;
+            self.take(":")?;
+            match key {
+                "descr" => fields.descr = Some(self.text()?.to_owned()),
+                "shape" => fields.shape = Some(self.tuple()?),
+                "fortran_order" => {
+                    let yes = self.take("True").is_some();
+                    if !yes {
+                        self.take("False")?;
+                    }
+                    fields.fortran_order = Some(yes);
+                }
+                _ => return None,
+            }
+            if self.take(",").is_none() {
+                self.take("}")?;
+                break;
+            }
+        }
+        self.0.trim().is_empty().then_some(fields)
+    }
+}
+
+impl Npy {
+    /// Opens `path` and reads its header.
+    fn open(path: &Path) -> Result<Self> {
+        let io = |source| Error::Io { path: path.to_owned(), source };
+        let fail = |detail: String| Err(Error::Parse { path: path.to_owned(), line: 0, detail });
+        let mut source = Source::open(path).map_err(io)?;
+        let mut take = |len: usize| -> Result<Vec<u8>> {
+            let mut bytes = Vec::new();
+            (&mut source.reader).take(len as u64).read_to_end(&mut bytes).map_err(io)?;
+            Ok(bytes)
+        };
+        let head = take(8)?;
+        if !head.starts_with(MAGIC) || head.len() < 8 {
+            return fail("not an .npy file".to_owned());
+        }
+        let wide = match head[6..] {
+            [1, 0] => false,
+            [2 | 3, 0] => true,
+            _ => return fail(format!("version {}.{} of the format; 1.0, 2.0 and 3.0 are supported", head[6], head[7])),
+        };
+        let len = take(if wide { 4 } else { 2 })?;
+        let bytes = len.iter().rev().fold(0usize, |sum, &byte| sum << 8 | usize::from(byte));
+        if bytes > LONGEST_HEADER {
+            return fail(format!("a header of {bytes} bytes; {LONGEST_HEADER} at most"));
+        }
+        let (start, header) = (head.len() + len.len() + bytes, take(bytes)?);
+        if header.len() < bytes {
+            return fail("the file ends in the header".to_owned());
+        }
+        let header = String::from_utf8_lossy(&header);
+        let Some(Fields { descr: Some(descr), fortran_order: Some(by_columns), shape: Some(shape) }) =
+            Literal(&header).fields()
+        else {
+            return fail(format!("the header {} does not describe an array of numbers", quoted(header.trim_end())));
+        };
+        let (big_endian, element) = match &descr[..] {
+            "<f4" | "=f4" => (false, 4),
+            "<f8" | "=f8" => (false, 8),
+            ">f4" => (true, 4),
+            ">f8" => (true, 8),
+            _ => {
+                let detail = "the types '<f4' and '<f8' are read (in numpy: a.astype(\"f4\"))";
+                return fail(format!("elements of type {}; {detail}", quoted(&descr)));
+            }
+        };
+        let (rows, cols) = match shape[..] {
+            [rows] => (rows, 1),
+            [rows, cols] => (rows, cols),
+            _ => return fail(format!("an array of {} dimensions; matrices have 2, vectors 1", shape.len())),
+        };
+        Ok(Self { path: path.to_owned(), source, start, element, big_endian, by_columns, rows, cols })
+    }
+
+    /// The elements, after their number is known to be there.
+    fn read<T: Scalar>(mut self, options: ReadOptions<'_>) -> Result<Mat<T>> {
+        let io = |source| Error::Io { path: self.path.clone(), source };
+        let fail = |detail: String| Err(Error::Parse { path: self.path.clone(), line: 0, detail });
+        let (rows, cols) = (self.rows, self.cols);
+        let bytes = rows.checked_mul(cols).and_then(|count| count.checked_mul(self.element));
+        let Some(bytes) = bytes.filter(|&bytes| bytes <= isize::MAX as usize) else {
+            return fail(format!("{rows} x {cols} elements do not fit the address space"));
+        };
+        // What is compressed or comes from a pipe is not known to be there before it has been read.
+        let (mut held, mut there) =
+            (Cursor::new(Vec::new()), self.source.meter.stored.saturating_sub(self.start as u64));
+        if !self.source.plain {
+            let content = held.get_mut();
+            (&mut self.source.reader).take(bytes as u64 + 1).read_to_end(content).map_err(io)?;
+            there = content.len() as u64;
+        }
+        if there != bytes as u64 {
+            let word = if there < bytes as u64 { "only " } else { "more: " };
+            return fail(format!("the header asks for {rows} x {cols} elements, {bytes} bytes; {word}{there} follow"));
+        }
+        memory::ensure(self.path.display(), bytes / self.element * size_of::<T>())?;
+        let mut out = Mat::zeros(rows, cols)?;
+        let reader: &mut dyn Read = if self.source.plain { &mut self.source.reader } else { &mut held };
+        let len = if self.by_columns { rows } else { cols };
+        let (count, mut line, mut at) = (bytes / self.element, 0, 0);
+        let mut piece = vec![0u8; self.element * PIECE.min(count)];
+        for start in (0..count).step_by(PIECE) {
+            let mut piece = &mut piece[..self.element * PIECE.min(count - start)];
+            reader.read_exact(piece).map_err(io)?;
+            self.source.meter.report(options);
+            if self.big_endian {
+                piece.chunks_exact_mut(self.element).for_each(<[u8]>::reverse);
+            }
+            while !piece.is_empty() {
+                // Up to the end of the line: a row, or a column in Fortran's order.
+                let (part, rest) = piece.split_at_mut(piece.len().min(self.element * (len - at)));
+                let mut put = |k: usize, x: f64| match self.by_columns {
+                    true => out.row_mut(at + k)[line] = T::from_f64(x),
+                    false => out.row_mut(line)[at + k] = T::from_f64(x),
+                };
+                match self.element {
+                    4 => part.as_chunks().0.iter().enumerate().for_each(|(k, &x)| put(k, f32::from_le_bytes(x).into())),
+                    _ => part.as_chunks().0.iter().enumerate().for_each(|(k, &x)| put(k, f64::from_le_bytes(x))),
+                }
+                at += part.len() / self.element;
+                if at == len {
+                    (line, at) = (line + 1, 0);
+                }
+                piece = rest;
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Shape and element type of the matrix in the `.npy` file `path`.
+pub(super) fn npy_header(path: &Path) -> Result<DenseHeader> {
+    let Npy { rows, cols, element, .. } = Npy::open(path)?;
+    Ok(DenseHeader { rows, cols, element: Some(element) })
+}
+
+/// The matrix in the `.npy` file `path`, elements rounded to `T`; a vector is one column.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Parse`] when the file is no `.npy` file, of other elements than floats of 4 or 8 bytes, of other than one
+/// or two dimensions, or of another length than its header says; [`Error::Memory`].
+pub fn read_npy<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<Mat<T>> {
+    Npy::open(path)?.read(options)
+}
+
+/// Writes the elements of `a`, row by row, to the `.npy` file `path` as an array of `shape`; of type `<f8` if `T` has 8 bytes, else
+/// `<f4`. A name ending in `.gz` is compressed.
+///
+/// # Errors
+/// [`Error::Argument`] when `shape` does not have as many elements as `a`; [`Error::Io`], and nothing is left behind.
+pub fn write_npy<T: Scalar>(path: &Path, shape: &[usize], a: MatRef<'_, T>) -> Result<()> {
+    if shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim)) != a.rows().checked_mul(a.cols()) {
+        return Err(Error::argument("shape", format!("{shape:?} for {} x {} elements", a.rows(), a.cols())));
+    }
+    let double = size_of::<T>() == 8;
+    let dims: String = shape.iter().map(|dim| format!("{dim}, ")).collect();
+    // One dimension keeps its comma, as tuples of Python's do.
+    let dims = if shape.len() == 1 { dims.trim_end() } else { dims.trim_end_matches(", ") };
+    let descr = if double { "<f8" } else { "<f4" };
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
+    let before = MAGIC.len() + 4;
+    let len = (before + header.len() + 1).next_multiple_of(ALIGN) - before;
+    header.extend(std::iter::repeat_n(' ', len - 1 - header.len()));
+    let Ok(header_len) = u16::try_from(len) else {
+        return Err(Error::argument("shape", format!("{} dimensions", shape.len())));
+    };
+    write_atomically(path, |out| {
+        out.write_all(MAGIC)?;
+        out.write_all(&[1, 0])?;
+        out.write_all(&header_len.to_le_bytes())?;
+        writeln!(out, "{header}")?;
+        let mut bytes = Vec::new();
+        for row in a.iter_rows() {
+            for part in row.chunks(PIECE) {
+                bytes.clear();
+                match double {
+                    true => part.iter().for_each(|x| bytes.extend(x.to_f64().to_le_bytes())),
+                    false => part.iter().for_each(|x| bytes.extend((x.to_f64() as f32).to_le_bytes())),
+                }
+                out.write_all(&bytes)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_literals_of_python() {
+        let fields = |text: &str| Literal(text).fields();
+        let of = |descr: &str, order, shape: &[usize]| {
+            let (descr, shape) = (Some(descr.to_owned()), Some(shape.to_vec()));
+            Some(Fields { descr, fortran_order: Some(order), shape })
+        };
+        let plain = "{'descr': '<f8', 'fortran_order': False, 'shape': (3, 4), }   \n";
+        assert_eq!(fields(plain), of("<f8", false, &[3, 4]));
+        assert_eq!(fields("{\"shape\":(7,),'fortran_order':True,'descr':'>f4'}"), of(">f4", true, &[7]));
+        assert_eq!(fields("{'descr': 'O', 'fortran_order': False, 'shape': ()}"), of("O", false, &[]));
+        assert_eq!(fields("{}"), Some(Fields::default()));
+        let structured = "{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (3,), }";
+        let huge = "{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999999999999,), }";
+        for bad in [
+            "",
+            "{",
+            "{'descr'}",
+            "{'shape': (3, 4}",
+            "{'shape': (-1,)}",
+            "{'fortran_order': 1}",
+            "{} x",
+            structured,
+            huge,
+        ] {
+            assert_eq!(fields(bad), None, "{bad}");
+        }
+        assert_eq!(fields("{'fortran_order': Maybe}"), None);
+    }
+}

@@ -20,6 +20,7 @@ mod mttkrp;
 mod numa;
 mod output;
 mod plot;
+mod power;
 mod progress;
 mod reorder;
 mod roofline;
@@ -79,7 +80,7 @@ enum Command {
     Generate(generate::Args),
     /// Tensor times the Khatri-Rao product of all factors but one, in one mode or in each.
     Mttkrp(mttkrp::Args),
-    /// CP decomposition by alternating least squares.
+    /// CP decomposition: by alternating least squares, all factors at once, or of counts by Poisson regression.
     Cp(cp::Args),
     /// Tensor times matrix, in one mode or in each.
     Ttm(tensor_ops::ProductArgs),
@@ -91,6 +92,8 @@ enum Command {
     Ts(tensor_ops::ElementwiseArgs),
     /// Tucker's decomposition of a sparse tensor.
     Tucker(tucker::Args),
+    /// Orthogonal components of a symmetric sparse tensor, by the power method.
+    Power(power::Args),
     /// A suite of benchmarks against other libraries, verified, as a report with pictures.
     Bench(bench::Args),
     /// One try of a peer, for `bench`.
@@ -120,6 +123,7 @@ impl Command {
             Self::Tew(args) => tensor_ops::tew(args),
             Self::Ts(args) => tensor_ops::ts(args),
             Self::Tucker(args) => tucker::run(args),
+            Self::Power(args) => power::run(args),
             Self::Tune(args) => tune::run(args),
             Self::Stats(args) => stats::run(args),
             Self::Bench(args) => bench::run(args),
@@ -136,6 +140,7 @@ impl Command {
             Self::Mttkrp(args) => args.operand(),
             Self::Cp(args) => Some(args.operand()),
             Self::Tucker(args) => Some(args.operand()),
+            Self::Power(args) => Some(args.operand()),
             Self::Ttm(args) | Self::Ttv(args) => args.operand(),
             Self::Stats(args) => Some(args.operand()),
             _ => None,

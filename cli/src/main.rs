@@ -10,6 +10,7 @@ mod cp;
 mod decomposition;
 mod device;
 mod executor;
+mod fpga;
 mod fusedmm;
 mod generate;
 mod info;
@@ -94,6 +95,8 @@ enum Command {
     Tucker(tucker::Args),
     /// Orthogonal components of a symmetric sparse tensor, by the power method.
     Power(power::Args),
+    /// TTM or MTTKRP on a described FPGA board: by an analytic model, and simulated cycle by cycle.
+    Fpga(fpga::Args),
     /// A suite of benchmarks against other libraries, verified, as a report with pictures.
     Bench(bench::Args),
     /// One try of a peer, for `bench`.
@@ -124,6 +127,7 @@ impl Command {
             Self::Ts(args) => tensor_ops::ts(args),
             Self::Tucker(args) => tucker::run(args),
             Self::Power(args) => power::run(args),
+            Self::Fpga(args) => fpga::run(args),
             Self::Tune(args) => tune::run(args),
             Self::Stats(args) => stats::run(args),
             Self::Bench(args) => bench::run(args),
@@ -138,6 +142,7 @@ impl Command {
             Self::Convert(args) => Some(args.operand()),
             Self::Generate(args) => Some(args.operand()),
             Self::Mttkrp(args) => args.operand(),
+            Self::Fpga(args) => args.operand(),
             Self::Cp(args) => Some(args.operand()),
             Self::Tucker(args) => Some(args.operand()),
             Self::Power(args) => Some(args.operand()),

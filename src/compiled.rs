@@ -101,6 +101,9 @@ instances! { core<T: Scalar>:
 #[cfg(feature = "decomp")]
 instances! { decompositions<T: Scalar>:
     Cpu::cp_als_observed::<T>,
+    crate::decomp::cp::apr::decompose::<T>,
+    crate::decomp::cp::opt::decompose::<T>,
+    crate::decomp::power::decompose::<T>,
     crate::decomp::CpState::<T>::load,
     crate::decomp::CpState::<T>::save,
     crate::decomp::tucker::decompose::<T>,

@@ -40,7 +40,7 @@
 //!
 //! | feature | what it adds |
 //! | --- | --- |
-//! | `decomp` | CP-ALS and Tucker (`sparsimd::decomp`); their dense linear algebra is nalgebra's |
+//! | `decomp` | CP (ALS, all at once, of counts), Tucker and the power method (`sparsimd::decomp`); their dense linear algebra is nalgebra's |
 //! | `vulkan` | the operations on Vulkan devices (`sparsimd::gpu`), and shared between processor and device (`sparsimd::hetero`) |
 //! | `capi` | the C interface of `include/sparsimd.h`; with `decomp` |
 //! | `faer`, `ndarray`, `sprs` | views and copies of these crates' matrices |

@@ -40,12 +40,15 @@ enum Wanted {
     LeakyRelu(f64),
     SoftmaxLeakyRelu(f64),
     Leaky,
+    Ratio(f64),
 }
 
 impl Wanted {
     fn expected<T: Scalar>(self, a: &Csr<T>, c: &Strided<T>, b: &Strided<T>, d: &Strided<T>) -> reference::Expected {
         // A jump would make the bound of the scores useless; this function is continuous, its slope at most |a|.
         let each = |s: f64, a: f64| (if s > 0.0 { a * s } else { 0.125 * a * s }, a.abs());
+        let floor = if let Self::Ratio(floor) = self { floor } else { 1.0 };
+        let ratio = |s: f64, a: f64| (a / s.max(floor), a.abs() / (floor * floor));
         let edge = match self {
             Self::Identity => reference::Edge::Identity,
             Self::Scale => reference::Edge::Scale,
@@ -54,6 +57,7 @@ impl Wanted {
             Self::LeakyRelu(slope) => reference::Edge::LeakyRelu { slope },
             Self::SoftmaxLeakyRelu(slope) => reference::Edge::SoftmaxLeakyRelu { slope },
             Self::Leaky => reference::Edge::Map(&each),
+            Self::Ratio(_) => reference::Edge::Map(&ratio),
         };
         reference::fusedmm(a, edge, c.view(), b.view(), d.view()).unwrap()
     }
@@ -70,7 +74,7 @@ fn attention_scale(n: usize) -> f64 {
 }
 
 macro_rules! every_edge {
-    ($($t:ident: $identity:ident $scale:ident $sigmoid:ident $softmax:ident $steep:ident $leaky_relu:ident $each:ident;)*) => {$(
+    ($($t:ident: $identity:ident $scale:ident $sigmoid:ident $softmax:ident $steep:ident $leaky_relu:ident $each:ident $ratio:ident;)*) => {$(
         #[test]
         fn $identity() {
             check::<$t, _>(&WIDTHS, |_| edge::Identity, |_| Wanted::Identity);
@@ -104,12 +108,16 @@ macro_rules! every_edge {
         fn $each() {
             check::<$t, _>(&[1, 17, 64, 130], |_| Map(leaky::<$t>), |_| Wanted::Leaky);
         }
+        #[test]
+        fn $ratio() {
+            check::<$t, _>(&[1, 17, 64], |_| edge::Ratio { floor: 0.5 }, |_| Wanted::Ratio(0.5));
+        }
     )*};
 }
 
 every_edge! {
-    f32: identity_f32 scale_f32 sigmoid_f32 softmax_f32 steep_softmax_f32 leaky_relu_f32 own_function_f32;
-    f64: identity_f64 scale_f64 sigmoid_f64 softmax_f64 steep_softmax_f64 leaky_relu_f64 own_function_f64;
+    f32: identity_f32 scale_f32 sigmoid_f32 softmax_f32 steep_softmax_f32 leaky_relu_f32 own_function_f32 ratio_f32;
+    f64: identity_f64 scale_f64 sigmoid_f64 softmax_f64 steep_softmax_f64 leaky_relu_f64 own_function_f64 ratio_f64;
 }
 
 #[test]

@@ -1,22 +1,37 @@
 //! `sparsimd cp`.
 
+use clap::ValueEnum;
 use sparsimd::decomp::{CpInit, CpIteration, CpOptions, CpState};
-use sparsimd::plan::TensorOptions;
-use sparsimd::{CooTensor, Cpu, MatRef, Result, Scalar};
+use sparsimd::plan::{MttkrpFormat, TensorOptions};
+use sparsimd::{CooTensor, Cpu, Error, MatRef, Result, Scalar};
 
 use super::Verdict;
 use super::decomposition::{Common, Report, Watch};
-use super::device::{DeviceScalar, Place, Ran, TensorDevice};
+use super::device::{DeviceName, DeviceScalar, Place, Ran, TensorDevice};
 use super::mttkrp::format_of;
 use super::numa::Numa;
 use super::tensor::TensorFormat;
 use super::timing::Dtype;
+
+/// How the factors are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Method {
+    /// One factor after the other, by least squares.
+    Als,
+    /// All factors at once, by a quasi-Newton method; takes more iterations and a smaller --tol, as 1e-8.
+    Opt,
+    /// Of counts, by Poisson regression; ends when the optimality conditions are violated by less than --tol.
+    Apr,
+}
 
 /// Arguments of `cp`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     common: Common,
+    /// How the factors are found
+    #[arg(long, value_enum, default_value_t = Method::Als)]
+    method: Method,
     /// Number of components
     #[arg(long, value_name = "R")]
     rank: usize,
@@ -63,23 +78,31 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
     (options.iterations, options.tolerance, options.ridge) = (common.iters, common.tol, args.ridge);
     (options.nonnegative, options.init) = (common.nonneg, init(args, x.order())?);
 
+    if args.method != Method::Als && args.place.device != DeviceName::Cpu {
+        let detail = "the methods opt and apr run on the processor alone";
+        return Err(Error::Argument { name: "device", detail: detail.to_owned() });
+    }
     let mut device = TensorDevice::open(&args.place, cpu)?;
     let watch = Watch::start(common.iters)?;
     let (mut iterations_s, mut mttkrp_s) = (0.0, 0.0);
+    let (mut objective, mut violation) = (None, None);
     let mut unsaved = Ok(());
     let observe = |state: &CpState<T>, iteration: &CpIteration| {
         iterations_s += iteration.time.as_secs_f64();
         mttkrp_s += iteration.mttkrp.as_secs_f64();
+        (objective, violation) = (Some(iteration.objective), iteration.violation);
         watch.show(iteration.number, iteration.fit, iteration.time);
         unsaved = common.keep(iteration.number, &watch, |path| state.save(path));
         watch.flow(unsaved.is_err())
     };
     let format = format_of(args.format);
+    let prepare = |format| cpu.prepare_tensor(&x, &TensorOptions::new(args.rank).format(format));
     let result = match &mut device {
-        None => {
-            let tensor = cpu.prepare_tensor(&x, &TensorOptions::new(args.rank).format(format))?;
-            cpu.cp_als(&tensor, &options, observe)
-        }
+        None => match args.method {
+            Method::Als => cpu.cp_als(&prepare(format)?, &options, observe),
+            Method::Opt => cpu.cp_opt(&prepare(format.or(Some(MttkrpFormat::Joint)))?, &options, observe),
+            Method::Apr => cpu.cp_apr(&x, &options, observe),
+        },
         Some(device) => device.cp_als(cpu, &x, format, &options, observe),
     };
     let seconds = watch.finish();
@@ -94,6 +117,8 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
         iterations_s,
         mttkrp_s: Some(mttkrp_s),
         ttm_s: None,
+        objective: objective.filter(|_| args.method != Method::Als),
+        violation,
         numa,
         interrupted: watch.interrupted(),
         ran: device.as_ref().map_or_else(Ran::on_cpu, TensorDevice::ran),

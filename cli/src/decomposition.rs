@@ -79,6 +79,12 @@ pub struct Report {
     /// Of these in products with matrices (tucker).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttm_s: Option<f64>,
+    /// What was minimised, of the methods that minimise something other than the residual (cp).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objective: Option<f64>,
+    /// By how much the conditions of optimality are violated at the end (cp, power).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub violation: Option<f64>,
     /// What became of pages.
     pub numa: Numa,
     /// Whether Ctrl-C ended it.
@@ -155,8 +161,10 @@ impl Common {
                 (None, seconds) => (seconds.unwrap_or(0.0), "tensor products"),
             };
             let ran = report.ran.text().unwrap_or_default();
+            let objective = report.objective.map_or(String::new(), |f| format!("objective {f:.9e}, "));
+            let violation = report.violation.map_or(String::new(), |v| format!("violation {v:.1e}, "));
             output::line(&format!(
-                "{}{ran}fit {fit:.6} after {iterations} iterations of {iterations_s:.3} s ({products:.3} s in {name}), {seconds:.3} s in all",
+                "{}{ran}{objective}{violation}fit {fit:.6} after {iterations} iterations of {iterations_s:.3} s ({products:.3} s in {name}), {seconds:.3} s in all",
                 report.numa.text()
             ))?;
         }

@@ -10,6 +10,7 @@ mod cp;
 mod decomposition;
 mod device;
 mod executor;
+mod fpga;
 mod fusedmm;
 mod generate;
 mod info;
@@ -22,6 +23,7 @@ mod numa;
 mod operands;
 mod output;
 mod plot;
+mod power;
 mod progress;
 mod reorder;
 mod roofline;
@@ -81,7 +83,7 @@ enum Command {
     Generate(generate::Args),
     /// Tensor times the Khatri-Rao product of all factors but one, in one mode or in each.
     Mttkrp(mttkrp::Args),
-    /// CP decomposition by alternating least squares.
+    /// CP decomposition: by alternating least squares, all factors at once, or of counts by Poisson regression.
     Cp(cp::Args),
     /// Tensor times matrix, in one mode or in each.
     Ttm(tensor_ops::ProductArgs),
@@ -93,6 +95,10 @@ enum Command {
     Ts(tensor_ops::ElementwiseArgs),
     /// Tucker's decomposition of a sparse tensor.
     Tucker(tucker::Args),
+    /// Orthogonal components of a symmetric sparse tensor, by the power method.
+    Power(power::Args),
+    /// TTM or MTTKRP on a described FPGA board: by an analytic model, and simulated cycle by cycle.
+    Fpga(fpga::Args),
     /// A suite of benchmarks against other libraries, verified, as a report with pictures.
     Bench(bench::Args),
     /// One try of a peer, for `bench`.
@@ -122,6 +128,8 @@ impl Command {
             Self::Tew(args) => tensor_ops::tew(args),
             Self::Ts(args) => tensor_ops::ts(args),
             Self::Tucker(args) => tucker::run(args),
+            Self::Power(args) => power::run(args),
+            Self::Fpga(args) => fpga::run(args),
             Self::Tune(args) => tune::run(args),
             Self::Stats(args) => stats::run(args),
             Self::Bench(args) => bench::run(args),
@@ -146,8 +154,10 @@ impl Command {
             Self::Convert(args) => Some(args.operand()),
             Self::Generate(args) => Some(args.operand()),
             Self::Mttkrp(args) => args.operand(),
+            Self::Fpga(args) => args.operand(),
             Self::Cp(args) => Some(args.operand()),
             Self::Tucker(args) => Some(args.operand()),
+            Self::Power(args) => Some(args.operand()),
             Self::Ttm(args) | Self::Ttv(args) => args.operand(),
             Self::Stats(args) => Some(args.operand()),
             _ => None,

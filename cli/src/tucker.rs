@@ -77,6 +77,8 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
         seconds,
         iterations_s: total(|i| i.time),
         mttkrp_s: None,
+        objective: None,
+        violation: None,
         ttm_s: Some(total(|i| i.ttm)),
         numa,
         interrupted: watch.interrupted(),

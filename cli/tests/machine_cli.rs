@@ -184,3 +184,28 @@ fn rooflines_are_drawn_and_ceilings_remembered() {
     assert!(refusal(&["roofline", "--generate", "skew:4x3x2:5", "--mode", "3"]).contains("not a mode"));
     assert!(refusal(&["roofline", "--matrix", "/nowhere.mtx"]).contains("/nowhere.mtx"));
 }
+
+#[test]
+fn fpga_boards_are_simulated() {
+    let spec = ["--generate", "skew:40x50x60:3000", "--columns", "32", "--board", "arria10-gx1150"];
+    for op in ["ttm", "mttkrp"] {
+        let run = |extra: &[&str]| {
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_sparsimd"))
+                .args([&["fpga", op][..], &spec, extra].concat())
+                .output()
+                .unwrap();
+            (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+        };
+        let (code, text, errors) = run(&["--json", "--mode", "2"]);
+        assert_eq!(code, Some(0), "{errors}");
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let number = |key: &str| report[key].as_f64().unwrap();
+        assert!(0.0 < number("model_s") && number("model_s") <= 1.001 * number("simulated_s"), "{report}");
+        assert!((number("cycles") / 450e6 - number("simulated_s")).abs() < 1e-12, "{report}");
+        assert!(run(&[]).1.contains("cycles"));
+        for bad in [&["--clock", "0"][..], &["--mode", "3"], &["--elements", "1000"], &["--rows", "cache:x"]] {
+            let (code, text, errors) = run(bad);
+            assert_eq!((code, text.as_str(), errors.trim_end().lines().count()), (Some(2), "", 1), "{errors}");
+        }
+    }
+}

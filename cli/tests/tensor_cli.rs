@@ -287,3 +287,43 @@ fn decompositions_refuse_what_is_not_finite() {
         }
     }
 }
+
+#[test]
+fn every_method_of_cp_and_the_power_method_go_on_from_a_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    // Counts, and the same for every order of the modes.
+    let tensor = at("t.tns");
+    let count = |i: usize, j: usize, k: usize| i * j * k * (i + j + k) % 7;
+    let places = (1..9).flat_map(|i| (1..9).flat_map(move |j| (1..9).map(move |k| (i, j, k))));
+    let lines =
+        places.filter(|&(i, j, k)| count(i, j, k) > 0).map(|(i, j, k)| format!("{i} {j} {k} {}\n", count(i, j, k)));
+    std::fs::write(&tensor, lines.collect::<String>()).unwrap();
+    for (name, method, option) in [
+        ("als", &["cp", "--method", "als"][..], "--iters"),
+        ("opt", &["cp", "--method", "opt"], "--iters"),
+        ("apr", &["cp", "--method", "apr"], "--iters"),
+        ("power", &["power"], "--rank"),
+    ] {
+        let rank: &[&str] = if name == "power" { &["--iters", "200"] } else { &["--rank", "4"] };
+        let common = [method, rank, &["--tensor", &tensor, "--tol", "1e-9", "--seed", "1", "--json"]].concat();
+        let (whole, rest, checkpoint) = (at(&format!("{name}-whole")), at(&format!("{name}-rest")), at(name));
+        let report = json(&[&common[..], &[option, "6", "--out", &whole]].concat());
+        assert_eq!(report["iterations"], 6, "{report}");
+        assert!(report["fit"].as_f64().unwrap() > 0.0, "{report}");
+        assert_eq!(report["violation"].is_number(), name != "als", "{report}");
+        assert_eq!(report["objective"].is_number(), matches!(name, "opt" | "apr"), "{report}");
+        let kept = [&common[..], &["--out", &rest, "--checkpoint", &checkpoint, "--every", "1"]].concat();
+        json(&[&kept[..], &[option, "4"]].concat());
+        let report = json(&[&kept[..], &[option, "6", "--resume"]].concat());
+        assert_eq!(report["iterations"], 6, "{report}");
+        assert_eq!(files(whole.as_ref()), files(rest.as_ref()), "{name}");
+    }
+    let out = at("out");
+    let cp = ["cp", "--tensor", &tensor, "--rank", "2", "--out", &out, "--method"];
+    assert!(refused(&[&cp[..], &["opt", "--nonneg"]].concat()).contains("nonnegative"));
+    assert!(refused(&[&cp[..], &["apr", "--ridge", "1"]].concat()).contains("ridge"));
+    assert!(refused(&[&cp[..], &["apr", "--device", "gpu"]].concat()).contains("device"));
+    assert!(refused(&["power", "--tensor", &tensor, "--rank", "2", "--out", &out, "--nonneg"]).contains("nonneg"));
+    assert!(stdout(&sparsimd(&[&cp[..], &["apr"]].concat())).contains("violation"));
+}

@@ -35,6 +35,8 @@ pub enum BuiltIn<T> {
     LeakyRelu(LeakyRelu<T>),
     /// [`SoftmaxLeakyRelu`].
     SoftmaxLeakyRelu(SoftmaxLeakyRelu<T>),
+    /// [`Ratio`], which has no gradient here.
+    Ratio(Ratio<T>),
 }
 
 impl<T> BuiltIn<T> {
@@ -45,7 +47,7 @@ impl<T> BuiltIn<T> {
 
     /// Whether the values of the matrix are used.
     pub fn uses_values(&self) -> bool {
-        matches!(self, Self::Scale)
+        matches!(self, Self::Scale | Self::Ratio(_))
     }
 }
 
@@ -100,6 +102,13 @@ macro_rules! into_built_in {
     };
 }
 into_built_in!(Identity Scale Sigmoid; Softmax LeakyRelu SoftmaxLeakyRelu);
+
+/// f = a / max(s, floor): a value by what a model says of it, as in Poisson regression.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio<T> {
+    /// What s is taken for at least: above 0.
+    pub floor: T,
+}
 
 /// Any function of (s, a), lane by lane: `Map(|s, a| if s > 0.0 { a * s } else { 0.0 })`.
 ///
@@ -166,6 +175,16 @@ impl<T: Scalar> Edge<T> for SoftmaxLeakyRelu<T> {
     }
 }
 
+impl<T: Scalar> Edge<T> for Ratio<T> {
+    const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = Some(BuiltIn::Ratio);
+    const USES_VALUES: bool = true;
+
+    #[inline(always)]
+    fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, value: T::Vector<S>) -> T::Vector<S> {
+        T::vdiv(simd, value, T::vmax(simd, dot, T::splat(simd, self.floor)))
+    }
+}
+
 impl<T: Scalar, F: Fn(T, T) -> T + Copy + Send + Sync> Edge<T> for Map<F> {
     const USES_VALUES: bool = true;
 
@@ -202,6 +221,7 @@ impl<T: Scalar> Weights<T> for BuiltIn<T> {
                 Self::Softmax(edge) => apply::<S, T, _, ROOM>(simd, edge, w, values, len),
                 Self::LeakyRelu(edge) => apply::<S, T, _, ROOM>(simd, edge, w, values, len),
                 Self::SoftmaxLeakyRelu(edge) => apply::<S, T, _, ROOM>(simd, edge, w, values, len),
+                Self::Ratio(edge) => apply::<S, T, _, ROOM>(simd, edge, w, values, len),
             }
         }
     }

@@ -2,11 +2,13 @@
 
 pub(crate) mod cp;
 mod linalg;
+pub(crate) mod power;
 pub(crate) mod tucker;
 mod tucker_state;
 mod words;
 
 pub use cp::{CpInit, CpIteration, CpOptions, CpState, MAX_CP_RANK};
+pub use power::PowerOptions;
 pub use tucker::{Tucker, TuckerInit, TuckerIteration, TuckerOptions, TuckerState};
 
 /// Whether the last iteration improved the fit by less than `tolerance`; never for 0, and not after the first. Told by the fits

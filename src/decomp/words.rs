@@ -76,6 +76,11 @@ impl Reader {
         self.words.next().ok_or_else(|| self.fail("the file ends early"))
     }
 
+    /// Whether none is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.words.as_slice().is_empty()
+    }
+
     pub(super) fn number(&mut self) -> Result<usize> {
         self.next().map(|n| n as usize)
     }

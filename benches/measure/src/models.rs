@@ -10,7 +10,7 @@
 //!   Cross-Platform Sparse Tensor Processing*; its designs for FPGAs: Table 3;
 //! - SpMM, SDDMM, FusedMM: counted the same way.
 
-use sparsimd::formats::{CooTensor, Pattern, rooted_mode_order};
+use sparsimd::formats::{CooTensor, CsfPattern, Pattern, rooted_mode_order};
 use sparsimd::{Error, Result, Scalar};
 
 /// Bytes of a coordinate.
@@ -186,6 +186,16 @@ impl TreeCounts {
     /// A tree of order 3 with these numbers of slices, fibers and nonzeros.
     pub fn new(slices: usize, fibers: usize, nnz: usize) -> Self {
         Self { nodes: vec![slices, fibers, nnz] }
+    }
+
+    /// The nodes of a tree.
+    pub(crate) fn of_pattern(pattern: &CsfPattern) -> Self {
+        Self { nodes: (0..pattern.order()).map(|level| pattern.nodes(level)).collect() }
+    }
+
+    /// Rows of matrices that are used: by the nonzeros, and by all nodes `between` them and the roots.
+    pub(crate) fn rows(&self, between: bool) -> f64 {
+        if between { self.inner() } else { self.nnz() }
     }
 
     fn slices(&self) -> f64 {

@@ -1,4 +1,5 @@
-//! The state of a CP decomposition in a file: order, rank, number of fits, the dims; fits, lambda and the factors.
+//! The state of a CP decomposition in a file: order, rank, number of fits, the dims; fits, lambda and the factors; the vectors of
+//! the method's memory, if it has any: how many, and each one's length and elements.
 
 use std::path::Path;
 
@@ -24,6 +25,13 @@ impl<T: Scalar> CpState<T> {
         words.floats(&self.fits);
         words.floats(&self.lambda);
         words.matrices(&self.factors);
+        if !self.memory.is_empty() {
+            words.numbers([self.memory.len()]);
+        }
+        for vector in &self.memory {
+            words.numbers([vector.len()]);
+            words.floats(vector);
+        }
         words.save(path)
     }
 
@@ -38,6 +46,12 @@ impl<T: Scalar> CpState<T> {
         let dims = words.numbers(order)?;
         let (fits, lambda) = (words.floats(fits)?, words.floats(rank)?);
         let factors = dims.into_iter().map(|dim| words.matrix(dim, rank)).collect::<Result<_>>()?;
-        Ok(Self { factors, lambda, fits })
+        let vectors = if words.is_empty() { 0 } else { words.number()? };
+        let mut memory = Vec::new();
+        for _ in 0..vectors {
+            let len = words.number()?;
+            memory.push(words.floats(len)?);
+        }
+        Ok(Self { factors, lambda, fits, memory })
     }
 }

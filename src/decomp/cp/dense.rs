@@ -11,7 +11,7 @@ use crate::parallel;
 
 /// Rows of one partial sum. Fixed, so that sums do not depend on the threads; short, so that partial sums in single
 /// precision lose little.
-const CHUNK: usize = 512;
+pub(super) const CHUNK: usize = 512;
 /// Chunks whose partial sums are there at a time.
 const BLOCK: usize = 64;
 

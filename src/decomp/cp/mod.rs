@@ -1,4 +1,4 @@
-//! The CP decomposition by alternating least squares.
+//! The CP decomposition: by alternating least squares (here), all factors at once ([`opt`]), and of counts ([`apr`]).
 //!
 //! X ~ sum_r lambda_r a_r o b_r o c_r ..., the columns of every factor of length 1.
 //! ```text
@@ -13,10 +13,13 @@
 //! Small matrices are in double precision, whatever the element type; sums over rows are made of chunks of fixed size,
 //! added in order, so that a run has the same bits every time and a resumed one those of an unbroken one.
 
+pub(crate) mod apr;
 mod checkpoint;
 mod dense;
 #[cfg(feature = "vulkan")]
 mod device;
+mod lbfgs;
+pub(crate) mod opt;
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -52,7 +55,7 @@ pub struct CpOptions<T> {
     pub rank: usize,
     /// Most iterations, those of a resumed run included.
     pub iterations: usize,
-    /// Ends when the fit improves by less than this; 0 for never.
+    /// Ends when the fit improves by less than this; 0 for never. Of [`Cpu::cp_apr`], the violation to end at.
     pub tolerance: f64,
     /// Added to the diagonal of V; 0 for none.
     pub ridge: f64,
@@ -72,12 +75,15 @@ impl<T: Scalar> CpOptions<T> {
 /// The model after some iterations: all that the next one depends on.
 #[derive(Clone, Debug)]
 pub struct CpState<T> {
-    /// One matrix of R columns per mode, each of length 1 (or 0).
+    /// One matrix of R columns per mode, each of length 1 (or 0); of [`Cpu::cp_apr`], each adding up to 1 (or 0).
     pub factors: Vec<Mat<T>>,
     /// The weight of each component.
     pub lambda: Vec<f64>,
     /// The fit after each iteration.
     pub fits: Vec<f64>,
+    /// What else the method's next iteration depends on: of [`Cpu::cp_opt`], the factors as they were reached and L-BFGS's steps; of
+    /// [`Cpu::cp_apr`], whether it has converged. Empty for [`Cpu::cp_als`], and for a method that is to begin anew from the model.
+    pub memory: Vec<Vec<f64>>,
 }
 
 /// One iteration's outcome.
@@ -89,8 +95,14 @@ pub struct CpIteration {
     pub fit: f64,
     /// Time of the iteration.
     pub time: Duration,
-    /// The part of it that MTTKRP took.
+    /// The part of it that MTTKRP took, or what the method has in its place.
     pub mttkrp: Duration,
+    /// What the method minimises: half of |X - model|^2 (with the ridge's term, in [`Cpu::cp_opt`]), or the sum of m - x log m
+    /// over all places ([`Cpu::cp_apr`]).
+    pub objective: f64,
+    /// The largest violation of the conditions of optimality: the largest |element| of the gradient ([`Cpu::cp_opt`]), or of
+    /// |min(B, 1 - Phi)| ([`Cpu::cp_apr`]).
+    pub violation: Option<f64>,
 }
 
 impl<T: Scalar> CpState<T> {
@@ -202,6 +214,11 @@ fn check<T: Scalar>(tensor: Target<'_>, options: &CpOptions<T>) -> Result<()> {
     }
 }
 
+/// 1 - |X - model| / |X| from the squares; 1 for a tensor of zeros.
+pub(super) fn fit_of(residual: f64, norm_squared: f64) -> f64 {
+    if norm_squared > 0.0 { 1.0 - (residual.max(0.0) / norm_squared).sqrt() } else { 1.0 }
+}
+
 /// The state before the first iteration, and the Gram matrices of its factors.
 fn begin<T: Scalar>(cpu: &Cpu, tensor: Target<'_>, options: &CpOptions<T>) -> Result<(CpState<T>, Vec<Small>)> {
     let mut factors = match &options.init {
@@ -232,7 +249,7 @@ fn begin<T: Scalar>(cpu: &Cpu, tensor: Target<'_>, options: &CpOptions<T>) -> Re
         lambda.iter_mut().zip(settled.lengths).for_each(|(lambda, length)| *lambda *= length);
         grams.push(settled.gram);
     }
-    Ok((CpState { factors, lambda, fits: Vec::new() }, grams))
+    Ok((CpState { factors, lambda, fits: Vec::new(), memory: Vec::new() }, grams))
 }
 
 fn run<T: Scalar>(
@@ -245,11 +262,10 @@ fn run<T: Scalar>(
     let (dims, rank) = (tensor.dims, options.rank);
     let (mut state, mut grams) = begin(cpu, tensor, options)?;
     let mut products: Vec<Mat<T>> = dims.iter().map(|&dim| Mat::zeros(dim, rank)).collect::<Result<_>>()?;
-    let norm = tensor.norm_squared.sqrt();
     while state.fits.len() < options.iterations && !converged(&state.fits, options.tolerance) {
         let start = Instant::now();
         let mut in_mttkrp = Duration::ZERO;
-        let mut fit = 1.0;
+        let (mut fit, mut residual) = (1.0, 0.0);
         for (turn, &mode) in tensor.order.iter().enumerate() {
             let before = Instant::now();
             mttkrp(&state.factors, mode, &mut products[mode])?;
@@ -283,14 +299,19 @@ fn run<T: Scalar>(
             (state.lambda, grams[mode]) = (settled.lengths, settled.gram);
             if last {
                 v.scale_by(&grams[mode]);
-                let residual = tensor.norm_squared - 2.0 * settled.sum + v.quadratic(&state.lambda);
-                if norm > 0.0 {
-                    fit = 1.0 - residual.max(0.0).sqrt() / norm;
-                }
+                residual = (tensor.norm_squared - 2.0 * settled.sum + v.quadratic(&state.lambda)).max(0.0);
+                fit = fit_of(residual, tensor.norm_squared);
             }
         }
         state.fits.push(fit);
-        let iteration = CpIteration { number: state.fits.len(), fit, time: start.elapsed(), mttkrp: in_mttkrp };
+        let iteration = CpIteration {
+            number: state.fits.len(),
+            fit,
+            time: start.elapsed(),
+            mttkrp: in_mttkrp,
+            objective: 0.5 * residual,
+            violation: None,
+        };
         if observe(&state, &iteration).is_break() {
             break;
         }

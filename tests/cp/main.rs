@@ -1,6 +1,9 @@
 //! The CP decomposition.
 
+mod apr;
+#[path = "../common/mod.rs"]
 mod common;
+mod opt;
 
 use std::ops::ControlFlow;
 
@@ -20,16 +23,21 @@ fn decompose<T: Scalar>(cpu: &Cpu, coo: &CooTensor<T>, options: &CpOptions<T>) -
     cpu.cp_als(&tensor, options, |_, _| ControlFlow::Continue(())).unwrap()
 }
 
+/// The factor of mode `m` in [`low_rank`].
+fn truth(m: usize, dim: usize, rank: usize) -> Mat<f64> {
+    let uniform = uniform_dense::<f64>(dim, rank, 40 + m as u64).unwrap();
+    Mat::from_fn(dim, rank, |i, r| uniform.row(i)[r] + 0.5).unwrap()
+}
+
 /// The full tensor of a model of `rank` non-negative components.
 fn low_rank<T: Scalar>(dims: &[usize], rank: usize) -> CooTensor<T> {
-    let factors: Vec<Mat<f64>> =
-        dims.iter().enumerate().map(|(m, &dim)| uniform_dense(dim, rank, 40 + m as u64).unwrap()).collect();
+    let factors: Vec<Mat<f64>> = dims.iter().enumerate().map(|(m, &dim)| truth(m, dim, rank)).collect();
     let nnz: usize = dims.iter().product();
     let coords: Vec<Vec<u32>> = (0..dims.len())
         .map(|m| (0..nnz).map(|p| (p / dims[m + 1..].iter().product::<usize>() % dims[m]) as u32).collect())
         .collect();
     let value = |p: usize| {
-        let term = |r: usize| (0..dims.len()).map(|m| factors[m].row(coords[m][p] as usize)[r] + 0.5).product::<f64>();
+        let term = |r: usize| (0..dims.len()).map(|m| factors[m].row(coords[m][p] as usize)[r]).product::<f64>();
         T::from_f64((0..rank).map(term).sum())
     };
     let values = (0..nnz).map(value).collect();
@@ -139,7 +147,7 @@ fn damaged_checkpoints_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state");
     let factors = vec![Mat::from_fn(3, 2, |i, r| (i + r) as f64).unwrap(), Mat::from_fn(4, 2, |_, _| 0.5).unwrap()];
-    CpState { factors, lambda: vec![1.0, 2.0], fits: vec![0.25] }.save(&path).unwrap();
+    CpState { factors, lambda: vec![1.0, 2.0], fits: vec![0.25], memory: vec![] }.save(&path).unwrap();
     let good = std::fs::read(&path).unwrap();
     assert_eq!(CpState::<f64>::load(&path).unwrap().fits, [0.25]);
     for at in [0, 9, 40, good.len() - 1] {

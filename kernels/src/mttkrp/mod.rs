@@ -26,8 +26,10 @@ pub use tiled::{OffsetsView, Run, TILED_MOST_DISTANCE, TILED_PADDING, Tile, Tile
 pub struct Operands<'a, T> {
     /// Row 0 of the factor of each mode; that of the output's mode is not read.
     pub factors: &'a [*const T],
-    /// Elements from row to row, all of which are computed.
+    /// Elements from row to row.
     pub stride: usize,
+    /// The first column that is computed, and one past the last: whole registers, inside the stride.
+    pub columns: (usize, usize),
     /// Where row 0 of the output would be; only the rows that the task's nonzeros name are touched.
     pub out: *mut T,
     /// Nonzeros between the one computed and the one whose rows are prefetched; 0 for no prefetch.
@@ -41,16 +43,16 @@ trait Panel<T: Scalar> {
     unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize);
 }
 
-/// All columns, in as few traversals as the registers allow.
+/// The columns from the first to the one before the second, in as few traversals as the registers allow.
 ///
 /// # Safety
-/// As [`Panel::panel`]; `columns` is a whole number of registers.
+/// As [`Panel::panel`]; they are a whole number of registers.
 #[inline(always)]
-unsafe fn panels<S: Simd, T: Scalar, P: Panel<T>>(simd: S, columns: usize, traversal: &P) {
+unsafe fn panels<S: Simd, T: Scalar, P: Panel<T>>(simd: S, (first, end): (usize, usize), traversal: &P) {
     let lanes = T::lanes::<S>();
-    let mut column = 0;
-    while column < columns {
-        let left = (columns - column) / lanes;
+    let mut column = first;
+    while column < end {
+        let left = (end - column) / lanes;
         // SAFETY: the caller's promise; `column` stays inside.
         unsafe {
             // Sums of a fiber and of a row live side by side: 2 x 8 registers need 32.

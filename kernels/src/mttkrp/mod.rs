@@ -1,9 +1,10 @@
 //! MTTKRP: `out[i_n] += x * prod_{m != n} factor_m[i_m]` over the nonzeros `x` at `(i_0, i_1, ...)` of one task.
 //!
-//! One kernel per kind of traversal: `entries` for coordinate lists, `csf` for trees of fibers, `tiled` for rows of
-//! one output mode re-laid in tiles, `joint` for all modes at once. In all of them the rank lies in registers: a *panel* of
+//! One kernel per kind of traversal: `entries` for coordinate lists, `blocks` for HiCOO, `csf` for trees of fibers, `tiled`
+//! for rows of one output mode re-laid in tiles, `joint` for all modes at once. In all of them the rank lies in registers: a *panel* of
 //! up to 8 registers of columns is carried through the whole traversal, and a rank of more columns takes more traversals.
 
+mod blocks;
 mod csf;
 mod entries;
 mod joint;
@@ -14,6 +15,7 @@ use pulp::Simd;
 
 use crate::{LINE, MAX_ORDER, Scalar, prefetch_l1};
 
+pub use blocks::{BlocksView, mttkrp_blocks};
 pub use csf::{CsfView, mttkrp_csf};
 pub use entries::{EntriesView, mttkrp_entries};
 pub use joint::{JointOperands, JointView, mttkrp_joint};
@@ -92,6 +94,18 @@ unsafe fn load<S: Simd, T: Scalar, const G: usize>(simd: S, p: *const T) -> [T::
         *register = unsafe { T::load(simd, p.add(g * T::lanes::<S>())) };
     }
     row
+}
+
+/// `p[..] = row`.
+///
+/// # Safety
+/// The `G` registers at `p` are writable, and nobody else uses them.
+#[inline(always)]
+unsafe fn store<S: Simd, T: Scalar, const G: usize>(simd: S, p: *mut T, row: &[T::Vector<S>; G]) {
+    for (g, &register) in row.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { T::store(simd, p.add(g * T::lanes::<S>()), register) };
+    }
 }
 
 /// `p[..] += row`.

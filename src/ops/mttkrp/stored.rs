@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use sparsimd_kernels::mttkrp::{
-    CsfView, EntriesView, JointOperands, JointView, OffsetsView, Operands, TILED_MOST_DISTANCE, TiledView,
-    extract_coordinates, extract_coordinates_wide, mttkrp_csf, mttkrp_entries, mttkrp_joint, mttkrp_tiled,
+    BlocksView, CsfView, EntriesView, JointOperands, JointView, OffsetsView, Operands, TILED_MOST_DISTANCE, TiledView,
+    extract_coordinates, extract_coordinates_wide, mttkrp_blocks, mttkrp_csf, mttkrp_entries, mttkrp_joint,
+    mttkrp_tiled,
 };
 use sparsimd_kernels::{Arch, Scalar};
 
@@ -249,23 +250,21 @@ impl<T: Scalar> Stored<T> {
             }
             Self::HiCoo(hicoo) => {
                 let pattern = hicoo.pattern();
-                let ptr = pattern.ptr();
-                let bits = pattern.block_bits();
-                // Batches run across blocks; the block of the first nonzero is remembered from batch to batch.
-                let mut blocks = [task.part.start; MAX_ORDER];
-                let decode = |part: Range<usize>, m: usize, out: &mut [u32]| {
-                    let block = &mut blocks[m];
-                    let (elements, corners) = (pattern.elements(m), pattern.blocks(m));
-                    for (p, i) in part.zip(out) {
-                        while ptr[*block + 1] <= p {
-                            *block += 1;
-                        }
-                        *i = corners[*block] << bits | u32::from(elements[p]);
-                    }
+                let (mut blocks, mut elements): ([&[u32]; MAX_ORDER], [&[u8]; MAX_ORDER]) = Default::default();
+                for m in 0..hicoo.order() {
+                    (blocks[m], elements[m]) = (pattern.blocks(m), pattern.elements(m));
+                }
+                let view = BlocksView {
+                    ptr: pattern.ptr(),
+                    blocks: &blocks[..hicoo.order()],
+                    block_bits: pattern.block_bits(),
+                    elements: &elements[..hicoo.order()],
+                    values: hicoo.values(),
+                    mode,
+                    part: (task.part.start, task.part.end),
                 };
-                let part = ptr[task.part.start]..ptr[task.part.end];
-                // SAFETY: the caller's promise.
-                unsafe { compute_decoded(arch, hicoo.order(), hicoo.values(), part, mode, operands, decode) };
+                // SAFETY: the caller's promise; all modes are blocked, so that level m is mode m.
+                unsafe { mttkrp_blocks(arch, view, operands) };
             }
             Self::CsfSet(_) | Self::Trees(_) | Self::Elements(_) | Self::Bcsf(_) | Self::MmCsf(_) => {
                 unreachable!("trees were computed above")
@@ -326,7 +325,7 @@ unsafe fn compute_decoded<T: Scalar>(
     part: Range<usize>,
     mode: usize,
     operands: Operands<'_, T>,
-    mut decode: impl FnMut(Range<usize>, usize, &mut [u32]),
+    decode: impl Fn(Range<usize>, usize, &mut [u32]),
 ) {
     let mut coords = [[0u32; BATCH]; MAX_ORDER];
     let mut start = part.start;

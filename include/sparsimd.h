@@ -183,6 +183,50 @@ typedef uint32_t sparsimd_tensor_format;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// An operation on two numbers.
+enum sparsimd_arithmetic
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // x + z.
+  SPARSIMD_ARITHMETIC_ADD = 0,
+  // x - z.
+  SPARSIMD_ARITHMETIC_SUB = 1,
+  // x z.
+  SPARSIMD_ARITHMETIC_MUL = 2,
+  // x / z.
+  SPARSIMD_ARITHMETIC_DIV = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum sparsimd_arithmetic sparsimd_arithmetic;
+#else
+typedef uint32_t sparsimd_arithmetic;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// How the factors begin.
+enum sparsimd_tucker_start
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // The leading singular vectors of the tensor unfolded in each mode.
+  SPARSIMD_TUCKER_START_SVD = 0,
+  // Orthonormalised random numbers.
+  SPARSIMD_TUCKER_START_RANDOM = 1,
+  // The factors that are given; the first one's values have no influence.
+  SPARSIMD_TUCKER_START_FACTORS = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum sparsimd_tucker_start sparsimd_tucker_start;
+#else
+typedef uint32_t sparsimd_tucker_start;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // Executes operations: an instruction set and a pool of threads.
 typedef struct sparsimd_cpu sparsimd_cpu;
 
@@ -216,6 +260,18 @@ typedef struct {
   // Of the random start.
   uint64_t seed;
 } sparsimd_cp_als_options;
+
+// How to decompose.
+typedef struct {
+  // Iterations at most, at least 1.
+  size_t iterations;
+  // Ends when the fit improves by less than this; 0 for never.
+  double tolerance;
+  // A sparsimd_tucker_start.
+  uint32_t start;
+  // Of random numbers.
+  uint64_t seed;
+} sparsimd_tucker_options;
 
 #ifdef __cplusplus
 extern "C" {
@@ -333,257 +389,21 @@ sparsimd_status sparsimd_cp_als_f64(const sparsimd_cpu *cpu,
                                     double *fit,
                                     size_t *iterations);
 
-// Copies a matrix of `rows` x `cols` in CSR: `rows + 1` row pointers, and as many column indices and values as the last row
-// pointer says. `values` may be null for a pattern alone, which is enough for SDDMM and for FusedMM without scaling.
-sparsimd_status sparsimd_csr_create_f32(size_t rows,
-                                        size_t cols,
-                                        const size_t *row_ptr,
-                                        const uint32_t *col_idx,
-                                        const float *values,
-                                        sparsimd_csr **csr);
+// Y = X op Z by elements, `op` a sparsimd_arithmetic, X and Z of the same lengths and element type. Where one of them stores
+// nothing it is 0: Y has the places of both for add and sub, those that both have for mul, those of X for div, which must all
+// be places of Z. With the same places in the same order Y keeps this order, else it is sorted.
+sparsimd_status sparsimd_tew(const sparsimd_cpu *cpu,
+                             uint32_t op,
+                             const sparsimd_tensor *x,
+                             const sparsimd_tensor *z,
+                             sparsimd_tensor **y);
 
-// As sparsimd_csr_create_f32().
-sparsimd_status sparsimd_csr_create_f64(size_t rows,
-                                        size_t cols,
-                                        const size_t *row_ptr,
-                                        const uint32_t *col_idx,
-                                        const double *values,
-                                        sparsimd_csr **csr);
-
-// A matrix of `rows` x `cols` in CSR that stays in the caller's arrays, as scipy and PyTorch hold it: `rows + 1` row pointers
-// of `row_ptr_type` (a sparsimd_index), and as many column indices of `col_idx_type` (SPARSIMD_INDEX_U32 or
-// SPARSIMD_INDEX_I32) and values as the last row pointer says. `values` may be null for a pattern alone. The first row
-// pointer may be above 0, as that of some rows of a larger matrix is: nonzeros are counted from there.
-//
-// The arrays are checked here, once, and nothing is copied. They must remain, unchanged, until the matrix and all plans made
-// from it are destroyed: plans by SPARSIMD_PATH_DIRECT read them where they are (but for sparsimd_spmm_t_f32(), which needs
-// the transpose); plans by SPARSIMD_PATH_PANEL have copied what they need. An output must not overlap them.
-sparsimd_status sparsimd_csr_borrow_f32(size_t rows,
-                                        size_t cols,
-                                        const void *row_ptr,
-                                        uint32_t row_ptr_type,
-                                        const void *col_idx,
-                                        uint32_t col_idx_type,
-                                        const float *values,
-                                        sparsimd_csr **csr);
-
-// As sparsimd_csr_borrow_f32().
-sparsimd_status sparsimd_csr_borrow_f64(size_t rows,
-                                        size_t cols,
-                                        const void *row_ptr,
-                                        uint32_t row_ptr_type,
-                                        const void *col_idx,
-                                        uint32_t col_idx_type,
-                                        const double *values,
-                                        sparsimd_csr **csr);
-
-// Frees the matrix; plans made from it remain. Null is allowed.
-sparsimd_status sparsimd_csr_destroy(sparsimd_csr *csr);
-
-// The shape of the matrix and its number of nonzeros.
-sparsimd_status sparsimd_csr_shape(const sparsimd_csr *csr, size_t *rows, size_t *cols, size_t *nnz);
-
-// Prepares the matrix for about `reuse` runs of an operation (a sparsimd_op) on dense operands of `n` columns, by a
-// sparsimd_path. The plan keeps what it needs of the matrix; of a borrowed one (sparsimd_csr_borrow_f32()) it may be the arrays
-// themselves. Runs with another number of columns are right, and may be slower.
-sparsimd_status sparsimd_plan_create(const sparsimd_cpu *cpu,
-                                     uint32_t op,
-                                     const sparsimd_csr *csr,
-                                     size_t n,
-                                     uint32_t path,
-                                     size_t reuse,
-                                     sparsimd_plan **plan);
-
-// Frees the plan. Null is allowed.
-sparsimd_status sparsimd_plan_destroy(sparsimd_plan *plan);
-
-// The plan in words, valid as long as the plan.
-sparsimd_status sparsimd_plan_text(const sparsimd_plan *plan, const char **text);
-
-// Gives the plan `nnz` new values on its pattern, in the order of the matrix it was made from.
-sparsimd_status sparsimd_plan_set_values_f32(sparsimd_plan *plan, const float *values, size_t nnz);
-
-// As sparsimd_plan_set_values_f32().
-sparsimd_status sparsimd_plan_set_values_f64(sparsimd_plan *plan, const double *values, size_t nnz);
-
-// C = alpha A B + beta C: A sparse M x K, B dense K x n, C dense M x n, rows `ldb` and `ldc` elements apart. With beta = 0,
-// C is not read.
-sparsimd_status sparsimd_spmm_f32(const sparsimd_cpu *cpu,
-                                  const sparsimd_plan *plan,
-                                  size_t n,
-                                  float alpha,
-                                  const float *b,
-                                  size_t ldb,
-                                  float beta,
-                                  float *c,
-                                  size_t ldc);
-
-// As sparsimd_spmm_f32().
-sparsimd_status sparsimd_spmm_f64(const sparsimd_cpu *cpu,
-                                  const sparsimd_plan *plan,
-                                  size_t n,
-                                  double alpha,
-                                  const double *b,
-                                  size_t ldb,
-                                  double beta,
-                                  double *c,
-                                  size_t ldc);
-
-// C = alpha A^T B + beta C: A sparse M x K, B dense M x n, C dense K x n.
-sparsimd_status sparsimd_spmm_t_f32(const sparsimd_cpu *cpu,
-                                    const sparsimd_plan *plan,
-                                    size_t n,
-                                    float alpha,
-                                    const float *b,
-                                    size_t ldb,
-                                    float beta,
-                                    float *c,
-                                    size_t ldc);
-
-// As sparsimd_spmm_t_f32().
-sparsimd_status sparsimd_spmm_t_f64(const sparsimd_cpu *cpu,
-                                    const sparsimd_plan *plan,
-                                    size_t n,
-                                    double alpha,
-                                    const double *b,
-                                    size_t ldb,
-                                    double beta,
-                                    double *c,
-                                    size_t ldc);
-
-// out_p = (C B^T)_ij for each nonzero p = (i, j) of A: C dense M x n, B dense K x n, `out` one value for each nonzero, in
-// the order of the matrix.
-sparsimd_status sparsimd_sddmm_f32(const sparsimd_cpu *cpu,
-                                   const sparsimd_plan *plan,
-                                   size_t n,
-                                   const float *c,
-                                   size_t ldc,
-                                   const float *b,
-                                   size_t ldb,
-                                   float *out);
-
-// As sparsimd_sddmm_f32().
-sparsimd_status sparsimd_sddmm_f64(const sparsimd_cpu *cpu,
-                                   const sparsimd_plan *plan,
-                                   size_t n,
-                                   const double *c,
-                                   size_t ldc,
-                                   const double *b,
-                                   size_t ldb,
-                                   double *out);
-
-// out_p = a_ij (C B^T)_ij for each nonzero p = (i, j) of A, otherwise as sparsimd_sddmm_f32().
-sparsimd_status sparsimd_sddmm_scaled_f32(const sparsimd_cpu *cpu,
-                                          const sparsimd_plan *plan,
-                                          size_t n,
-                                          const float *c,
-                                          size_t ldc,
-                                          const float *b,
-                                          size_t ldb,
-                                          float *out);
-
-// As sparsimd_sddmm_scaled_f32().
-sparsimd_status sparsimd_sddmm_scaled_f64(const sparsimd_cpu *cpu,
-                                          const sparsimd_plan *plan,
-                                          size_t n,
-                                          const double *c,
-                                          size_t ldc,
-                                          const double *b,
-                                          size_t ldb,
-                                          double *out);
-
-// E_i = sum over the nonzeros (i, j) of A of f((C B^T)_ij, a_ij) D_j: C dense M x n, B dense K x n, D dense K x p, E dense
-// M x p. `edge` is a sparsimd_edge; `scale` is the softmax's and otherwise not looked at. Rows without nonzeros become zeros.
-sparsimd_status sparsimd_fusedmm_f32(const sparsimd_cpu *cpu,
-                                     const sparsimd_plan *plan,
-                                     uint32_t edge,
-                                     float scale,
-                                     size_t n,
-                                     const float *c,
-                                     size_t ldc,
-                                     const float *b,
-                                     size_t ldb,
-                                     size_t p,
-                                     const float *d,
-                                     size_t ldd,
-                                     float *e,
-                                     size_t lde);
-
-// As sparsimd_fusedmm_f32().
-sparsimd_status sparsimd_fusedmm_f64(const sparsimd_cpu *cpu,
-                                     const sparsimd_plan *plan,
-                                     uint32_t edge,
-                                     double scale,
-                                     size_t n,
-                                     const double *c,
-                                     size_t ldc,
-                                     const double *b,
-                                     size_t ldb,
-                                     size_t p,
-                                     const double *d,
-                                     size_t ldd,
-                                     double *e,
-                                     size_t lde);
-
-// Copies a tensor of `order` modes of the lengths `dims`: its nonzero p is `values[p]` at the place `coords[mode][p]`,
-// counted from 0.
-sparsimd_status sparsimd_tensor_create_f32(size_t order,
-                                           const size_t *dims,
-                                           size_t nnz,
-                                           const uint32_t *const *coords,
-                                           const float *values,
-                                           sparsimd_tensor **tensor);
-
-// As sparsimd_tensor_create_f32().
-sparsimd_status sparsimd_tensor_create_f64(size_t order,
-                                           const size_t *dims,
-                                           size_t nnz,
-                                           const uint32_t *const *coords,
-                                           const double *values,
-                                           sparsimd_tensor **tensor);
-
-// Frees the tensor; what was made from it remains. Null is allowed.
-sparsimd_status sparsimd_tensor_destroy(sparsimd_tensor *tensor);
-
-// Sorts the nonzeros into fibers of `mode`: those that differ in this mode alone.
-sparsimd_status sparsimd_fibers_create(const sparsimd_cpu *cpu,
-                                       const sparsimd_tensor *tensor,
-                                       size_t mode,
-                                       sparsimd_fibers **fibers);
-
-// Frees the fibers. Null is allowed.
-sparsimd_status sparsimd_fibers_destroy(sparsimd_fibers *fibers);
-
-// Number of fibers.
-sparsimd_status sparsimd_fibers_count(const sparsimd_fibers *fibers, size_t *count);
-
-// Where the fibers are: the coordinate of each in the `level`-th of the other modes, valid as long as the fibers.
-sparsimd_status sparsimd_fibers_coords(const sparsimd_fibers *fibers, size_t level, const uint32_t **coords);
-
-// Y = X x_n U, n being the mode of the fibers: U dense, as many rows as the mode is long, `cols` columns; row f of Y
-// receives fiber f.
-sparsimd_status sparsimd_ttm_f32(const sparsimd_cpu *cpu,
-                                 const sparsimd_fibers *fibers,
-                                 size_t cols,
-                                 const float *u,
-                                 size_t ldu,
-                                 float *y,
-                                 size_t ldy);
-
-// As sparsimd_ttm_f32().
-sparsimd_status sparsimd_ttm_f64(const sparsimd_cpu *cpu,
-                                 const sparsimd_fibers *fibers,
-                                 size_t cols,
-                                 const double *u,
-                                 size_t ldu,
-                                 double *y,
-                                 size_t ldy);
-
-// y = X x_n v, n being the mode of the fibers: v one element for each index of the mode, y one for each fiber.
-sparsimd_status sparsimd_ttv_f32(const sparsimd_cpu *cpu, const sparsimd_fibers *fibers, const float *v, float *y);
-
-// As sparsimd_ttv_f32().
-sparsimd_status sparsimd_ttv_f64(const sparsimd_cpu *cpu, const sparsimd_fibers *fibers, const double *v, double *y);
+// Y = X op s on the stored elements of X, `op` a sparsimd_arithmetic, s rounded to X's element type. Y has the places of X.
+sparsimd_status sparsimd_ts(const sparsimd_cpu *cpu,
+                            uint32_t op,
+                            const sparsimd_tensor *x,
+                            double s,
+                            sparsimd_tensor **y);
 
 // Copies a matrix of `rows` x `cols` in CSR: `rows + 1` row pointers, and as many column indices and values as the last row
 // pointer says. `values` may be null for a pattern alone, which is enough for SDDMM and for FusedMM without scaling.
@@ -797,6 +617,18 @@ sparsimd_status sparsimd_tensor_create_f64(size_t order,
 // Frees the tensor; what was made from it remains. Null is allowed.
 sparsimd_status sparsimd_tensor_destroy(sparsimd_tensor *tensor);
 
+// Number of nonzeros.
+sparsimd_status sparsimd_tensor_nnz(const sparsimd_tensor *tensor, size_t *nnz);
+
+// The nonzeros' coordinates in `mode`, valid as long as the tensor.
+sparsimd_status sparsimd_tensor_coords(const sparsimd_tensor *tensor, size_t mode, const uint32_t **coords);
+
+// The nonzeros' values, valid as long as the tensor.
+sparsimd_status sparsimd_tensor_values_f32(const sparsimd_tensor *tensor, const float **values);
+
+// As sparsimd_tensor_values_f32().
+sparsimd_status sparsimd_tensor_values_f64(const sparsimd_tensor *tensor, const double **values);
+
 // Sorts the nonzeros into fibers of `mode`: those that differ in this mode alone.
 sparsimd_status sparsimd_fibers_create(const sparsimd_cpu *cpu,
                                        const sparsimd_tensor *tensor,
@@ -836,6 +668,301 @@ sparsimd_status sparsimd_ttv_f32(const sparsimd_cpu *cpu, const sparsimd_fibers 
 
 // As sparsimd_ttv_f32().
 sparsimd_status sparsimd_ttv_f64(const sparsimd_cpu *cpu, const sparsimd_fibers *fibers, const double *v, double *y);
+
+// Tucker's decomposition by higher-order orthogonal iteration: X ~ the core times `factors[m]` in every mode m. `factors[m]` (as
+// many rows as mode m is long, `ranks[m]` orthonormal columns, rows `strides[m]` elements apart, no two of them overlapping) and
+// `core` (the product of the ranks, the last mode's index running fastest) receive the result in double precision, `fit`
+// 1 - |X - model| / |X|, `iterations` how many there were. No rank may exceed its mode's length or the product of the
+// others.
+sparsimd_status sparsimd_tucker(const sparsimd_cpu *cpu,
+                                const sparsimd_tensor *tensor,
+                                const size_t *ranks,
+                                const sparsimd_tucker_options *options,
+                                double *const *factors,
+                                const size_t *strides,
+                                double *core,
+                                double *fit,
+                                size_t *iterations);
+
+// Copies a matrix of `rows` x `cols` in CSR: `rows + 1` row pointers, and as many column indices and values as the last row
+// pointer says. `values` may be null for a pattern alone, which is enough for SDDMM and for FusedMM without scaling.
+sparsimd_status sparsimd_csr_create_f32(size_t rows,
+                                        size_t cols,
+                                        const size_t *row_ptr,
+                                        const uint32_t *col_idx,
+                                        const float *values,
+                                        sparsimd_csr **csr);
+
+// As sparsimd_csr_create_f32().
+sparsimd_status sparsimd_csr_create_f64(size_t rows,
+                                        size_t cols,
+                                        const size_t *row_ptr,
+                                        const uint32_t *col_idx,
+                                        const double *values,
+                                        sparsimd_csr **csr);
+
+// A matrix of `rows` x `cols` in CSR that stays in the caller's arrays, as scipy and PyTorch hold it: `rows + 1` row pointers
+// of `row_ptr_type` (a sparsimd_index), and as many column indices of `col_idx_type` (SPARSIMD_INDEX_U32 or
+// SPARSIMD_INDEX_I32) and values as the last row pointer says. `values` may be null for a pattern alone. The first row
+// pointer may be above 0, as that of some rows of a larger matrix is: nonzeros are counted from there.
+//
+// The arrays are checked here, once, and nothing is copied. They must remain, unchanged, until the matrix and all plans made
+// from it are destroyed: plans by SPARSIMD_PATH_DIRECT read them where they are (but for sparsimd_spmm_t_f32(), which needs
+// the transpose); plans by SPARSIMD_PATH_PANEL have copied what they need. An output must not overlap them.
+sparsimd_status sparsimd_csr_borrow_f32(size_t rows,
+                                        size_t cols,
+                                        const void *row_ptr,
+                                        uint32_t row_ptr_type,
+                                        const void *col_idx,
+                                        uint32_t col_idx_type,
+                                        const float *values,
+                                        sparsimd_csr **csr);
+
+// As sparsimd_csr_borrow_f32().
+sparsimd_status sparsimd_csr_borrow_f64(size_t rows,
+                                        size_t cols,
+                                        const void *row_ptr,
+                                        uint32_t row_ptr_type,
+                                        const void *col_idx,
+                                        uint32_t col_idx_type,
+                                        const double *values,
+                                        sparsimd_csr **csr);
+
+// Frees the matrix; plans made from it remain. Null is allowed.
+sparsimd_status sparsimd_csr_destroy(sparsimd_csr *csr);
+
+// The shape of the matrix and its number of nonzeros.
+sparsimd_status sparsimd_csr_shape(const sparsimd_csr *csr, size_t *rows, size_t *cols, size_t *nnz);
+
+// Prepares the matrix for about `reuse` runs of an operation (a sparsimd_op) on dense operands of `n` columns, by a
+// sparsimd_path. The plan keeps what it needs of the matrix; of a borrowed one (sparsimd_csr_borrow_f32()) it may be the arrays
+// themselves. Runs with another number of columns are right, and may be slower.
+sparsimd_status sparsimd_plan_create(const sparsimd_cpu *cpu,
+                                     uint32_t op,
+                                     const sparsimd_csr *csr,
+                                     size_t n,
+                                     uint32_t path,
+                                     size_t reuse,
+                                     sparsimd_plan **plan);
+
+// Frees the plan. Null is allowed.
+sparsimd_status sparsimd_plan_destroy(sparsimd_plan *plan);
+
+// The plan in words, valid as long as the plan.
+sparsimd_status sparsimd_plan_text(const sparsimd_plan *plan, const char **text);
+
+// Gives the plan `nnz` new values on its pattern, in the order of the matrix it was made from.
+sparsimd_status sparsimd_plan_set_values_f32(sparsimd_plan *plan, const float *values, size_t nnz);
+
+// As sparsimd_plan_set_values_f32().
+sparsimd_status sparsimd_plan_set_values_f64(sparsimd_plan *plan, const double *values, size_t nnz);
+
+// C = alpha A B + beta C: A sparse M x K, B dense K x n, C dense M x n, rows `ldb` and `ldc` elements apart. With beta = 0,
+// C is not read.
+sparsimd_status sparsimd_spmm_f32(const sparsimd_cpu *cpu,
+                                  const sparsimd_plan *plan,
+                                  size_t n,
+                                  float alpha,
+                                  const float *b,
+                                  size_t ldb,
+                                  float beta,
+                                  float *c,
+                                  size_t ldc);
+
+// As sparsimd_spmm_f32().
+sparsimd_status sparsimd_spmm_f64(const sparsimd_cpu *cpu,
+                                  const sparsimd_plan *plan,
+                                  size_t n,
+                                  double alpha,
+                                  const double *b,
+                                  size_t ldb,
+                                  double beta,
+                                  double *c,
+                                  size_t ldc);
+
+// C = alpha A^T B + beta C: A sparse M x K, B dense M x n, C dense K x n.
+sparsimd_status sparsimd_spmm_t_f32(const sparsimd_cpu *cpu,
+                                    const sparsimd_plan *plan,
+                                    size_t n,
+                                    float alpha,
+                                    const float *b,
+                                    size_t ldb,
+                                    float beta,
+                                    float *c,
+                                    size_t ldc);
+
+// As sparsimd_spmm_t_f32().
+sparsimd_status sparsimd_spmm_t_f64(const sparsimd_cpu *cpu,
+                                    const sparsimd_plan *plan,
+                                    size_t n,
+                                    double alpha,
+                                    const double *b,
+                                    size_t ldb,
+                                    double beta,
+                                    double *c,
+                                    size_t ldc);
+
+// out_p = (C B^T)_ij for each nonzero p = (i, j) of A: C dense M x n, B dense K x n, `out` one value for each nonzero, in
+// the order of the matrix.
+sparsimd_status sparsimd_sddmm_f32(const sparsimd_cpu *cpu,
+                                   const sparsimd_plan *plan,
+                                   size_t n,
+                                   const float *c,
+                                   size_t ldc,
+                                   const float *b,
+                                   size_t ldb,
+                                   float *out);
+
+// As sparsimd_sddmm_f32().
+sparsimd_status sparsimd_sddmm_f64(const sparsimd_cpu *cpu,
+                                   const sparsimd_plan *plan,
+                                   size_t n,
+                                   const double *c,
+                                   size_t ldc,
+                                   const double *b,
+                                   size_t ldb,
+                                   double *out);
+
+// out_p = a_ij (C B^T)_ij for each nonzero p = (i, j) of A, otherwise as sparsimd_sddmm_f32().
+sparsimd_status sparsimd_sddmm_scaled_f32(const sparsimd_cpu *cpu,
+                                          const sparsimd_plan *plan,
+                                          size_t n,
+                                          const float *c,
+                                          size_t ldc,
+                                          const float *b,
+                                          size_t ldb,
+                                          float *out);
+
+// As sparsimd_sddmm_scaled_f32().
+sparsimd_status sparsimd_sddmm_scaled_f64(const sparsimd_cpu *cpu,
+                                          const sparsimd_plan *plan,
+                                          size_t n,
+                                          const double *c,
+                                          size_t ldc,
+                                          const double *b,
+                                          size_t ldb,
+                                          double *out);
+
+// E_i = sum over the nonzeros (i, j) of A of f((C B^T)_ij, a_ij) D_j: C dense M x n, B dense K x n, D dense K x p, E dense
+// M x p. `edge` is a sparsimd_edge; `scale` is the softmax's and otherwise not looked at. Rows without nonzeros become zeros.
+sparsimd_status sparsimd_fusedmm_f32(const sparsimd_cpu *cpu,
+                                     const sparsimd_plan *plan,
+                                     uint32_t edge,
+                                     float scale,
+                                     size_t n,
+                                     const float *c,
+                                     size_t ldc,
+                                     const float *b,
+                                     size_t ldb,
+                                     size_t p,
+                                     const float *d,
+                                     size_t ldd,
+                                     float *e,
+                                     size_t lde);
+
+// As sparsimd_fusedmm_f32().
+sparsimd_status sparsimd_fusedmm_f64(const sparsimd_cpu *cpu,
+                                     const sparsimd_plan *plan,
+                                     uint32_t edge,
+                                     double scale,
+                                     size_t n,
+                                     const double *c,
+                                     size_t ldc,
+                                     const double *b,
+                                     size_t ldb,
+                                     size_t p,
+                                     const double *d,
+                                     size_t ldd,
+                                     double *e,
+                                     size_t lde);
+
+// Copies a tensor of `order` modes of the lengths `dims`: its nonzero p is `values[p]` at the place `coords[mode][p]`,
+// counted from 0.
+sparsimd_status sparsimd_tensor_create_f32(size_t order,
+                                           const size_t *dims,
+                                           size_t nnz,
+                                           const uint32_t *const *coords,
+                                           const float *values,
+                                           sparsimd_tensor **tensor);
+
+// As sparsimd_tensor_create_f32().
+sparsimd_status sparsimd_tensor_create_f64(size_t order,
+                                           const size_t *dims,
+                                           size_t nnz,
+                                           const uint32_t *const *coords,
+                                           const double *values,
+                                           sparsimd_tensor **tensor);
+
+// Frees the tensor; what was made from it remains. Null is allowed.
+sparsimd_status sparsimd_tensor_destroy(sparsimd_tensor *tensor);
+
+// Number of nonzeros.
+sparsimd_status sparsimd_tensor_nnz(const sparsimd_tensor *tensor, size_t *nnz);
+
+// The nonzeros' coordinates in `mode`, valid as long as the tensor.
+sparsimd_status sparsimd_tensor_coords(const sparsimd_tensor *tensor, size_t mode, const uint32_t **coords);
+
+// The nonzeros' values, valid as long as the tensor.
+sparsimd_status sparsimd_tensor_values_f32(const sparsimd_tensor *tensor, const float **values);
+
+// As sparsimd_tensor_values_f32().
+sparsimd_status sparsimd_tensor_values_f64(const sparsimd_tensor *tensor, const double **values);
+
+// Sorts the nonzeros into fibers of `mode`: those that differ in this mode alone.
+sparsimd_status sparsimd_fibers_create(const sparsimd_cpu *cpu,
+                                       const sparsimd_tensor *tensor,
+                                       size_t mode,
+                                       sparsimd_fibers **fibers);
+
+// Frees the fibers. Null is allowed.
+sparsimd_status sparsimd_fibers_destroy(sparsimd_fibers *fibers);
+
+// Number of fibers.
+sparsimd_status sparsimd_fibers_count(const sparsimd_fibers *fibers, size_t *count);
+
+// Where the fibers are: the coordinate of each in the `level`-th of the other modes, valid as long as the fibers.
+sparsimd_status sparsimd_fibers_coords(const sparsimd_fibers *fibers, size_t level, const uint32_t **coords);
+
+// Y = X x_n U, n being the mode of the fibers: U dense, as many rows as the mode is long, `cols` columns; row f of Y
+// receives fiber f.
+sparsimd_status sparsimd_ttm_f32(const sparsimd_cpu *cpu,
+                                 const sparsimd_fibers *fibers,
+                                 size_t cols,
+                                 const float *u,
+                                 size_t ldu,
+                                 float *y,
+                                 size_t ldy);
+
+// As sparsimd_ttm_f32().
+sparsimd_status sparsimd_ttm_f64(const sparsimd_cpu *cpu,
+                                 const sparsimd_fibers *fibers,
+                                 size_t cols,
+                                 const double *u,
+                                 size_t ldu,
+                                 double *y,
+                                 size_t ldy);
+
+// y = X x_n v, n being the mode of the fibers: v one element for each index of the mode, y one for each fiber.
+sparsimd_status sparsimd_ttv_f32(const sparsimd_cpu *cpu, const sparsimd_fibers *fibers, const float *v, float *y);
+
+// As sparsimd_ttv_f32().
+sparsimd_status sparsimd_ttv_f64(const sparsimd_cpu *cpu, const sparsimd_fibers *fibers, const double *v, double *y);
+
+// Y = X op Z by elements, `op` a sparsimd_arithmetic, X and Z of the same lengths and element type. Where one of them stores
+// nothing it is 0: Y has the places of both for add and sub, those that both have for mul, those of X for div, which must all
+// be places of Z. With the same places in the same order Y keeps this order, else it is sorted.
+sparsimd_status sparsimd_tew(const sparsimd_cpu *cpu,
+                             uint32_t op,
+                             const sparsimd_tensor *x,
+                             const sparsimd_tensor *z,
+                             sparsimd_tensor **y);
+
+// Y = X op s on the stored elements of X, `op` a sparsimd_arithmetic, s rounded to X's element type. Y has the places of X.
+sparsimd_status sparsimd_ts(const sparsimd_cpu *cpu,
+                            uint32_t op,
+                            const sparsimd_tensor *x,
+                            double s,
+                            sparsimd_tensor **y);
 
 // Prepares the tensor for MTTKRP in all modes with factors of `rank` columns, in a sparsimd_tensor_format. Runs with another
 // number of columns are right, and may be slower.
@@ -929,6 +1056,21 @@ sparsimd_status sparsimd_cp_als_f64(const sparsimd_cpu *cpu,
                                     double *weights,
                                     double *fit,
                                     size_t *iterations);
+
+// Tucker's decomposition by higher-order orthogonal iteration: X ~ the core times `factors[m]` in every mode m. `factors[m]` (as
+// many rows as mode m is long, `ranks[m]` orthonormal columns, rows `strides[m]` elements apart, no two of them overlapping) and
+// `core` (the product of the ranks, the last mode's index running fastest) receive the result in double precision, `fit`
+// 1 - |X - model| / |X|, `iterations` how many there were. No rank may exceed its mode's length or the product of the
+// others.
+sparsimd_status sparsimd_tucker(const sparsimd_cpu *cpu,
+                                const sparsimd_tensor *tensor,
+                                const size_t *ranks,
+                                const sparsimd_tucker_options *options,
+                                double *const *factors,
+                                const size_t *strides,
+                                double *core,
+                                double *fit,
+                                size_t *iterations);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -367,3 +367,108 @@ fn mttkrp_and_cp_als() {
         good(sparsimd_cpu_destroy(cpu));
     }
 }
+
+/// A tensor's places and values, as C sees them.
+fn entries(tensor: *const TensorHandle, order: usize) -> (Vec<Vec<u32>>, Vec<f32>) {
+    let (mut nnz, mut coords, mut values) = (0, null(), null());
+    // SAFETY: lists are as long as there are nonzeros.
+    unsafe {
+        good(sparsimd_tensor_nnz(tensor, &mut nnz));
+        let lists = (0..order).map(|mode| {
+            good(sparsimd_tensor_coords(tensor, mode, &mut coords));
+            std::slice::from_raw_parts(coords, nnz).to_vec()
+        });
+        let lists = lists.collect();
+        good(sparsimd_tensor_values_f32(tensor, &mut values));
+        (lists, std::slice::from_raw_parts(values, nnz).to_vec())
+    }
+}
+
+#[test]
+fn tew_and_ts() {
+    let (mut cpu, mut x, mut z, mut y) = (null_mut(), null_mut(), null_mut(), null_mut());
+    let dims = [3usize, 2];
+    // x(0, 1) = 2, x(2, 0) = 3; z(0, 1) = 4, z(1, 1) = 5.
+    let (first, second) = ([[0u32, 2], [1, 0]], [[0u32, 1], [1, 1]]);
+    let lists = |coords: &[[u32; 2]; 2]| [coords[0].as_ptr(), coords[1].as_ptr()];
+    // SAFETY: all arrays are as long as they are said to be; handles are destroyed once.
+    unsafe {
+        good(sparsimd_cpu_create(1, &mut cpu));
+        let (a, b) = (lists(&first), lists(&second));
+        good(sparsimd_tensor_create_f32(2, dims.as_ptr(), 2, a.as_ptr(), [2.0f32, 3.0].as_ptr(), &mut x));
+        good(sparsimd_tensor_create_f32(2, dims.as_ptr(), 2, b.as_ptr(), [4.0f32, 5.0].as_ptr(), &mut z));
+        good(sparsimd_tew(cpu, Arithmetic::Sub as u32, x, z, &mut y));
+        assert_eq!(entries(y, 2), (vec![vec![0, 1, 2], vec![1, 1, 0]], vec![-2.0, -5.0, 3.0]));
+        good(sparsimd_tensor_destroy(y));
+        good(sparsimd_tew(cpu, Arithmetic::Mul as u32, x, z, &mut y));
+        assert_eq!(entries(y, 2), (vec![vec![0], vec![1]], vec![8.0]));
+        good(sparsimd_tensor_destroy(y));
+        good(sparsimd_tew(cpu, Arithmetic::Add as u32, x, x, &mut y));
+        assert_eq!(entries(y, 2), (vec![vec![0, 2], vec![1, 0]], vec![4.0, 6.0]));
+        good(sparsimd_tensor_destroy(y));
+        good(sparsimd_ts(cpu, Arithmetic::Div as u32, x, 4.0, &mut y));
+        assert_eq!(entries(y, 2).1, [0.5, 0.75]);
+        good(sparsimd_tensor_destroy(y));
+
+        refused(sparsimd_tew(cpu, Arithmetic::Div as u32, x, z, &mut y), Status::Argument, "");
+        assert!(y.is_null());
+        refused(sparsimd_ts(cpu, Arithmetic::Div as u32, x, 0.0, &mut y), Status::Argument, "0");
+        refused(sparsimd_ts(cpu, 4, x, 1.0, &mut y), Status::Argument, "sparsimd_arithmetic");
+        refused(sparsimd_tew(cpu, 0, x, null(), &mut y), Status::Handle, "tensor");
+        refused(sparsimd_ts(cpu, 0, x, 1.0, null_mut()), Status::Argument, "null");
+        let (mut coords, mut values) = (null(), null());
+        refused(sparsimd_tensor_coords(x, 2, &mut coords), Status::Argument, "mode: 2 is not below 2");
+        refused(sparsimd_tensor_values_f64(x, &mut values), Status::Handle, "f64");
+        let (mut short, one) = (null_mut(), [2usize, 2]);
+        good(sparsimd_tensor_create_f32(2, one.as_ptr(), 0, b.as_ptr(), null(), &mut short));
+        refused(sparsimd_tew(cpu, 0, x, short, &mut y), Status::Shape, "");
+        for tensor in [x, z, short] {
+            good(sparsimd_tensor_destroy(tensor));
+        }
+        good(sparsimd_cpu_destroy(cpu));
+    }
+}
+
+#[test]
+fn tucker() {
+    let (mut cpu, mut tensor) = (null_mut(), null_mut());
+    // x(0, 1) = 2, x(2, 0) = 3: ranks of 2 hold all of it.
+    let (dims, coords, values) = ([3usize, 2], [[0u32, 2], [1, 0]], [2.0f32, 3.0]);
+    let lists = [coords[0].as_ptr(), coords[1].as_ptr()];
+    // Rows of 2 columns, 3 elements apart.
+    let (mut a, mut b, mut core) = ([9.0f64; 8], [9.0f64; 5], [9.0f64; 4]);
+    let (mut fit, mut iterations) = (9.0, 0);
+    let mut options = TuckerOptions { iterations: 0, tolerance: 0.0, start: TuckerStart::Svd as u32, seed: 3 };
+    // SAFETY: all arrays are as long as they are said to be.
+    unsafe {
+        good(sparsimd_cpu_create(1, &mut cpu));
+        good(sparsimd_tensor_create_f32(2, dims.as_ptr(), 2, lists.as_ptr(), values.as_ptr(), &mut tensor));
+        let (places, strides, core_at) = ([a.as_mut_ptr(), b.as_mut_ptr()], [3usize, 3], core.as_mut_ptr());
+        let (fit_at, iterations_at) = (&raw mut fit, &raw mut iterations);
+        let run = |ranks: [usize; 2], places: [*mut f64; 2], options: &TuckerOptions, core: *mut f64| {
+            let (p, s) = (places.as_ptr(), strides.as_ptr());
+            sparsimd_tucker(cpu, tensor, ranks.as_ptr(), options, p, s, core, fit_at, iterations_at)
+        };
+        refused(run([2, 2], places, &options, core_at), Status::Argument, "iterations");
+        options.iterations = 3;
+        refused(run([2, 3], places, &options, core_at), Status::Argument, "");
+        refused(run([2, 2], [places[0]; 2], &options, core_at), Status::Argument, "factors: overlaps");
+        refused(run([2, 2], places, &options, places[1]), Status::Argument, "core: overlaps");
+        refused(run([usize::MAX, 3], places, &options, core_at), Status::Argument, "");
+        refused(run([2, 2], places, &TuckerOptions { start: 3, ..options }, core_at), Status::Argument, "tucker_start");
+        for start in [TuckerStart::Svd, TuckerStart::Random, TuckerStart::Factors] {
+            good(run([2, 2], places, &TuckerOptions { start: start as u32, ..options }, core_at));
+            assert!((fit - 1.0).abs() < 1e-6 && iterations == 3, "{fit} after {iterations}");
+            for (i, row) in a.chunks(3).enumerate() {
+                for (j, other) in b.chunks(3).enumerate() {
+                    let model: f64 = (0..4).map(|g| core[g] * row[g / 2] * other[g % 2]).sum();
+                    let expected = f64::from((i, j) == (0, 1)) * 2.0 + f64::from((i, j) == (2, 0)) * 3.0;
+                    assert!((model - expected).abs() < 1e-5, "({i}, {j}): {model} instead of {expected}");
+                }
+            }
+        }
+        good(sparsimd_tensor_destroy(tensor));
+        good(sparsimd_cpu_destroy(cpu));
+    }
+    assert_eq!([a[2], a[5], b[2]], [9.0; 3], "elements between the rows are left alone");
+}

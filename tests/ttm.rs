@@ -81,6 +81,18 @@ fn check_ttm<T: Scalar>(cpu: &Cpu, name: &str, t: &CooTensor<T>, mode: usize, ra
 }
 
 #[test]
+fn few_fibers_are_computed_by_elements() {
+    let cpu = cpu(Arch::available()[0]);
+    let lanes = cpu.arch().lanes::<f32>();
+    let of = |fibers, cols, asked| cpu.ttm_algorithm::<f32>(fibers, cols, asked);
+    assert_eq!(of(11, lanes + 1, TtmAlgorithm::Auto), TtmAlgorithm::Element);
+    assert_eq!(of(12, lanes + 1, TtmAlgorithm::Auto), TtmAlgorithm::Fiber);
+    assert_eq!(of(1, lanes, TtmAlgorithm::Auto), TtmAlgorithm::Fiber);
+    assert_eq!(of(1, lanes + 1, TtmAlgorithm::Fiber), TtmAlgorithm::Fiber);
+    assert_eq!(of(100, 1, TtmAlgorithm::Element), TtmAlgorithm::Element);
+}
+
+#[test]
 fn ttm_on_every_format_mode_rank_type_and_instruction_set() {
     for arch in Arch::available() {
         let cpu = cpu(arch);

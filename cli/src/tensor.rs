@@ -126,7 +126,7 @@ pub enum TensorFormat {
 pub enum Algorithm {
     /// What the plan says.
     Auto,
-    /// Each nonzero adds to its row of the output (mttkrp); one register of columns at a time (ttm).
+    /// One register of columns at a time (ttm, and mttkrp on csf-all); on lists, each nonzero adds to its row (mttkrp).
     Element,
     /// Nonzeros of one row of the output in a run.
     Row,

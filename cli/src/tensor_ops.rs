@@ -256,8 +256,12 @@ fn product<T: DeviceScalar>(common: &Common, matrix: bool) -> Result<Verdict> {
         } else {
             Times::measure(common.repeat, || cpu.ttv_into(fibers, u.as_ref().data(), y.as_mut().into_data()))?
         };
-        let alg = if common.alg == Algorithm::Element { "element" } else { "fiber" };
-        sweep.add(times, prepared.format(), alg);
+        // A device has the one by fibers, and so has TTV.
+        let ran = match sweep.device.is_none() && matrix {
+            true => cpu.ttm_algorithm::<T>(fibers.len(), cols, algorithm),
+            false => TtmAlgorithm::Fiber,
+        };
+        sweep.add(times, prepared.format(), ran.name());
         sweep.index_bytes += prepared.index_bytes();
         sweep.flops += 2.0 * x.nnz() as f64 * cols as f64;
         // Every nonzero with its coordinate, every pointer, U and Y once.

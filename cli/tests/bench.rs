@@ -86,6 +86,7 @@ fn mistakes_are_one_line() {
         (&empty, &["dlmc", "--data", data], "no .smtx file below"),
         (&empty, &["graphs", "--data", "/nonexistent"], "/nonexistent"),
         (&empty, &["esimd", "--peers", "none", "--filter", "5k"], "no case has the words"),
+        (&empty, &["cp", "--full"], "are pasta and mmcsf"),
         (&empty, &["cp", "--peers", "mkl"], "mkl has nothing to do with this suite"),
         (&empty, &["graphs", "--data", data, "--peers", "genten"], "no .mtx file below"),
         (&file, &none, "file: "),
@@ -125,6 +126,31 @@ fn fake_openblas(folder: &Path, what: &str) -> Option<std::path::PathBuf> {
     }
     skip(Missing::Other, "no C compiler");
     None
+}
+
+#[test]
+fn suites_of_tensors_take_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let lines: String = (0..200).map(|p| format!("{} {} {} 1.5\n", p % 7 + 1, p / 7 % 5 + 1, p / 35 + 1)).collect();
+    std::fs::write(data.join("small.tns"), lines).unwrap();
+    for (suite, op, names) in [
+        ("pasta", "MTTKRP", &["COO", "HiCOO"][..]),
+        ("sycl", "TTM", &["fiber-centric", "element-centric"]),
+        ("sycl", "MTTKRP", &["row-centric", "element-centric"]),
+    ] {
+        let out = folder.path().join(format!("{suite} {op}"));
+        let filter = format!("{op} small");
+        let done = bench(&out, &[suite, "--quick", "--data", data.to_str().unwrap(), "--filter", &filter], None);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        for case in results(&out)["cases"].as_array().unwrap() {
+            assert_eq!((&case["input"], &case["nnz"]), (&"small.tns".into(), &200.into()), "{case}");
+            let samples = case["samples"].as_array().unwrap();
+            assert!(samples.iter().all(|s| names.contains(&s["name"].as_str().unwrap())), "{case}");
+            assert_eq!(samples.len(), 2, "{case}");
+        }
+    }
 }
 
 #[test]

@@ -168,6 +168,16 @@ fn rooflines_are_drawn_and_ceilings_remembered() {
         let png = std::fs::read(out.join("roofline.png")).unwrap();
         assert!(png.starts_with(b"\x89PNG") && png.len() > 10_000);
     }
+    // MTTKRP's bytes are those of its format.
+    let intensity = |format: &str| {
+        let input = ["--generate", "skew:40x30x20:2000", "--format", format, "--mode", "0"];
+        let output = run(&[&["roofline", "--json", "--repeat", "1", "--out", out_text], &input[..]].concat());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let point = report["points"].as_array().unwrap().last().unwrap().clone();
+        assert_eq!((&point["label"], &point["format"]), (&"MTTKRP".into(), &format.into()), "{point}");
+        point["intensity"].as_f64().unwrap()
+    };
+    assert!(intensity("csf-all") > 1.1 * intensity("alto"));
     match std::fs::read_dir(folder.0.join("cache/sparsimd")) {
         Ok(mut files) => {
             // Measured once above, read from disk now.

@@ -13,12 +13,14 @@
 #![allow(clippy::missing_safety_doc, reason = "the rules are the same for every function, and stated once, above")]
 
 mod decomposition;
+mod elementwise;
 mod handle;
 mod matrix;
 mod plan;
 mod product;
 mod status;
 mod tensor;
+mod tucker;
 mod value;
 mod view;
 
@@ -28,11 +30,13 @@ use handle::{Handle, Place};
 use status::guard;
 
 pub use decomposition::*;
+pub use elementwise::*;
 pub use matrix::*;
 pub use plan::*;
 pub use product::*;
 pub use status::Status;
 pub use tensor::*;
+pub use tucker::*;
 
 use crate::cpu::Cpu;
 

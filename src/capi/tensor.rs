@@ -102,6 +102,59 @@ pub unsafe extern "C" fn sparsimd_tensor_destroy(tensor: *mut TensorHandle) -> S
     guard(|| unsafe { handle::destroy(tensor) })
 }
 
+/// Number of nonzeros.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_tensor_nnz(tensor: *const TensorHandle, nnz: *mut usize) -> Status {
+    guard(|| {
+        // SAFETY: by the rules of the interface.
+        let number = match unsafe { handle::get(tensor)? } {
+            Either::F32(coo) => coo.nnz(),
+            Either::F64(coo) => coo.nnz(),
+        };
+        // SAFETY: by the rules of the interface.
+        unsafe { put("nnz", nnz, number) }
+    })
+}
+
+/// The nonzeros' coordinates in `mode`, valid as long as the tensor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_tensor_coords(
+    tensor: *const TensorHandle,
+    mode: usize,
+    coords: *mut *const u32,
+) -> Status {
+    guard(|| {
+        // SAFETY: by the rules of the interface.
+        let all = match unsafe { handle::get(tensor)? } {
+            Either::F32(coo) => coo.all_coords(),
+            Either::F64(coo) => coo.all_coords(),
+        };
+        let list = all.get(mode);
+        let list = list.ok_or_else(|| Failure::argument("mode", &format!("{mode} is not below {}", all.len())))?;
+        // SAFETY: by the rules of the interface.
+        unsafe { put("coords", coords, list.as_ptr()) }
+    })
+}
+
+unsafe fn tensor_values<T: Element>(tensor: *const TensorHandle, values: *mut *const T) -> Outcome {
+    // SAFETY: by the rules of the interface.
+    unsafe { put("values", values, handle::get(tensor)?.of::<T>()?.values().as_ptr()) }
+}
+
+/// The nonzeros' values, valid as long as the tensor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_tensor_values_f32(tensor: *const TensorHandle, values: *mut *const f32) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { tensor_values(tensor, values) })
+}
+
+/// As sparsimd_tensor_values_f32().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_tensor_values_f64(tensor: *const TensorHandle, values: *mut *const f64) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { tensor_values(tensor, values) })
+}
+
 /// Sorts the nonzeros into fibers of `mode`: those that differ in this mode alone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparsimd_fibers_create(

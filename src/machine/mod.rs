@@ -24,7 +24,7 @@ pub use pages::{MemoryMode, MemoryPolicy, move_pages, move_pages_at, page_bytes,
 pub use pinning::Pinning;
 
 /// Bytes of memory and swap space of this system that nobody uses, where it says.
-pub(crate) fn available_memory() -> Option<u64> {
+pub fn available_memory() -> Option<u64> {
     sysfs::available_memory("/".as_ref())
 }
 

@@ -33,9 +33,9 @@ mod ttm;
 mod ttm_chain;
 mod ttv;
 
-pub use mttkrp::MttkrpTensor;
 #[cfg(feature = "decomp")]
 pub(crate) use mttkrp::SweepState;
+pub use mttkrp::{MttkrpCounts, MttkrpTensor};
 pub use operand::SparseOperand;
 pub use placed::NumaPrepared;
 pub use prepare::Prepared;

@@ -37,6 +37,17 @@ pub enum TtmAlgorithm {
     Element,
 }
 
+impl TtmAlgorithm {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Fiber => "fiber",
+            Self::Element => "element",
+        }
+    }
+}
+
 /// `ptr`'s fibers in runs of about equal work: a nonzero is a row of U read, a fiber a row of Y written.
 pub(super) fn cut_fibers(ptr: &[usize], tasks: usize) -> Vec<Range<usize>> {
     cut::ranges(ptr.len() - 1, tasks, |f| ptr[f] + f)
@@ -70,6 +81,17 @@ impl Cpu {
         y: MatMut<'_, T>,
     ) -> Result<()> {
         self.ttm_fibers_into(x.into(), u, algorithm, y)
+    }
+
+    /// The algorithm by which this executor computes `cols` columns of so many fibers where `algorithm` is asked for: never
+    /// [`TtmAlgorithm::Auto`].
+    pub fn ttm_algorithm<T: Scalar>(&self, fibers: usize, cols: usize, algorithm: TtmAlgorithm) -> TtmAlgorithm {
+        let few = fibers < 4 * self.threads() && cols > self.arch().lanes::<T>();
+        match algorithm {
+            TtmAlgorithm::Auto if few => TtmAlgorithm::Element,
+            TtmAlgorithm::Auto => TtmAlgorithm::Fiber,
+            asked => asked,
+        }
     }
 
     /// [`Cpu::ttm_into`] of fibers.
@@ -232,13 +254,10 @@ impl Cpu {
         // The rows of U should stay in the caches.
         let bytes = size_of_val::<[T]>(y).saturating_add(size_of_val(u.data()));
         let stream = aligned && whole && streams(self.machine(), bytes);
-        let lanes = (self.arch().vector_bytes() / size_of::<T>()).max(1);
-        let by_element = match algorithm {
-            TtmAlgorithm::Fiber => false,
-            TtmAlgorithm::Element => true,
-            TtmAlgorithm::Auto => fibers < 4 * self.threads() && cols > lanes,
+        let width = match self.ttm_algorithm::<T>(fibers, cols, algorithm) {
+            TtmAlgorithm::Element => self.arch().lanes::<T>(),
+            _ => cols,
         };
-        let width = if by_element { lanes } else { cols };
         let runs = cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads());
         let columns = || (0..cols).step_by(width);
         let tasks: Vec<_> = runs.iter().flat_map(|run| columns().map(move |at| (run.start, run.end, at))).collect();

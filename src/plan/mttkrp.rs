@@ -103,7 +103,10 @@ impl fmt::Display for MttkrpFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MttkrpAlgorithm {
-    /// Nonzero by nonzero, each one adding to its row of the output.
+    /// Element-centric. Lists: nonzero by nonzero, each one adding to its row of the output. Trees: a task computes one
+    /// register of columns of its rows of the output, so that a few slices occupy all threads; the nonzeros are read
+    /// again for each register (Listing 3 of Sousa et al., *Exploring the Limits of Cross-Platform Sparse Tensor
+    /// Processing*, where a work item computes one element).
     Element,
     /// Row by row: the nonzeros of a row of the output are neighbours, their sum stays in registers.
     Row,
@@ -212,8 +215,8 @@ impl TensorOptions {
 
     /// The same with the work cut in this way, where the format leaves a choice: coordinates
     /// ([`MttkrpAlgorithm::Element`], or [`MttkrpAlgorithm::Row`] with a copy sorted for each mode) and one CSF per
-    /// mode (slice, fiber or nonzero, by the level that the mode is given). None for the fastest; other formats have
-    /// one algorithm for each mode.
+    /// mode (slice, fiber or nonzero, by the level that the mode is given, or element). None for the fastest; other
+    /// formats have one algorithm for each mode.
     pub fn algorithm(self, algorithm: impl Into<Option<MttkrpAlgorithm>>) -> Self {
         Self { algorithm: algorithm.into(), ..self }
     }

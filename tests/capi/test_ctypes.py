@@ -135,6 +135,27 @@ def tensors(cpu, dtype, real, suffix):
     np.testing.assert_allclose(fit.value, 1 - np.linalg.norm(full - model) / np.linalg.norm(full), atol=tolerance)
     assert iterations.value == 12 and 0 < fit.value < 1, (iterations, fit)
     call("mttkrp_destroy", prepared)
+
+    class TuckerOptions(ct.Structure):
+        _fields_ = [("iterations", size), ("tolerance", ct.c_double), ("start", ct.c_uint32), ("seed", ct.c_uint64)]
+
+    ranks = (5, 4, 6)
+    orthonormal = [np.zeros((dim, rank)) for dim, rank in zip(dims, ranks)]
+    places, strides = (handle * 3)(*map(at, orthonormal)), (size * 3)(*ranks)
+    core, options = np.zeros(ranks), TuckerOptions(iterations=5, seed=1)
+    call("tucker", cpu, tensor, (size * 3)(*ranks), ct.byref(options), places, strides, at(core), ct.byref(fit),
+         ct.byref(iterations))
+    model = np.einsum("abc,ia,jb,kc->ijk", core, *orthonormal)
+    np.testing.assert_allclose(fit.value, 1 - np.linalg.norm(full - model) / np.linalg.norm(full), atol=tolerance)
+    assert iterations.value == 5 and 0 < fit.value < 1, (iterations, fit)
+
+    scaled = made("ts", cpu, 2, tensor, ct.c_double(3.0))
+    total, found = made("tew", cpu, 0, scaled, tensor), handle()
+    call("tensor_values_" + suffix, total, ct.byref(found))
+    sums = np.ctypeslib.as_array(ct.cast(found, ct.POINTER(real)), values.shape)
+    np.testing.assert_allclose(sums, 4 * values, rtol=tolerance)
+    call("tensor_destroy", total)
+    call("tensor_destroy", scaled)
     call("tensor_destroy", tensor)
 
 

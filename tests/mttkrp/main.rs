@@ -31,6 +31,12 @@ fn first_columns<T: Scalar>(m: &Mat<T>, cols: usize) -> Mat<T> {
 
 /// All formats and modes of one tensor at every one of `ranks`, from one layout for each format.
 fn check<T: Scalar>(cpu: &Cpu, name: &str, coo: &CooTensor<T>, ranks: &[usize], formats: &[MttkrpFormat]) {
+    let all: Vec<_> = formats.iter().map(|&format| TensorOptions::new(ranks[ranks.len() / 2]).format(format)).collect();
+    check_options(cpu, name, coo, ranks, &all);
+}
+
+/// The same for tensors prepared by each of `options`.
+fn check_options<T: Scalar>(cpu: &Cpu, name: &str, coo: &CooTensor<T>, ranks: &[usize], options: &[TensorOptions]) {
     let widest = *ranks.iter().max().unwrap();
     let wide = factors::<T>(coo.dims(), widest);
     let expected: Vec<_> =
@@ -43,15 +49,15 @@ fn check<T: Scalar>(cpu: &Cpu, name: &str, coo: &CooTensor<T>, ranks: &[usize], 
             (rank, factors, expected)
         })
         .collect();
-    for &format in formats {
-        let prepared = cpu.prepare_tensor(coo, &TensorOptions::new(ranks[ranks.len() / 2]).format(format)).unwrap();
+    for options in options {
+        let prepared = cpu.prepare_tensor(coo, options).unwrap();
         for (rank, factors, expected) in &cases {
             for (mode, expected) in expected.iter().enumerate() {
                 // Whatever was in the output is gone afterwards.
                 let mut out = Mat::from_fn(coo.dims()[mode], *rank, |_, _| T::from_f64(f64::NAN)).unwrap();
                 cpu.mttkrp(&prepared, &views(factors), mode, out.as_mut()).unwrap();
                 let worst = cpu.install(|| expected.deviation(out.as_ref())).unwrap();
-                assert!(worst.error <= 1.0, "{name}, {format}, mode {mode}, {}, R = {rank}: {worst:?}", T::NAME);
+                assert!(worst.error <= 1.0, "{name}, {options:?}, mode {mode}, {}, R = {rank}: {worst:?}", T::NAME);
             }
         }
     }
@@ -145,6 +151,7 @@ fn every_algorithm_that_can_be_asked_for() {
             (MttkrpFormat::CsfAll, MttkrpAlgorithm::Slice),
             (MttkrpFormat::CsfAll, MttkrpAlgorithm::Fiber),
             (MttkrpFormat::CsfAll, MttkrpAlgorithm::Nonzero),
+            (MttkrpFormat::CsfAll, MttkrpAlgorithm::Element),
         ] {
             let options = TensorOptions::new(20).format(format).algorithm(algorithm);
             let prepared = cpu.prepare_tensor(&coo, &options).unwrap();
@@ -158,6 +165,26 @@ fn every_algorithm_that_can_be_asked_for() {
                 let worst = reference::mttkrp(&coo, &views, mode).unwrap().deviation(out.as_ref()).unwrap();
                 assert!(worst.error <= 1.0, "{dims:?}, {format}, {algorithm:?}, mode {mode}: {worst:?}");
             }
+        }
+    }
+}
+
+/// One register of columns of some rows in each task: on every instruction set, whatever the number of tasks and columns.
+#[test]
+fn elements_of_trees_on_every_instruction_set() {
+    let elements = TensorOptions::new(8).format(MttkrpFormat::CsfAll).algorithm(MttkrpAlgorithm::Element);
+    for arch in Arch::available() {
+        for threads in [1, 3] {
+            let cpu = Cpu::builder().threads(threads).arch(arch).pin(false).build().unwrap();
+            let name = arch.name();
+            for (single, double) in generated::<f32>().iter().zip(&generated::<f64>()) {
+                check_options(&cpu, &format!("{name}, {}", single.0), &single.1, &RANKS, &[elements]);
+                check_options(&cpu, &format!("{name}, {}", double.0), &double.1, &RANKS, &[elements]);
+            }
+            // One row of all nonzeros: the columns alone are shared out.
+            let coords = vec![vec![3; 900], (0..900).map(|p| p / 30).collect(), (0..900).map(|p| p % 30).collect()];
+            let row = CooTensor::new(vec![5, 30, 30], coords, vec![0.5; 900]).unwrap();
+            check_options::<f64>(&cpu, &format!("{name}, one row"), &row, &[128], &[elements]);
         }
     }
 }

@@ -8,9 +8,11 @@
 //!   (2020), which has order 3 and f32; here any order N and value size;
 //! - TTM and MTTKRP on compressed sparse fibers, element by element or row by row: Table 2 of *Exploring the Limits of
 //!   Cross-Platform Sparse Tensor Processing*; its designs for FPGAs: Table 3;
+//! - MTTKRP in any format by what its loops read and change, as Table 3 of the MM-CSF paper counts;
 //! - SpMM, SDDMM, FusedMM: counted the same way.
 
 use sparsimd::formats::{CooTensor, CsfPattern, Pattern, rooted_mode_order};
+use sparsimd::ops::MttkrpCounts;
 use sparsimd::{Error, Result, Scalar};
 
 /// Bytes of a coordinate.
@@ -31,6 +33,13 @@ impl Work {
     /// Operations per byte; 0 when there are no bytes.
     pub fn intensity(&self) -> f64 {
         if self.bytes > 0.0 { self.flops / self.bytes } else { 0.0 }
+    }
+
+    /// MTTKRP with `rank` columns, as the loops of a format do it: N nnz R operations, those of coordinates, in every format;
+    /// bytes of `counts`, one value for each column of a row read or changed.
+    pub fn mttkrp<T: Scalar>(order: usize, nnz: usize, counts: &MttkrpCounts, rank: usize) -> Self {
+        let rows = (counts.reads + counts.writes) as f64 * rank as f64 * size_of::<T>() as f64;
+        Self { flops: (order * nnz * rank) as f64, bytes: rows + counts.stored_bytes as f64 }
     }
 
     /// SpMM, C = A B with `n` columns: per nonzero its index, its value and a row of B; the pointers; C once.

@@ -12,7 +12,7 @@ use sparsimd::{CooTensor, Mat, Result, Scalar, generate, reference};
 use super::genten::{GenTen, METHODS};
 use super::report::{self, Section};
 use super::results::{Case, Results, Sample};
-use super::tensors::{Input, cuts, empty};
+use super::tensors::{Input, Most, cuts, empty};
 use super::{Bench, Job, Suite};
 use crate::timing::timed;
 
@@ -68,7 +68,7 @@ impl Cp {
     /// As [`Input::list`].
     pub fn new(data: Option<&Path>, quick: bool) -> Result<Self> {
         let (names, limit) = if quick { (&QUICK[..], QUICK.len()) } else { (&TENSORS[..], usize::MAX) };
-        let inputs = Input::list(data, names, MOST[usize::from(quick)], limit)?;
+        let inputs = Input::list(data, names, Most::Nonzeros(MOST[usize::from(quick)]), limit)?;
         Ok(Self { inputs })
     }
 }

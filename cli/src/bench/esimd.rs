@@ -132,6 +132,7 @@ fn roofline(bench: &Bench, results: &Results, folder: &Path) -> Result<Option<Se
         let intensity = work.intensity();
         Some(Point {
             label: case.op.clone(),
+            format: None,
             intensity,
             gflops: case.ours()?.gflops,
             dram_roof: ceilings.fma_f32.all.min(intensity * far),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use sparsimd::generate::TensorSpec;
 use sparsimd::ops::MttkrpTensor;
 use sparsimd::plan::{MttkrpFormat, TensorOptions};
 use sparsimd::{CooTensor, Mat, Result, reference};
@@ -10,7 +11,7 @@ use sparsimd::{CooTensor, Mat, Result, reference};
 use super::report::{self, Section};
 use super::results::{Case, Results, Sample};
 use super::summary::{distinct, geometric_mean};
-use super::tensors::{Input, Kept, cuts, empty, factors, race, way};
+use super::tensors::{Form, Input, Kept, cuts, empty, factors, race, way};
 use super::{Bench, Job, Suite};
 use crate::mttkrp::algorithm_name;
 use crate::stats::storage;
@@ -18,10 +19,10 @@ use crate::timing::timed;
 
 /// Columns of the factors, as in the paper.
 const RANK: usize = 32;
-/// Nonzeros at most of a generated tensor, in the full and the short form.
+/// Nonzeros at most of a generated tensor, in the usual and the short form.
 const MOST: [usize; 2] = [4_000_000, 100_000];
 /// The paper's tensors, as look-alikes: their shapes with skewed coordinates.
-const TENSORS: [&str; 11] = [
+const TENSORS: [&str; 12] = [
     "deli-like",
     "nell1-like",
     "nell2-like",
@@ -31,6 +32,7 @@ const TENSORS: [&str; 11] = [
     "darpa-like",
     "uber4d-like",
     "nips4d-like",
+    "crime4d-like",
     "flickr4d-like",
     "enron4d-like",
 ];
@@ -110,14 +112,22 @@ pub struct MmCsf {
     kept: Kept<Stored>,
 }
 
+/// Bytes that a tensor takes in all formats at once, copies while they are made included, with factors and results.
+fn memory(spec: &TensorSpec) -> f64 {
+    let (order, nnz) = (spec.dims.len() as f64, spec.nnz as f64);
+    let rows: f64 = spec.dims.iter().map(|&dim| dim as f64).sum();
+    // Trees for each mode twice, tiles for each mode, and some copies more; 12 bytes and a value for each node.
+    nnz * (3.0 * order + 6.0) * 4.0 * (order + 1.0) + rows * RANK as f64 * 32.0
+}
+
 impl MmCsf {
     /// The files below `data`, else look-alikes of the paper's tensors; some of them in the short form.
     ///
     /// # Errors
     /// As [`Input::list`].
-    pub fn new(data: Option<&Path>, quick: bool) -> Result<Self> {
-        let (names, limit) = if quick { (&QUICK[..], QUICK.len()) } else { (&TENSORS[..], usize::MAX) };
-        let inputs = Input::list(data, names, MOST[usize::from(quick)], limit)?;
+    pub fn new(data: Option<&Path>, form: Form) -> Result<Self> {
+        let (names, limit) = if form == Form::Quick { (&QUICK[..], QUICK.len()) } else { (&TENSORS[..], usize::MAX) };
+        let inputs = Input::list(data, names, form.most(MOST, memory), limit)?;
         // Orders are known before tensors are read only of generated ones: a file's later modes are jobs that turn out empty.
         let order = |input: &Input| match input {
             Input::Made(_, spec, _) => spec.dims.len(),

@@ -39,6 +39,7 @@ use peers::{PeerName, Peers};
 use race::Race;
 use report::Section;
 use results::{Case, Results, Settings};
+use tensors::Form;
 
 pub use peers::{ProbeArgs, probe};
 
@@ -65,7 +66,7 @@ pub struct Args {
     /// Folder for results.json, results.csv, report.html and pictures; finished cases that it has are not run again
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Folder of the files that dlmc and graphs take [default: the one that SPARSIMD_DATA names], mmcsf, cp and sycl may take
+    /// Folder of the files that dlmc and graphs take [default: the one that SPARSIMD_DATA names], pasta, mmcsf, cp and sycl may take
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Where our operations run: cpu, or gpu[:INDEX|:NAME] (a Vulkan device; suites of matrices only): then times are of kernels,
@@ -78,6 +79,9 @@ pub struct Args {
     /// Fewer and shorter cases: under a minute on two cores
     #[arg(long)]
     quick: bool,
+    /// Tensors as large as in the papers, as far as they fit the free memory (pasta, mmcsf)
+    #[arg(long, conflicts_with = "quick")]
+    full: bool,
 }
 
 /// The suites.
@@ -89,7 +93,8 @@ enum SuiteName {
     Dlmc,
     /// The same operations on every .mtx file below --data: graphs and other real matrices, N = 128
     Graphs,
-    /// TEW, TS, TTV, TTM and MTTKRP in COO and HiCOO on the synthetic tensors of the PASTA paper, against their rooflines
+    /// TEW, TS, TTV, TTM and MTTKRP in COO and HiCOO against their rooflines, on the .tns files below --data or on the synthetic
+    /// tensors of the PASTA paper
     Pasta,
     /// Formats for MTTKRP: time, fibers and bytes, on the .tns files below --data or on look-alikes of the MM-CSF paper's
     Mmcsf,
@@ -100,6 +105,15 @@ enum SuiteName {
 }
 
 impl Args {
+    /// How large the tensors of the suite are.
+    fn form(&self) -> Form {
+        match (self.quick, self.full) {
+            (true, _) => Form::Quick,
+            (_, true) => Form::Full,
+            _ => Form::Usual,
+        }
+    }
+
     /// The folder of files.
     fn data(&self) -> Result<PathBuf> {
         let named = || std::env::var_os("SPARSIMD_DATA").map(PathBuf::from);
@@ -148,12 +162,16 @@ pub fn run(args: &Args) -> Result<Verdict> {
         builder = builder.threads(threads);
     }
     let cpu = builder.build()?;
+    if args.full && !matches!(args.suite, SuiteName::Pasta | SuiteName::Mmcsf) {
+        let detail = "the suites with tensors of a paper's sizes are pasta and mmcsf".to_owned();
+        return Err(Error::Argument { name: "full", detail });
+    }
     let mut suite: Box<dyn Suite> = match args.suite {
         SuiteName::Esimd => Box::new(esimd::Esimd::new(args.quick)),
         SuiteName::Dlmc => Box::new(Files::new(&args.data()?, ".smtx", &[32, 128], args.quick)?),
         SuiteName::Graphs => Box::new(Files::new(&args.data()?, ".mtx", &[128], args.quick)?),
-        SuiteName::Pasta => Box::new(pasta::Pasta::new(args.quick)),
-        SuiteName::Mmcsf => Box::new(mmcsf::MmCsf::new(args.data.as_deref(), args.quick)?),
+        SuiteName::Pasta => Box::new(pasta::Pasta::new(args.data.as_deref(), args.form())?),
+        SuiteName::Mmcsf => Box::new(mmcsf::MmCsf::new(args.data.as_deref(), args.form())?),
         SuiteName::Cp => Box::new(cp::Cp::new(args.data.as_deref(), args.quick)?),
         SuiteName::Sycl => Box::new(sycl::Sycl::new(args.data.as_deref(), args.quick)?),
     };
@@ -281,6 +299,7 @@ fn settings(args: &Args, cpu: &Cpu, device: Option<&Target>, peers: &Peers) -> S
     Settings {
         suite: args.suite.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default(),
         quick: args.quick,
+        full: args.full,
         dtype: if args.suite == SuiteName::Cp { "f64" } else { "f32" }.to_owned(),
         threads: cpu.threads(),
         simd: cpu.arch().name().to_owned(),

@@ -1,9 +1,9 @@
-//! The five operations of the PASTA suite in its two formats, over its synthetic tensors, against each one's roofline.
+//! The five operations of the PASTA suite in its two formats, over its synthetic tensors or those in files, against each one's roofline.
 
 use std::path::Path;
 
 use sparsimd::formats::{DEFAULT_BLOCK_BITS, FiberCoo, Fibers, HiCoo};
-use sparsimd::generate;
+use sparsimd::generate::{self, TensorSpec};
 use sparsimd::ops::{Arithmetic, MttkrpTensor};
 use sparsimd::plan::{MttkrpFormat, TensorOptions};
 use sparsimd::reference::{self, Deviation};
@@ -14,14 +14,15 @@ use super::picture::Bars;
 use super::report::{self, Section};
 use super::results::{Case, Results};
 use super::summary::geometric_mean;
-use super::tensors::{Input, Kept, cuts, empty, factors, race, way};
+use super::tensors::{Form, Input, Kept, cuts, empty, factors, race, way};
 use super::{Bench, Job, Suite};
 use crate::machine::ceilings;
 use crate::timing::timed;
 
 /// Columns of TTM's matrix and of the factors, as in the paper.
 const RANK: usize = 16;
-/// Nonzeros at most, in the full and the short form: what a minute of each tensor's preparing and running allows.
+/// Nonzeros at most of a generated tensor, in the usual and the short form: what a minute of each tensor's preparing and
+/// running allows.
 const MOST: [usize; 2] = [8_000_000, 150_000];
 /// The tensors of Table II(b).
 const TENSORS: [&str; 15] = [
@@ -50,17 +51,29 @@ pub struct Pasta {
 }
 
 impl Pasta {
-    /// All tensors, or those of the short form.
-    pub fn new(quick: bool) -> Self {
-        let names = if quick { &QUICK[..] } else { &TENSORS };
-        let inputs = names.iter().filter_map(|name| Input::made(name, MOST[usize::from(quick)])).collect();
-        Self { inputs, kept: Kept::none(), ceilings: None }
+    /// The files below `data`, else the generated tensors of the form: with `full` as large as in the paper.
+    ///
+    /// # Errors
+    /// As [`Input::list`].
+    pub fn new(data: Option<&Path>, form: Form) -> Result<Self> {
+        let (names, limit) = if form == Form::Quick { (&QUICK[..], QUICK.len()) } else { (&TENSORS[..], usize::MAX) };
+        let inputs = Input::list(data, names, form.most(MOST, memory), limit)?;
+        Ok(Self { inputs, kept: Kept::none(), ceilings: None })
     }
 
     fn id(&self, job: usize) -> (usize, &'static str, TensorOp, String) {
         let (input, (name, op)) = (job / OPS.len(), OPS[job % OPS.len()]);
         (input, name, op, format!("{name} {}", self.inputs[input].name()))
     }
+}
+
+/// Bytes that the cases of a tensor take at most: its copies, one for each mode; TTM's results of all modes in both formats,
+/// and one more in double precision with its bounds; factors and results of MTTKRP.
+fn memory(spec: &TensorSpec) -> f64 {
+    let (order, nnz) = (spec.dims.len() as f64, spec.nnz as f64);
+    let rows: f64 = spec.dims.iter().map(|&dim| dim as f64).sum();
+    let entry = 4.0 * (order + 1.0);
+    nnz * (entry * (order + 3.0) + RANK as f64 * (8.0 * order + 24.0)) + rows * RANK as f64 * 32.0
 }
 
 impl Suite for Pasta {

@@ -127,7 +127,11 @@ pub fn write(folder: &Path, results: &Results, sections: &[Section]) -> Result<P
          .wide{{overflow-x:auto}}svg{{max-width:100%;height:auto}}</style></head><body>\n\
          <h1>sparsimd bench {0}{1}</h1>\n",
         escaped(&settings.suite),
-        if settings.quick { ", short form" } else { "" },
+        match (settings.quick, settings.full) {
+            (true, _) => ", short form",
+            (_, true) => ", tensors of the papers' sizes",
+            _ => "",
+        },
     );
     let mut facts = vec![
         format!("{}, {} thread(s), {}, {}", settings.processor, settings.threads, settings.simd, settings.dtype),

@@ -87,6 +87,9 @@ pub struct Settings {
     pub suite: String,
     /// Whether it is the short form.
     pub quick: bool,
+    /// Whether tensors are as large as in the papers.
+    #[serde(default)]
+    pub full: bool,
     /// Element type.
     pub dtype: String,
     /// Threads, ours and each peer's.

@@ -7,7 +7,7 @@ use sparsimd::formats::Csf;
 use sparsimd::formats::Fibers;
 use sparsimd::generate::TensorSpec;
 use sparsimd::ops::TtmAlgorithm;
-use sparsimd::plan::{MttkrpFormat, TensorOptions};
+use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, TensorOptions};
 use sparsimd::{CooTensor, Mat, Result, reference};
 use sparsimd_measure::{Granularity, TreeCounts};
 
@@ -144,6 +144,7 @@ impl Suite for Sycl {
                 let intensity = *best.figures.get(INTENSITY)?;
                 Some(Point {
                     label: format!("{} {}", case.input, case.n),
+                    format: Some("csf-all".to_owned()),
                     intensity,
                     gflops: best.gflops,
                     dram_roof: fma.min(intensity * far),
@@ -154,7 +155,10 @@ impl Suite for Sycl {
             let title = format!("{}, {} thread(s), dots: input and columns", method.name(), bench.cpu.threads());
             let own = folder.join(method.name().to_lowercase());
             let [svg, _] = Roofline { title, ceilings: &ceilings, fma, add, points: &points }.save(&own)?;
-            let text = "Operations and bytes by the paper's Table 2, of the granularity that was faster.".to_owned();
+            let text = "Operations and bytes by the paper's Table 2, of the granularity that was faster. Row- and \
+                        fiber-centric: a task computes whole rows of the output; element-centric: one register of \
+                        columns of them, both on compressed sparse fibers."
+                .to_owned();
             let title = format!("Cache-aware roofline of {}", method.name());
             sections.push(Section { title, text: vec![text], pictures: vec![svg], ..Section::default() });
             for input in super::summary::distinct(cases.iter().map(|case| case.input.as_str())) {
@@ -219,7 +223,7 @@ impl Stored {
         race(bench, case, list)
     }
 
-    /// Row by row on the tree rooted at the mode, entry by entry on coordinates.
+    /// On the tree rooted at the mode: row by row, and one register of columns of some rows after the other.
     fn mttkrp(&self, bench: &Bench, columns: usize, case: &mut Case) -> Result<()> {
         let (cpu, x) = (&bench.cpu, &self.x);
         let mode = Method::Mttkrp.mode(x.order());
@@ -228,10 +232,11 @@ impl Stored {
         let expected = cpu.install(|| reference::mttkrp(x, &views, mode))?;
         // As the paper counts: a multiply-add for each fiber and each nonzero.
         case.flops = self.tree.mttkrp(Granularity::Row, columns).ops;
-        let prepare = |format| timed(|| cpu.prepare_tensor(x, &TensorOptions::new(columns).format(format)));
+        let options = TensorOptions::new(columns).format(MttkrpFormat::CsfAll);
+        let prepare = |algorithm| timed(|| cpu.prepare_tensor(x, &options.algorithm(algorithm)));
         let prepared = [
-            ("row-centric", prepare(MttkrpFormat::CsfAll)?, Granularity::Row),
-            ("element-centric", prepare(MttkrpFormat::Coo)?, Granularity::Element),
+            ("row-centric", prepare(MttkrpAlgorithm::Slice)?, Granularity::Row),
+            ("element-centric", prepare(MttkrpAlgorithm::Element)?, Granularity::Element),
         ];
         let (prepared, views) = (&prepared, &views);
         let mut list = Vec::new();

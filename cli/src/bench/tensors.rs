@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use sparsimd::generate::{self, TensorSpec};
+use sparsimd::machine::available_memory;
 use sparsimd::reference::Deviation;
 use sparsimd::{CooTensor, Cpu, Mat, Result, Scalar};
 
@@ -16,6 +17,37 @@ use crate::tensor::read_file;
 /// Longest mode of a generated tensor: its factor of 32 columns takes half a gigabyte.
 const LONGEST: usize = 1 << 22;
 
+/// How large a suite is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Under a minute.
+    Quick,
+    /// Tensors cut to what some minutes allow.
+    Usual,
+    /// Tensors as large as in the papers, as far as they fit the memory.
+    Full,
+}
+
+/// Nonzeros at most of a generated tensor.
+pub enum Most {
+    /// These, of modes no longer than [`LONGEST`].
+    Nonzeros(usize),
+    /// As many as fit so many bytes, by this function of the tensor.
+    Memory(f64, fn(&TensorSpec) -> f64),
+}
+
+impl Form {
+    /// What a suite with `most` nonzeros in its usual and its short form, and the bytes `memory` of a tensor, allows. Three
+    /// quarters of the free memory are used.
+    pub fn most(self, [usual, quick]: [usize; 2], memory: fn(&TensorSpec) -> f64) -> Most {
+        match (self, available_memory()) {
+            (Self::Quick, _) => Most::Nonzeros(quick),
+            (Self::Usual, _) | (Self::Full, None) => Most::Nonzeros(usual),
+            (Self::Full, Some(free)) => Most::Memory(0.75 * free as f64, memory),
+        }
+    }
+}
+
 /// Where a tensor comes from.
 #[derive(Clone, Debug)]
 pub enum Input {
@@ -25,6 +57,28 @@ pub enum Input {
 }
 
 impl Input {
+    /// The generated tensor called `name`, as large as `most` allows.
+    pub fn within(name: &str, most: &Most) -> Option<Self> {
+        match *most {
+            Most::Nonzeros(most) => Self::made(name, most),
+            Most::Memory(bytes, of) => {
+                let full = TensorSpec::named(name)?;
+                let mut most = full.nnz;
+                if of(&full) <= bytes {
+                    return Some(Self::Made(name.to_owned(), full, None));
+                }
+                // Cut by quarters until it fits.
+                loop {
+                    most = most / 4 * 3;
+                    match Self::made(name, most)? {
+                        Self::Made(_, spec, _) if of(&spec) > bytes && most > 1 => {}
+                        fitting => return Some(fitting),
+                    }
+                }
+            }
+        }
+    }
+
     /// The generated tensor called `name`, with at most `most` nonzeros. Where it is cut, every mode is shortened by the
     /// same factor, as far as it is longer than 1024, so that slices stay as full as they were; and to a length whose
     /// factors fit the memory.
@@ -50,14 +104,14 @@ impl Input {
         Some(Self::Made(name.to_owned(), spec, cut))
     }
 
-    /// The files below `data`, else the generated tensors of these names with at most `most` nonzeros; not more than `limit`.
+    /// The files below `data`, else the generated tensors of these names as large as `most` allows; not more than `limit`.
     ///
     /// # Errors
     /// As [`Input::files`].
-    pub fn list(data: Option<&std::path::Path>, names: &[&str], most: usize, limit: usize) -> Result<Vec<Self>> {
+    pub fn list(data: Option<&std::path::Path>, names: &[&str], most: Most, limit: usize) -> Result<Vec<Self>> {
         let mut inputs = match data {
             Some(folder) => Self::files(folder)?,
-            None => names.iter().filter_map(|name| Self::made(name, most)).collect(),
+            None => names.iter().filter_map(|name| Self::within(name, &most)).collect(),
         };
         inputs.truncate(limit);
         Ok(inputs)
@@ -217,5 +271,11 @@ mod tests {
         assert!(Input::made("no such name", 1).is_none());
         let Some(Input::Made(_, _, cut)) = Input::made("skew3d", usize::MAX) else { panic!() };
         assert_eq!(cut, None);
+        // The paper's own size where it fits, else as much as fits.
+        let bytes: fn(&TensorSpec) -> f64 = |spec| 100.0 * spec.nnz as f64;
+        let Some(Input::Made(_, spec, None)) = Input::within("irrL", &Most::Memory(1e11, bytes)) else { panic!() };
+        assert_eq!(Some(spec), TensorSpec::named("irrL"));
+        let Some(Input::Made(_, spec, Some(_))) = Input::within("irrL", &Most::Memory(1e8, bytes)) else { panic!() };
+        assert!((500_000..=1_000_000).contains(&spec.nnz), "{spec:?}");
     }
 }

@@ -5,18 +5,20 @@ mod picture;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use sparsimd::formats::FiberCoo;
+use sparsimd::formats::{DEFAULT_BLOCK_BITS, FiberCoo, HiCoo};
 use sparsimd::generate::{self, TensorSpec};
 use sparsimd::io::{ReadOptions, read_matrix};
 use sparsimd::ops::Arithmetic;
-use sparsimd::plan::{Op, PlanOptions, TensorOptions};
+use sparsimd::plan::{MttkrpFormat, Op, PlanOptions, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, Result, Scalar, edge};
 use sparsimd_measure::{Ceilings, TensorCounts, TensorOp, Work};
 
 use super::executor::Executor;
 use super::machine::{ceilings, f32_lanes, table};
 use super::matrix::{REUSE, RandomSpec};
+use super::mttkrp::format_of;
 use super::progress::Progress;
+use super::tensor::TensorFormat;
 use super::timing::{Dtype, Times};
 use super::{Verdict, output, tensor};
 pub use picture::Roofline;
@@ -32,6 +34,9 @@ pub struct Args {
     /// Columns of the factors of tensor operations
     #[arg(long, value_name = "R", default_value_t = 32)]
     rank: usize,
+    /// Storage of the tensor for MTTKRP
+    #[arg(long, value_enum, default_value_t = TensorFormat::Auto)]
+    format: TensorFormat,
     /// Mode of tensor operations, counted from 0 [default: the last]
     #[arg(long, value_name = "M")]
     mode: Option<usize>,
@@ -80,6 +85,8 @@ struct Input {
 pub struct Point {
     /// Its name.
     pub label: String,
+    /// Storage of the tensor; null for matrices.
+    pub format: Option<String>,
     /// Operations per byte requested, by the model.
     pub intensity: f64,
     /// Achieved, at best.
@@ -122,8 +129,9 @@ fn draw<T: Scalar>(args: &Args) -> Result<Verdict> {
     let (near, far) = (bandwidth(ceilings.levels.first()), bandwidth(ceilings.levels.last()));
     let points: Vec<_> = operations
         .into_iter()
-        .map(|(label, work, times)| Point {
-            label,
+        .map(|Operation { label, format, work, times }| Point {
+            label: label.to_owned(),
+            format: format.map(str::to_owned),
             intensity: work.intensity(),
             gflops: work.flops / times.min / 1e9,
             dram_roof: fma.all.min(work.intensity() * far),
@@ -157,7 +165,8 @@ fn draw<T: Scalar>(args: &Args) -> Result<Verdict> {
         "L1 roof"
     ));
     lines.extend(points.iter().map(|p| {
-        format!("{:<20}{:>12.3}{:>10.1}{:>12.1}{:>12.1}", p.label, p.intensity, p.gflops, p.dram_roof, p.roof)
+        let label = p.format.as_ref().map_or(p.label.clone(), |format| format!("{} ({format})", p.label));
+        format!("{label:<20}{:>12.3}{:>10.1}{:>12.1}{:>12.1}", p.intensity, p.gflops, p.dram_roof, p.roof)
     }));
     lines.push(format!("drawn to {}", pictures.join(" and ")));
     output::line(&lines.join("\n"))?;
@@ -169,8 +178,15 @@ enum Loaded<T> {
     Tensor(String, CooTensor<T>),
 }
 
-/// An operation's name, what it does by the model, and how long it takes.
-type Operation = (String, Work, Times);
+/// What was run.
+struct Operation {
+    label: &'static str,
+    /// Storage of a tensor.
+    format: Option<&'static str>,
+    /// What it does by the model.
+    work: Work,
+    times: Times,
+}
 
 /// The last part of a path.
 fn file_name(path: &std::path::Path) -> String {
@@ -224,10 +240,11 @@ impl Args {
         let fused = Times::measure(self.repeat, || {
             cpu.fusedmm(&prepared, edge::Identity, c.as_ref(), b.as_ref(), d.as_ref(), rows.as_mut())
         })?;
+        let operation = |label, work, times| Operation { label, format: None, work, times };
         Ok(vec![
-            ("SpMM".to_owned(), Work::spmm::<T>(pattern, self.n), spmm),
-            ("SDDMM".to_owned(), Work::sddmm::<T>(pattern, self.n), sddmm),
-            ("FusedMM".to_owned(), Work::fusedmm::<T>(pattern, self.n), fused),
+            operation("SpMM", Work::spmm::<T>(pattern, self.n), spmm),
+            operation("SDDMM", Work::sddmm::<T>(pattern, self.n), sddmm),
+            operation("FusedMM", Work::fusedmm::<T>(pattern, self.n), fused),
         ])
     }
 
@@ -255,21 +272,31 @@ impl Args {
             Times::measure(self.repeat, || cpu.ts_values(Arithmetic::Mul, x.values(), T::from_f64(1.5), &mut values))?;
         let ttv = Times::measure(self.repeat, || cpu.ttv_into(&fibers, &v, &mut y))?;
         let ttm = Times::measure(self.repeat, || cpu.ttm_into(&fibers, u.as_ref(), Default::default(), rows.as_mut()))?;
+        let coo = |label, op, times| Operation { label, format: Some("coo"), work: work(op), times };
         let mut operations = vec![
-            ("TEW".to_owned(), work(TensorOp::Tew), tew),
-            ("TS".to_owned(), work(TensorOp::Ts), ts),
-            ("TTV".to_owned(), work(TensorOp::Ttv), ttv),
-            ("TTM".to_owned(), work(TensorOp::Ttm), ttm),
+            coo("TEW", TensorOp::Tew, tew),
+            coo("TS", TensorOp::Ts, ts),
+            coo("TTV", TensorOp::Ttv, ttv),
+            coo("TTM", TensorOp::Ttm, ttm),
         ];
         if order > 1 {
             let factor =
                 |(m, &rows): (usize, &usize)| generate::uniform_dense::<T>(rows, self.rank, self.seed + m as u64);
             let factors = cpu.install(|| x.dims().iter().enumerate().map(factor).collect::<Result<Vec<_>>>())?;
             let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();
-            let prepared = cpu.prepare_tensor(x, &TensorOptions::new(self.rank))?;
+            let options = TensorOptions::new(self.rank).format(format_of(self.format));
+            let prepared = cpu.prepare_tensor(x, &options)?;
             let mut out = Mat::zeros(x.dims()[mode], self.rank)?;
-            let mttkrp = Times::measure(self.repeat, || cpu.mttkrp(&prepared, &views, mode, out.as_mut()))?;
-            operations.push(("MTTKRP".to_owned(), work(TensorOp::Mttkrp), mttkrp));
+            let times = Times::measure(self.repeat, || cpu.mttkrp(&prepared, &views, mode, out.as_mut()))?;
+            let format = prepared.plan().format();
+            let work = match format {
+                MttkrpFormat::HiCoo => {
+                    let blocks = cpu.install(|| HiCoo::new(x, DEFAULT_BLOCK_BITS))?.pattern().num_blocks();
+                    counts.mttkrp_hicoo::<T>(blocks, 1 << DEFAULT_BLOCK_BITS, self.rank)
+                }
+                _ => Work::mttkrp::<T>(order, x.nnz(), &cpu.install(|| prepared.counts(mode)), self.rank),
+            };
+            operations.push(Operation { label: "MTTKRP", format: Some(format.name()), work, times });
         }
         Ok(operations)
     }

@@ -47,9 +47,9 @@ struct Walk<'a, T> {
 /// Adds the contributions of the task's fibers to the rows of the output that they name.
 ///
 /// # Safety
-/// `operands.stride` is a whole number of registers of `arch`. The view is a valid CSF tensor (pointers ascend from 0
+/// Stride and columns of `operands` are whole registers of `arch`. The view is a valid CSF tensor (pointers ascend from 0
 /// to the number of nodes of the next level, one coordinate per node, one value per leaf) whose coordinates are rows
-/// of their factors; the fibers are in range; nobody else uses the output rows that they name.
+/// of their factors; the fibers are in range; nobody else uses these columns of the output rows that they name.
 pub unsafe fn mttkrp_csf<T: Scalar>(arch: Arch, view: CsfView<'_, T>, operands: Operands<'_, T>) {
     if view.fibers.0 < view.fibers.1 {
         dispatch_compiled!(arch, Walk { view, operands }, Walk<'_, f32>, Walk<'_, f64>);
@@ -62,7 +62,7 @@ impl<T: Scalar> WithSimd for Walk<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         // SAFETY: the promise to the public function.
-        unsafe { panels(simd, self.operands.stride, &self) }
+        unsafe { panels(simd, self.operands.columns, &self) }
     }
 }
 

@@ -37,9 +37,9 @@ struct Entries<'a, T, const INPUTS: usize> {
 /// Adds `x * prod_{m != mode} factor_m[i_m]` to row `i_mode` of the output for every nonzero.
 ///
 /// # Safety
-/// `operands.stride` is a whole number of registers of `arch`. The coordinate arrays are as long as the values, one
-/// per mode (2 to 8); every coordinate is a row of its factor, or of the output, and nobody else uses those output
-/// rows.
+/// Stride and columns of `operands` are whole registers of `arch`. The coordinate arrays are as long as the values, one
+/// per mode (2 to 8); every coordinate is a row of its factor, or of the output, and nobody else uses these columns of
+/// those output rows.
 pub unsafe fn mttkrp_entries<T: Scalar>(arch: Arch, view: EntriesView<'_, T>, operands: Operands<'_, T>) {
     let task = Entries::<T, 0> { view, operands };
     dispatch_compiled!(arch, task, Entries<'_, f32, 0>, Entries<'_, f64, 0>, |arch, task| task.dispatch(arch));
@@ -71,7 +71,7 @@ impl<T: Scalar, const INPUTS: usize> WithSimd for Entries<'_, T, INPUTS> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         // SAFETY: the promise to the public function.
-        unsafe { panels(simd, self.operands.stride, &self) }
+        unsafe { panels(simd, self.operands.columns, &self) }
     }
 }
 

@@ -96,7 +96,7 @@ impl<T: Scalar, const OTHERS: usize> WithSimd for Joint<'_, T, OTHERS> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         // SAFETY: the promise to the public function.
-        unsafe { panels(simd, self.operands.stride, &self) }
+        unsafe { panels(simd, (0, self.operands.stride), &self) }
     }
 }
 

@@ -1,9 +1,10 @@
 //! MTTKRP: `out[i_n] += x * prod_{m != n} factor_m[i_m]` over the nonzeros `x` at `(i_0, i_1, ...)` of one task.
 //!
-//! One kernel per kind of traversal: `entries` for coordinate lists, `csf` for trees of fibers, `tiled` for rows of
-//! one output mode re-laid in tiles, `joint` for all modes at once. In all of them the rank lies in registers: a *panel* of
+//! One kernel per kind of traversal: `entries` for coordinate lists, `blocks` for HiCOO, `csf` for trees of fibers, `tiled`
+//! for rows of one output mode re-laid in tiles, `joint` for all modes at once. In all of them the rank lies in registers: a *panel* of
 //! up to 8 registers of columns is carried through the whole traversal, and a rank of more columns takes more traversals.
 
+mod blocks;
 mod csf;
 mod entries;
 mod joint;
@@ -14,6 +15,7 @@ use pulp::Simd;
 
 use crate::{LINE, MAX_ORDER, Scalar, prefetch_l1};
 
+pub use blocks::{BlocksView, mttkrp_blocks};
 pub use csf::{CsfView, mttkrp_csf};
 pub use entries::{EntriesView, mttkrp_entries};
 pub use joint::{JointOperands, JointView, mttkrp_joint};
@@ -26,8 +28,10 @@ pub use tiled::{OffsetsView, Run, TILED_MOST_DISTANCE, TILED_PADDING, Tile, Tile
 pub struct Operands<'a, T> {
     /// Row 0 of the factor of each mode; that of the output's mode is not read.
     pub factors: &'a [*const T],
-    /// Elements from row to row, all of which are computed.
+    /// Elements from row to row.
     pub stride: usize,
+    /// The first column that is computed, and one past the last: whole registers, inside the stride.
+    pub columns: (usize, usize),
     /// Where row 0 of the output would be; only the rows that the task's nonzeros name are touched.
     pub out: *mut T,
     /// Nonzeros between the one computed and the one whose rows are prefetched; 0 for no prefetch.
@@ -41,16 +45,16 @@ trait Panel<T: Scalar> {
     unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize);
 }
 
-/// All columns, in as few traversals as the registers allow.
+/// The columns from the first to the one before the second, in as few traversals as the registers allow.
 ///
 /// # Safety
-/// As [`Panel::panel`]; `columns` is a whole number of registers.
+/// As [`Panel::panel`]; they are a whole number of registers.
 #[inline(always)]
-unsafe fn panels<S: Simd, T: Scalar, P: Panel<T>>(simd: S, columns: usize, traversal: &P) {
+unsafe fn panels<S: Simd, T: Scalar, P: Panel<T>>(simd: S, (first, end): (usize, usize), traversal: &P) {
     let lanes = T::lanes::<S>();
-    let mut column = 0;
-    while column < columns {
-        let left = (columns - column) / lanes;
+    let mut column = first;
+    while column < end {
+        let left = (end - column) / lanes;
         // SAFETY: the caller's promise; `column` stays inside.
         unsafe {
             // Sums of a fiber and of a row live side by side: 2 x 8 registers need 32.
@@ -90,6 +94,18 @@ unsafe fn load<S: Simd, T: Scalar, const G: usize>(simd: S, p: *const T) -> [T::
         *register = unsafe { T::load(simd, p.add(g * T::lanes::<S>())) };
     }
     row
+}
+
+/// `p[..] = row`.
+///
+/// # Safety
+/// The `G` registers at `p` are writable, and nobody else uses them.
+#[inline(always)]
+unsafe fn store<S: Simd, T: Scalar, const G: usize>(simd: S, p: *mut T, row: &[T::Vector<S>; G]) {
+    for (g, &register) in row.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { T::store(simd, p.add(g * T::lanes::<S>()), register) };
+    }
 }
 
 /// `p[..] += row`.

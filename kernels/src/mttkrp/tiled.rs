@@ -73,6 +73,13 @@ pub struct Run {
     pub chunks: u32,
 }
 
+impl Run {
+    /// Number of chunks.
+    pub fn chunks(&self) -> usize {
+        (self.chunks & (u32::MAX >> 2)) as usize
+    }
+}
+
 /// A box of the tensor: the rows of all factors that its nonzeros name are close together.
 #[derive(Clone, Copy, Debug)]
 pub struct Tile {
@@ -120,7 +127,7 @@ struct Tiled<'a, T, I, const SHARED: usize, const FREE: usize> {
 /// Adds the contributions of the task's tiles to the rows of the output that their runs name.
 ///
 /// # Safety
-/// `operands.stride` is a whole number of registers of `arch` and `operands.prefetch_distance` at most
+/// Stride and columns of `operands` are whole registers of `arch`, and the prefetch distance is at most
 /// [`TILED_MOST_DISTANCE`]. Runs, chunks and nonzeros are as many as the tiles and runs say, every corner plus offset
 /// is a row of its factor; every run's row is one of the output's that nobody else uses.
 pub unsafe fn mttkrp_tiled<T: Scalar>(arch: Arch, view: TiledView<'_, T>, operands: Operands<'_, T>) {
@@ -178,7 +185,7 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> WithSimd for 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         // SAFETY: the promise to the public function.
-        unsafe { panels(simd, self.operands.stride, &self) }
+        unsafe { panels(simd, self.operands.columns, &self) }
     }
 }
 

@@ -12,7 +12,7 @@
 //! | format | root mode | modes between | leaf mode |
 //! | --- | --- | --- | --- |
 //! | coordinates, HiCOO, linearised | element-centric (coordinates: row-centric for the mode they are sorted by) | same | same |
-//! | CSF, B-CSF, MM-CSF | slice algorithm | slice or fiber algorithm | nonzero algorithm |
+//! | CSF, B-CSF, MM-CSF | slice algorithm (one CSF per mode: element-centric if asked for) | slice or fiber algorithm | nonzero algorithm |
 //! | tiled | rows in registers, one copy per mode | same | same |
 //! | joint | all modes at once from the same factors ([`Cpu::mttkrp_all`]); one by one as coordinates | same | same |
 //! | tree | from partial products that a sweep shares between modes ([`Cpu::mttkrp_sweep`]) | same | same |
@@ -20,6 +20,8 @@
 //! No locks and no atomics: tasks that own their rows write them, others add to privatised outputs that are summed in a
 //! fixed order. So the result has the same bits for the same plan, whatever the threads do.
 
+mod counts;
+mod cuts;
 mod measure;
 mod operands;
 mod part;
@@ -30,6 +32,7 @@ mod tree;
 
 use sparsimd_kernels::Scalar;
 
+pub use self::counts::MttkrpCounts;
 use self::operands::{Buffers, Factor, check_shapes, kernel_stride, with_output};
 use self::part::{Call, Part, Pointers};
 use self::stored::Stored;

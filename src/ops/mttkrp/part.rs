@@ -6,7 +6,7 @@ use sparsimd_kernels::mttkrp::{JointOperands, Operands};
 use sparsimd_kernels::{Arch, Scalar};
 
 use super::operands::{Buffers, kernel_stride};
-use super::privatised::{Rows, TaskOutput, Tasks, add_up};
+use super::privatised::{Rows, Task, TaskOutput, Tasks, add_up};
 use super::stored::Stored;
 use crate::parallel;
 use crate::plan::{MttkrpFormat, MttkrpPlan};
@@ -86,14 +86,20 @@ impl<T: Scalar> Part<T> {
     /// readable, as its mode's length.
     pub(super) unsafe fn run(&self, call: Call<'_, T>, mode: usize, factors: &Pointers<T>, rows: &mut [T]) {
         let Call { arch, stride, buffers } = call;
-        self.tasks[mode].run(rows, stride, buffers, |task, row0| {
-            let operands =
-                Operands { factors: factors.get(), stride, out: row0, prefetch_distance: self.prefetch_distance[mode] };
+        let compute = |task: &Task, out: *mut T, columns: (usize, usize)| {
+            let prefetch_distance = self.prefetch_distance[mode];
+            let operands = Operands { factors: factors.get(), stride, columns, out, prefetch_distance };
             // SAFETY: whole cache lines are whole registers; formats hold coordinates below the lengths of their modes,
-            // for which the caller has rows; `Tasks::run` gives the task rows of its own range, which contains every
-            // row that its part names.
+            // for which the caller has rows; the task has its columns of the rows of its own range, which contains
+            // every row that its part names.
             unsafe { self.stored.compute(arch, task, mode, operands) };
-        });
+        };
+        if self.stored.by_columns() {
+            let width = arch.lanes::<T>();
+            self.tasks[mode].run_by_columns(rows, stride, width, compute);
+        } else {
+            self.tasks[mode].run(rows, stride, buffers, |task, out| compute(task, out, (0, stride)));
+        }
     }
 
     /// `outs` become the MTTKRPs of all modes, in one pass over the nonzeros. Runs in the rayon pool of the caller.

@@ -106,6 +106,31 @@ impl Tasks {
         add_up(outputs, out, stride, buffers);
     }
 
+    /// As [`Tasks::run`] for tasks of disjoint ranges, each one in turns of `width` columns that run side by side:
+    /// `work(task, row0, (first, end))` adds to these columns.
+    pub(super) fn run_by_columns<T: Scalar>(
+        &self,
+        out: &mut [T],
+        stride: usize,
+        width: usize,
+        work: impl Fn(&Task, *mut T, (usize, usize)) + Sync,
+    ) {
+        debug_assert!(self.tasks.iter().all(|(_, direct)| *direct));
+        self.clear_gaps(out, stride);
+        let (rows, turns) = (Rows::new(out), stride.div_ceil(width));
+        parallel::tasks(self.tasks.len() * turns, &|t| {
+            let (task, first) = (&self.tasks[t / turns].0, t % turns * width);
+            let end = stride.min(first + width);
+            for row in task.rows.clone() {
+                // SAFETY: ranges are disjoint and inside the output, which nobody else uses before the tasks end, and
+                // so are the columns of a range's turns.
+                unsafe { std::slice::from_raw_parts_mut(rows.row(row, stride).wrapping_add(first), end - first) }
+                    .fill(T::ZERO);
+            }
+            work(task, rows.row(0, stride), (first, end));
+        });
+    }
+
     /// Zeros the rows that no task writes to the output itself.
     pub(super) fn clear_gaps<T: Scalar>(&self, out: &mut [T], stride: usize) {
         for gap in &self.gaps {

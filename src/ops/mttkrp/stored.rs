@@ -3,17 +3,19 @@
 use std::ops::Range;
 
 use sparsimd_kernels::mttkrp::{
-    CsfView, EntriesView, JointOperands, JointView, OffsetsView, Operands, TILED_MOST_DISTANCE, TiledView,
-    extract_coordinates, extract_coordinates_wide, mttkrp_csf, mttkrp_entries, mttkrp_joint, mttkrp_tiled,
+    BlocksView, CsfView, EntriesView, JointOperands, JointView, OffsetsView, Operands, TILED_MOST_DISTANCE, TiledView,
+    extract_coordinates, extract_coordinates_wide, mttkrp_blocks, mttkrp_csf, mttkrp_entries, mttkrp_joint,
+    mttkrp_tiled,
 };
 use sparsimd_kernels::{Arch, Scalar};
 
+use super::cuts::{slice_tasks, snap_to_rows, sub_slice_tasks, tree_tasks};
 use super::privatised::{Task, row_range};
 use crate::cut;
 use crate::error::{Error, Result};
 use crate::formats::{
-    Alto, AltoKeys, Bcsf, CooTensor, Csf, CsfKind, CsfPattern, CsfSet, DEFAULT_BLOCK_BITS, HiCoo, MAX_ORDER, MmCsf,
-    MmCsfStrategy, Offsets, Tiled, TiledTask, rooted_mode_order,
+    Alto, AltoKeys, Bcsf, CooTensor, Csf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, HiCoo, MAX_ORDER, MmCsf, MmCsfStrategy,
+    Offsets, Tiled, TiledTask, rooted_mode_order,
 };
 use crate::plan::{ModePlan, MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, joint_root};
 
@@ -24,11 +26,6 @@ const BATCH: usize = 256;
 /// less than a hundredth of the work of 128 nonzeros. Tasks are cut between sub-slices, so that one has at most 4096
 /// nonzeros, some microseconds, more than its share.
 const BCSF_LIMITS: (usize, usize) = (128, 4096);
-
-/// How far a cut may be moved to the next slice, as a part of a task. Both ends of a task may move, so that the longest
-/// task, which all wait for, takes at most a tenth longer; what is saved are the privatised outputs, which are cleared,
-/// written and added row by row.
-const SNAP: f64 = 0.05;
 
 /// A tensor in the format of a plan.
 #[derive(Debug)]
@@ -44,6 +41,8 @@ pub(super) enum Stored<T> {
     CsfSet(CsfSet<T>),
     /// One per mode, which is at the level of the algorithm that was asked for.
     Trees(Vec<Csf<T>>),
+    /// One per mode, root first, of whose rows a task computes one register of columns.
+    Elements(CsfSet<T>),
     /// One per mode, root first.
     Bcsf(Vec<Bcsf<T>>),
     MmCsf(MmCsf<T>),
@@ -78,6 +77,7 @@ impl<T: Scalar> Stored<T> {
                     let tree = |mode| Csf::from_coo(coo, &mode_order_for(coo.dims(), mode, algorithm));
                     Self::Trees((0..order).map(tree).collect::<Result<_>>()?)
                 }
+                Some(MttkrpAlgorithm::Element) => Self::Elements(CsfSet::from_coo(coo, CsfKind::All)?),
                 _ => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::All)?),
             },
             MttkrpFormat::CsfOne => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::One)?),
@@ -109,7 +109,7 @@ impl<T: Scalar> Stored<T> {
     pub(super) fn index_bytes(&self) -> usize {
         match self {
             Self::Coo { copies, .. } => copies.iter().map(CooTensor::index_bytes).sum(),
-            Self::CsfSet(set) => set.index_bytes(),
+            Self::CsfSet(set) | Self::Elements(set) => set.index_bytes(),
             Self::Trees(all) => all.iter().map(|tree| tree.pattern().index_bytes()).sum(),
             Self::Bcsf(all) => all.iter().map(Bcsf::index_bytes).sum(),
             Self::MmCsf(mm) => mm.index_bytes(),
@@ -128,8 +128,8 @@ impl<T: Scalar> Stored<T> {
             _ => MttkrpAlgorithm::Slice,
         };
         Some(match self {
-            Self::Coo { copies, first, by_rows } if *by_rows && sorted_by(copies, *first, mode) => MttkrpAlgorithm::Row,
-            Self::Coo { .. } | Self::HiCoo(_) | Self::Alto(_) => MttkrpAlgorithm::Element,
+            Self::Coo { .. } if self.sums_rows(mode) => MttkrpAlgorithm::Row,
+            Self::Coo { .. } | Self::HiCoo(_) | Self::Alto(_) | Self::Elements(_) => MttkrpAlgorithm::Element,
             Self::CsfSet(set) => of_tree(set.tree(mode)),
             Self::Trees(all) => of_tree(&all[mode]),
             Self::Bcsf(_) => MttkrpAlgorithm::Slice,
@@ -145,12 +145,22 @@ impl<T: Scalar> Stored<T> {
     /// The tree that a task of `mode` names.
     fn tree(&self, mode: usize, copy: usize) -> Option<&Csf<T>> {
         match self {
-            Self::CsfSet(set) => Some(set.tree(mode)),
+            Self::CsfSet(set) | Self::Elements(set) => Some(set.tree(mode)),
             Self::Trees(all) => Some(&all[mode]),
             Self::Bcsf(all) => Some(all[mode].csf()),
             Self::MmCsf(mm) => Some(&mm.trees()[copy]),
             _ => None,
         }
+    }
+
+    /// Whether neighbours in a row of `mode`'s output are summed in registers: in a list that is sorted by the mode.
+    pub(super) fn sums_rows(&self, mode: usize) -> bool {
+        matches!(self, Self::Coo { copies, first, by_rows } if *by_rows && (copies.len() > 1 || mode == *first))
+    }
+
+    /// Whether tasks compute some columns of their rows, which no other task has.
+    pub(super) fn by_columns(&self) -> bool {
+        matches!(self, Self::Elements(_))
     }
 
     /// About `count` tasks of equal weight for the output of `mode`.
@@ -178,6 +188,7 @@ impl<T: Scalar> Stored<T> {
                     .collect()
             }
             Self::CsfSet(set) => tree_tasks(0, set.tree(mode).pattern(), mode, count),
+            Self::Elements(set) => slice_tasks(set.tree(mode).pattern(), count),
             Self::Trees(all) => tree_tasks(0, all[mode].pattern(), mode, count),
             Self::Bcsf(all) => sub_slice_tasks(&all[mode], count),
             Self::MmCsf(mm) => {
@@ -195,8 +206,8 @@ impl<T: Scalar> Stored<T> {
     /// Adds what `task` contributes to `mode`'s output.
     ///
     /// # Safety
-    /// `operands.stride` is whole registers of `arch`; the factors of all modes but `mode` have a row for every
-    /// coordinate; the output's rows in the task's range are writable and used by nobody else.
+    /// Stride and columns of `operands` are whole registers of `arch`; the factors of all modes but `mode` have a row for
+    /// every coordinate; these columns of the output's rows in the task's range are writable and used by nobody else.
     pub(super) unsafe fn compute(&self, arch: Arch, task: &Task, mode: usize, operands: Operands<'_, T>) {
         if let Some(tree) = self.tree(mode, task.copy) {
             // SAFETY: the caller's promise; the pattern's invariants are the view's.
@@ -213,17 +224,17 @@ impl<T: Scalar> Stored<T> {
                 let coo = &copies[0];
                 for p in task.part.clone() {
                     let row = operands.out.wrapping_add(coo.coords(0)[p] as usize * operands.stride);
-                    for column in 0..operands.stride {
+                    for column in operands.columns.0..operands.columns.1 {
                         // SAFETY: the row is in the task's range. The product over no factors is 1.
                         unsafe { *row.wrapping_add(column) += coo.values()[p] };
                     }
                 }
             }
-            Self::Coo { copies, first, by_rows } => {
+            Self::Coo { copies, .. } => {
                 let coo = list_of(copies, mode);
                 let coords = coords_of(coo, &task.part);
                 let values = &coo.values()[task.part.clone()];
-                let by_rows = *by_rows && sorted_by(copies, *first, mode);
+                let by_rows = self.sums_rows(mode);
                 let view = EntriesView { coords: &coords[..coo.order()], values, mode, by_rows };
                 // SAFETY: the caller's promise.
                 unsafe { mttkrp_entries(arch, view, operands) };
@@ -239,25 +250,23 @@ impl<T: Scalar> Stored<T> {
             }
             Self::HiCoo(hicoo) => {
                 let pattern = hicoo.pattern();
-                let ptr = pattern.ptr();
-                let bits = pattern.block_bits();
-                // Batches run across blocks; the block of the first nonzero is remembered from batch to batch.
-                let mut blocks = [task.part.start; MAX_ORDER];
-                let decode = |part: Range<usize>, m: usize, out: &mut [u32]| {
-                    let block = &mut blocks[m];
-                    let (elements, corners) = (pattern.elements(m), pattern.blocks(m));
-                    for (p, i) in part.zip(out) {
-                        while ptr[*block + 1] <= p {
-                            *block += 1;
-                        }
-                        *i = corners[*block] << bits | u32::from(elements[p]);
-                    }
+                let (mut blocks, mut elements): ([&[u32]; MAX_ORDER], [&[u8]; MAX_ORDER]) = Default::default();
+                for m in 0..hicoo.order() {
+                    (blocks[m], elements[m]) = (pattern.blocks(m), pattern.elements(m));
+                }
+                let view = BlocksView {
+                    ptr: pattern.ptr(),
+                    blocks: &blocks[..hicoo.order()],
+                    block_bits: pattern.block_bits(),
+                    elements: &elements[..hicoo.order()],
+                    values: hicoo.values(),
+                    mode,
+                    part: (task.part.start, task.part.end),
                 };
-                let part = ptr[task.part.start]..ptr[task.part.end];
-                // SAFETY: the caller's promise.
-                unsafe { compute_decoded(arch, hicoo.order(), hicoo.values(), part, mode, operands, decode) };
+                // SAFETY: the caller's promise; all modes are blocked, so that level m is mode m.
+                unsafe { mttkrp_blocks(arch, view, operands) };
             }
-            Self::CsfSet(_) | Self::Trees(_) | Self::Bcsf(_) | Self::MmCsf(_) => {
+            Self::CsfSet(_) | Self::Trees(_) | Self::Elements(_) | Self::Bcsf(_) | Self::MmCsf(_) => {
                 unreachable!("trees were computed above")
             }
         }
@@ -286,13 +295,8 @@ fn coords_of<'a, T: Scalar>(coo: &'a CooTensor<T>, part: &Range<usize>) -> [&'a 
     coords
 }
 
-/// Whether the list that serves `mode` is sorted by it.
-fn sorted_by<T>(copies: &[CooTensor<T>], first: usize, mode: usize) -> bool {
-    copies.len() > 1 || mode == first
-}
-
 /// The list that serves `mode`: the only one, or its own.
-fn list_of<T>(copies: &[CooTensor<T>], mode: usize) -> &CooTensor<T> {
+pub(super) fn list_of<T>(copies: &[CooTensor<T>], mode: usize) -> &CooTensor<T> {
     if copies.len() > 1 { &copies[mode] } else { &copies[0] }
 }
 
@@ -310,21 +314,6 @@ fn mode_order_for(dims: &[usize], mode: usize, algorithm: MttkrpAlgorithm) -> Ve
     order
 }
 
-/// Cuts inside a row of ascending `rows` move to its nearer end where that is close, so that tasks own their rows.
-fn snap_to_rows(parts: &mut [Range<usize>], rows: &[u32]) {
-    let slack = (rows.len() as f64 / parts.len().max(1) as f64 * SNAP) as usize;
-    for p in 1..parts.len() {
-        let cut = parts[p].start;
-        let row = rows[cut];
-        let (below, above) = (rows.partition_point(|&i| i < row), rows.partition_point(|&i| i <= row));
-        let near = if cut - below <= above - cut { below } else { above };
-        if near.abs_diff(cut) <= slack && near > parts[p - 1].start && near < parts[p].end {
-            parts[p - 1].end = near;
-            parts[p].start = near;
-        }
-    }
-}
-
 /// The nonzeros of `part` in batches, whose coordinates `decode(part, mode, out)` writes.
 ///
 /// # Safety
@@ -336,7 +325,7 @@ unsafe fn compute_decoded<T: Scalar>(
     part: Range<usize>,
     mode: usize,
     operands: Operands<'_, T>,
-    mut decode: impl FnMut(Range<usize>, usize, &mut [u32]),
+    decode: impl Fn(Range<usize>, usize, &mut [u32]),
 ) {
     let mut coords = [[0u32; BATCH]; MAX_ORDER];
     let mut start = part.start;
@@ -399,64 +388,4 @@ unsafe fn compute_tiled<T: Scalar>(arch: Arch, tiled: &Tiled<T>, part: &TiledTas
     let operands = Operands { prefetch_distance: operands.prefetch_distance.min(TILED_MOST_DISTANCE), ..operands };
     // SAFETY: the caller's promise; runs, chunks and offsets are those that the layout's construction wrote.
     unsafe { mttkrp_tiled(arch, view, operands) };
-}
-
-/// The node of `level` above fiber `fiber` (a node of the last level but one).
-fn ancestor(pattern: &CsfPattern, level: usize, fiber: usize) -> usize {
-    let mut node = fiber;
-    for l in (level..pattern.order() - 2).rev() {
-        node = pattern.ptr(l).partition_point(|&child| child <= node) - 1;
-    }
-    node
-}
-
-/// The first fiber below slice `slice`, or the number of fibers for the number of slices.
-fn first_fiber(pattern: &CsfPattern, slice: usize) -> usize {
-    (0..pattern.order() - 2).fold(slice, |node, l| pattern.ptr(l)[node])
-}
-
-/// The rows of `mode`'s output that fibers name.
-fn fiber_window(pattern: &CsfPattern, mode: usize, fibers: &Range<usize>) -> Range<usize> {
-    let (level, fiber_level) = (pattern.level_of(mode), pattern.order() - 2);
-    let nodes = if level > fiber_level {
-        pattern.ptr(fiber_level)[fibers.start]..pattern.ptr(fiber_level)[fibers.end]
-    } else {
-        ancestor(pattern, level, fibers.start)..ancestor(pattern, level, fibers.end - 1) + 1
-    };
-    row_range(&pattern.idx(level)[nodes])
-}
-
-/// Tasks of a tree: fibers of about equal numbers of nonzeros.
-fn tree_tasks(copy: usize, pattern: &CsfPattern, mode: usize, count: usize) -> Vec<Task> {
-    let fiber_level = pattern.order() - 2;
-    let ptr = pattern.ptr(fiber_level);
-    let fibers = pattern.nodes(fiber_level);
-    let mut parts = cut::ranges(fibers, count, |fiber| ptr[fiber]);
-    if pattern.level_of(mode) == 0 {
-        // Cuts near the border of a slice move there, so that the tasks own their rows.
-        let slack = (pattern.nnz() as f64 / count as f64 * SNAP) as usize;
-        for p in 1..parts.len() {
-            let cut = parts[p].start;
-            let slice = ancestor(pattern, 0, cut);
-            let borders = [first_fiber(pattern, slice), first_fiber(pattern, slice + 1)];
-            let near = borders.into_iter().min_by_key(|&b| ptr[b].abs_diff(ptr[cut])).unwrap_or(cut);
-            if ptr[near].abs_diff(ptr[cut]) <= slack && near > parts[p - 1].start && near < parts[p].end {
-                parts[p - 1].end = near;
-                parts[p].start = near;
-            }
-        }
-    }
-    parts.into_iter().map(|part| Task { copy, rows: fiber_window(pattern, mode, &part), part }).collect()
-}
-
-/// Tasks of a B-CSF tree for the mode at its root: whole sub-slices of about equal numbers of nonzeros.
-fn sub_slice_tasks<T: Scalar>(bcsf: &Bcsf<T>, count: usize) -> Vec<Task> {
-    let pattern = bcsf.csf().pattern();
-    let ptr = pattern.ptr(pattern.order() - 2);
-    let starts = bcsf.sub_slices();
-    let parts = cut::ranges(starts.len() - 1, count, |s| ptr[starts[s]]).into_iter();
-    parts
-        .map(|part| starts[part.start]..starts[part.end])
-        .map(|part| Task { copy: 0, rows: fiber_window(pattern, pattern.mode_order()[0], &part), part })
-        .collect()
 }

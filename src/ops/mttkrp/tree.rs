@@ -103,10 +103,15 @@ impl<T: Scalar> Group<T> {
         &self.modes
     }
 
+    /// What `mode`'s output is computed by, the partial products included.
+    pub(super) fn parts(&self, mode: usize) -> impl Iterator<Item = &Part<T>> {
+        let leaf = self.modes.iter().position(|&m| m == mode).and_then(|at| self.leaves.get(at));
+        std::iter::once(&self.partial).chain(leaf)
+    }
+
     /// Rows of privatised outputs on the way to `mode`'s output.
     pub(super) fn privatised_rows(&self, mode: usize) -> usize {
-        let leaf = self.modes.iter().position(|&m| m == mode).and_then(|at| self.leaves.get(at));
-        self.partial.privatised_rows(0) + leaf.map_or(0, |leaf| leaf.privatised_rows(0))
+        self.parts(mode).map(|part| part.privatised_rows(0)).sum()
     }
 
     /// Elements that Y takes; 0 for a group of one mode, which has none.

@@ -8,13 +8,14 @@ use super::Verdict;
 use super::device;
 use super::matrix::{Common, EdgeName, Measured, Ready, SLOPE, dense_bytes, sparse_bytes};
 use super::reorder::Ordered;
-use super::timing::{Dtype, Times};
+use super::timing::{StoredDtype, Times};
 
 /// Runs, verifies and times the operation.
 pub fn run(args: &Common) -> Result<Verdict> {
     match args.dtype {
-        Dtype::F32 => args.run::<f32>("fusedmm", by_edge, device::fusedmm),
-        Dtype::F64 => args.run::<f64>("fusedmm", by_edge, device::fusedmm),
+        StoredDtype::F32 => args.run::<f32>("fusedmm", by_edge, device::fusedmm),
+        StoredDtype::F64 => args.run::<f64>("fusedmm", by_edge, device::fusedmm),
+        StoredDtype::Bf16 | StoredDtype::F16 => Err(args.no_dtype("fusedmm")),
     }
 }
 

@@ -13,14 +13,14 @@ use sparsimd::plan::NumaPolicy;
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::Expected;
 use sparsimd::reorder;
-use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, generate};
+use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, Stored, generate};
 
 use super::device::{DeviceName, Place, Ran};
 use super::executor::{EffortName, Executor};
 use super::numa::Numa;
 use super::progress::Progress;
 use super::reorder::{Order, Ordered, Reordered};
-use super::timing::{Check, Dtype, Speed, Times};
+use super::timing::{Check, Speed, StoredDtype, Times};
 use super::{Verdict, output};
 
 /// Runs that a plan may count on when nobody says: enough for any preparation to pay.
@@ -104,9 +104,9 @@ pub struct Common {
     /// Columns of the dense matrices
     #[arg(short = 'n', value_name = "N")]
     pub n: usize,
-    /// Element type
-    #[arg(long, value_enum, default_value_t = Dtype::F32)]
-    pub dtype: Dtype,
+    /// Element type of the dense matrices; bf16 and f16 are computed with as f32, which A has then
+    #[arg(long, value_enum, default_value_t = StoredDtype::F32)]
+    pub dtype: StoredDtype,
     /// What becomes of an entry of C B^T (spmm: identity; sddmm: identity or scale; fusedmm: all)
     #[arg(long, value_enum, default_value_t = EdgeName::Identity)]
     pub edge: EdgeName,
@@ -256,11 +256,11 @@ impl Common {
     }
 
     /// Loads the matrix, runs `measure` or, where a device is asked for, `on_device` on it and reports.
-    pub fn run<T: Scalar>(
+    pub fn run<D: Stored>(
         &self,
         op: &'static str,
-        measure: impl FnOnce(&Self, &Cpu, &Ordered<T>) -> Result<Measured>,
-        on_device: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
+        measure: impl FnOnce(&Self, &Cpu, &Ordered<D::Scalar>) -> Result<Measured>,
+        on_device: impl FnOnce(&Self, &Cpu, &Csr<D::Scalar>) -> Result<Measured>,
     ) -> Result<Verdict> {
         self.check_out()?;
         if self.place.device != DeviceName::Cpu && self.effort == EffortName::Measure {
@@ -274,16 +274,17 @@ impl Common {
             return Err(Error::Argument { name: "reorder", detail });
         }
         // FusedMM reads a row of B and one of D for each nonzero.
-        let row_bytes = self.n.saturating_mul(size_of::<T>()).saturating_mul(if op == "fusedmm" { 2 } else { 1 });
+        let row_bytes = self.n.saturating_mul(size_of::<D>()).saturating_mul(if op == "fusedmm" { 2 } else { 1 });
         let (l2_bytes, runs) = (cpu.machine().l2_bytes(), self.repeat.unwrap_or(REUSE));
         let auto = |a: PatternRef<'_>| reorder::auto(a, l2_bytes, row_bytes, runs);
-        let ordered = cpu.install(|| Ordered::new(self.source.load::<T>()?, self.reorder, auto))?;
+        let ordered = cpu.install(|| Ordered::new(self.source.load::<D::Scalar>()?, self.reorder, auto))?;
         let a = ordered.given();
         let done = match self.place.device {
             DeviceName::Cpu => measure(self, &cpu, &ordered)?,
             _ => on_device(self, &cpu, a)?,
         };
-        let mut speed = Speed::new::<T>(&cpu, done.prepare_s, done.times, done.flops, done.bytes);
+        let mut speed =
+            Speed::new::<D::Scalar>(&cpu, done.prepare_s, done.times, done.flops, done.bytes).stored_as(D::DTYPE);
         let path = match &self.place.device {
             DeviceName::Cpu if done.path == Strategy::Panel => "panel",
             DeviceName::Cpu => "direct",
@@ -345,22 +346,28 @@ impl Common {
     }
 
     /// Compares the dense `result` with what is expected, if that is asked for, and writes it, if that is.
-    pub fn finish<T: Scalar>(
+    pub fn finish<D: Stored>(
         &self,
         cpu: &Cpu,
-        result: MatRef<'_, T>,
+        result: MatRef<'_, D>,
         expected: impl FnOnce() -> Result<Expected> + Send,
     ) -> Result<Check> {
         let check = Check::when(self.verify, || cpu.install(|| expected()?.deviation(result)))?;
         if let Some(path) = &self.out {
-            write_mtx_dense(path, result)?;
+            write_mtx_dense(path, widened(result)?.as_ref())?;
         }
         Ok(check)
     }
 
     /// Dense operand number `which`, `rows` x N.
-    pub fn operand<T: Scalar>(&self, cpu: &Cpu, rows: usize, which: u64) -> Result<Mat<T>> {
+    pub fn operand<D: Stored>(&self, cpu: &Cpu, rows: usize, which: u64) -> Result<Mat<D>> {
         cpu.install(|| generate::uniform_dense(rows, self.n, self.source.seed.wrapping_add(which)))
+    }
+
+    /// The error that `op` has no such element type.
+    pub fn no_dtype(&self, op: &str) -> Error {
+        let name = self.dtype.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        Error::Argument { name: "dtype", detail: format!("{op} has no element type {name}") }
     }
 
     /// The error that `op` has no such edge function.
@@ -368,6 +375,11 @@ impl Common {
         let name = self.edge.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         Error::Argument { name: "edge", detail: format!("{op} has no edge function {name}") }
     }
+}
+
+/// `a` as it is computed with.
+fn widened<D: Stored>(a: MatRef<'_, D>) -> Result<Mat<D::Scalar>> {
+    Mat::from_fn(a.rows(), a.cols(), |i, j| a[(i, j)].widen())
 }
 
 /// Bytes of the sparse matrix: row pointers and column indices, and the values if they are read.

@@ -8,7 +8,7 @@ use super::Verdict;
 use super::device;
 use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
 use super::reorder::Ordered;
-use super::timing::{Check, Dtype, Times};
+use super::timing::{Check, StoredDtype, Times};
 
 /// Runs, verifies and times the operation.
 pub fn run(args: &Common) -> Result<Verdict> {
@@ -16,8 +16,9 @@ pub fn run(args: &Common) -> Result<Verdict> {
         return Err(args.no_edge("sddmm"));
     }
     match args.dtype {
-        Dtype::F32 => args.run::<f32>("sddmm", measure, device::sddmm),
-        Dtype::F64 => args.run::<f64>("sddmm", measure, device::sddmm),
+        StoredDtype::F32 => args.run::<f32>("sddmm", measure, device::sddmm),
+        StoredDtype::F64 => args.run::<f64>("sddmm", measure, device::sddmm),
+        StoredDtype::Bf16 | StoredDtype::F16 => Err(args.no_dtype("sddmm")),
     }
 }
 

@@ -113,8 +113,8 @@ impl Cpu {
     ) {
         let (n, width) = (c.cols(), e.cols());
         let tasks = &direct.tasks;
-        let mut carry_outs = CarryOuts::new(tasks, width);
-        let carry_out = carry_outs.shared();
+        let mut carry_outs = CarryOuts::new::<T>(tasks, width);
+        let carry_out = carry_outs.shared(tasks);
         let mut partial = vec![[[T::ZERO; 2]; 2]; tasks.len()];
         let states = Shared(partial.as_mut_ptr());
         let (lde, out) = (e.stride(), Shared(e.reborrow().into_data().as_mut_ptr()));
@@ -130,7 +130,7 @@ impl Cpu {
             d: (d.data().as_ptr(), d.stride()),
             e: (out.get(), lde),
             width,
-            carry_out: carry_out(k, &tasks[k]),
+            carry_out: carry_out(k)[0],
             partial: states.get().wrapping_add(k),
             prefetch_distance: direct.prefetch_distance,
             panel: [direct.width, pattern.cols()],
@@ -147,7 +147,7 @@ impl Cpu {
         if F::SOFTMAX {
             merge_softmax(tasks, &carry_outs, &partial, e);
         } else {
-            carry_outs.add_to(tasks, e);
+            carry_outs.add_to(tasks, T::ZERO, e);
         }
     }
 
@@ -215,7 +215,7 @@ impl Cpu {
                     beta: T::ZERO,
                     c: task.e.0,
                     ldc: task.e.1,
-                    carry_out: task.carry_out,
+                    carry_out: [task.carry_out, std::ptr::null_mut()],
                     prefetch_distance,
                     panel: [panel, task.panel[1]],
                     stream: stages.stream,

@@ -1,6 +1,6 @@
 //! SpMM, SDDMM and FusedMM.
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored};
 
 use super::{Expected, Limits, finite, finite_rows};
 use crate::dense::{MatRef, check_shape};
@@ -45,7 +45,13 @@ pub enum Edge<'a> {
 ///
 /// # Errors
 /// [`crate::Error::Shape`].
-pub fn spmm<T: Scalar>(alpha: T, a: &Csr<T>, b: MatRef<'_, T>, beta: T, c: MatRef<'_, T>) -> Result<Expected> {
+pub fn spmm<D: Stored>(
+    alpha: D::Scalar,
+    a: &Csr<D::Scalar>,
+    b: MatRef<'_, D>,
+    beta: D::Scalar,
+    c: MatRef<'_, D>,
+) -> Result<Expected> {
     product("reference::spmm", alpha, a, b, beta, c)
 }
 
@@ -55,23 +61,29 @@ pub fn spmm<T: Scalar>(alpha: T, a: &Csr<T>, b: MatRef<'_, T>, beta: T, c: MatRe
 ///
 /// # Errors
 /// [`crate::Error::Shape`].
-pub fn spmm_t<T: Scalar>(alpha: T, a: &Csr<T>, b: MatRef<'_, T>, beta: T, c: MatRef<'_, T>) -> Result<Expected> {
+pub fn spmm_t<D: Stored>(
+    alpha: D::Scalar,
+    a: &Csr<D::Scalar>,
+    b: MatRef<'_, D>,
+    beta: D::Scalar,
+    c: MatRef<'_, D>,
+) -> Result<Expected> {
     product("reference::spmm_t", alpha, &a.transpose(), b, beta, c)
 }
 
 #[inline(never)]
-fn product<T: Scalar>(
+fn product<D: Stored>(
     op: &'static str,
-    alpha: T,
-    a: &Csr<T>,
-    b: MatRef<'_, T>,
-    beta: T,
-    c: MatRef<'_, T>,
+    alpha: D::Scalar,
+    a: &Csr<D::Scalar>,
+    b: MatRef<'_, D>,
+    beta: D::Scalar,
+    c: MatRef<'_, D>,
 ) -> Result<Expected> {
     let n = b.cols();
     check_shape(op, "B", b.shape(), (a.cols(), n))?;
     check_shape(op, "C", c.shape(), (a.rows(), n))?;
-    let (alpha, beta, limits) = (alpha.to_f64(), beta.to_f64(), Limits::of::<T>());
+    let (alpha, beta, limits) = (alpha.to_f64(), beta.to_f64(), Limits::of::<D::Scalar>());
     let expected = Expected::by_rows(a.rows(), n, |i, values, bounds| {
         let nonzeros = row(a, i);
         let count = nonzeros.len();
@@ -81,13 +93,14 @@ fn product<T: Scalar>(
         for (k, (value, bound)) in values.iter_mut().zip(bounds).enumerate() {
             *value *= alpha;
             *bound *= alpha.abs();
-            let old = if beta == 0.0 { 0.0 } else { beta * c.row(i)[k].to_f64() };
+            let old = if beta == 0.0 { 0.0 } else { beta * c.row(i)[k].widen().to_f64() };
             *value += old;
             *bound = limits.sum(count + usize::from(beta != 0.0), *bound + old.abs());
         }
     })?;
     let scalars = alpha.is_finite() && beta.is_finite();
-    Ok(expected.forgive_overflow(|| scalars && finite(a.values()) && finite_rows(b) && (beta == 0.0 || finite_rows(c))))
+    let finite = || scalars && finite(a.values()) && finite_rows(b) && (beta == 0.0 || finite_rows(c));
+    Ok(expected.forgive_overflow(finite).stored_as::<D>())
 }
 
 /// Row `i` as columns and values.
@@ -97,10 +110,11 @@ fn row<T: Scalar>(a: &Csr<T>, i: usize) -> impl ExactSizeIterator<Item = (usize,
 }
 
 /// values += w b and magnitudes += v |b|.
-fn add_row<T: Scalar>(w: f64, v: f64, b: &[T], values: &mut [f64], magnitudes: &mut [f64]) {
+fn add_row<D: Stored>(w: f64, v: f64, b: &[D], values: &mut [f64], magnitudes: &mut [f64]) {
     for ((value, magnitude), b) in values.iter_mut().zip(magnitudes).zip(b) {
-        *value += w * b.to_f64();
-        *magnitude += v * b.to_f64().abs();
+        let b = b.widen().to_f64();
+        *value += w * b;
+        *magnitude += v * b.abs();
     }
 }
 

@@ -101,9 +101,18 @@ instances! { core<T: Scalar>:
 instances! { narrow<D: Stored>:
     Cpu::spmm_operand::<D>,
     Cpu::spmm_t_operand::<D>,
+    Cpu::sampled::<D>,
+    Cpu::fusedmm_operand::<D, edge::Identity>,
+    Cpu::fusedmm_operand::<D, edge::Scale>,
+    Cpu::fusedmm_operand::<D, edge::Sigmoid>,
+    Cpu::fusedmm_operand::<D, edge::Softmax<D::Scalar>>,
+    Cpu::fusedmm_operand::<D, edge::LeakyRelu<D::Scalar>>,
+    Cpu::fusedmm_operand::<D, edge::SoftmaxLeakyRelu<D::Scalar>>,
     generate::uniform_dense::<D>,
     reference::spmm::<D>,
     reference::spmm_t::<D>,
+    reference::sddmm::<D>,
+    reference::fusedmm::<D>,
     reference::Expected::deviation::<D>,
 }
 

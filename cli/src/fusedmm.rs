@@ -2,7 +2,7 @@
 
 use sparsimd::edge::{self, Edge};
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Mat, MatRef, Result, Scalar, reference};
+use sparsimd::{Cpu, Error, Mat, MatRef, Result, Scalar, Stored, bf16, f16, reference};
 
 use super::Verdict;
 use super::device;
@@ -13,49 +13,54 @@ use super::timing::{StoredDtype, Times};
 /// Runs, verifies and times the operation.
 pub fn run(args: &Common) -> Result<Verdict> {
     match args.dtype {
-        StoredDtype::F32 => args.run::<f32>("fusedmm", by_edge, device::fusedmm),
-        StoredDtype::F64 => args.run::<f64>("fusedmm", by_edge, device::fusedmm),
-        StoredDtype::Bf16 | StoredDtype::F16 => Err(args.no_dtype("fusedmm")),
+        StoredDtype::F32 => args.run::<f32>("fusedmm", by_edge::<f32>, device::fusedmm),
+        StoredDtype::F64 => args.run::<f64>("fusedmm", by_edge::<f64>, device::fusedmm),
+        StoredDtype::Bf16 => args.run::<bf16>("fusedmm", by_edge::<bf16>, |_, _, _| Err(no_device(args))),
+        StoredDtype::F16 => args.run::<f16>("fusedmm", by_edge::<f16>, |_, _, _| Err(no_device(args))),
     }
 }
 
-fn by_edge<T: Scalar>(args: &Common, cpu: &Cpu, a: &Ordered<T>) -> Result<Measured> {
+fn no_device(args: &Common) -> Error {
+    args.no_dtype("fusedmm on devices")
+}
+
+fn by_edge<D: Stored>(args: &Common, cpu: &Cpu, a: &Ordered<D::Scalar>) -> Result<Measured> {
     match args.edge {
-        EdgeName::Identity => measure(args, cpu, a, edge::Identity, reference::Edge::Identity),
-        EdgeName::Scale => measure(args, cpu, a, edge::Scale, reference::Edge::Scale),
-        EdgeName::Sigmoid => measure(args, cpu, a, edge::Sigmoid, reference::Edge::Sigmoid),
+        EdgeName::Identity => measure::<D, _>(args, cpu, a, edge::Identity, reference::Edge::Identity),
+        EdgeName::Scale => measure::<D, _>(args, cpu, a, edge::Scale, reference::Edge::Scale),
+        EdgeName::Sigmoid => measure::<D, _>(args, cpu, a, edge::Sigmoid, reference::Edge::Sigmoid),
         EdgeName::Softmax => {
-            let scale = T::from_f64(1.0 / (args.n as f64).sqrt());
+            let scale = D::Scalar::from_f64(1.0 / (args.n as f64).sqrt());
             let wanted = reference::Edge::Softmax { scale: scale.to_f64() };
-            measure(args, cpu, a, edge::Softmax { scale }, wanted)
+            measure::<D, _>(args, cpu, a, edge::Softmax { scale }, wanted)
         }
         EdgeName::LeakyRelu => {
             let slope = f64::from(SLOPE);
             let wanted = reference::Edge::LeakyRelu { slope };
-            measure(args, cpu, a, edge::LeakyRelu { slope: T::from_f64(slope) }, wanted)
+            measure::<D, _>(args, cpu, a, edge::LeakyRelu { slope: D::Scalar::from_f64(slope) }, wanted)
         }
         EdgeName::SoftmaxLeakyRelu => {
             let slope = f64::from(SLOPE);
             let wanted = reference::Edge::SoftmaxLeakyRelu { slope };
-            measure(args, cpu, a, edge::SoftmaxLeakyRelu { slope: T::from_f64(slope) }, wanted)
+            measure::<D, _>(args, cpu, a, edge::SoftmaxLeakyRelu { slope: D::Scalar::from_f64(slope) }, wanted)
         }
     }
 }
 
-fn measure<T: Scalar, F: Edge<T>>(
+fn measure<D: Stored, F: Edge<D::Scalar>>(
     args: &Common,
     cpu: &Cpu,
-    ordered: &Ordered<T>,
+    ordered: &Ordered<D::Scalar>,
     edge: F,
     wanted: reference::Edge<'_>,
 ) -> Result<Measured> {
     let (a, given) = (ordered.matrix(), ordered.given());
-    let c = ordered.by_rows(args.operand::<T>(cpu, a.rows(), 1)?)?;
-    let b = ordered.by_cols(args.operand::<T>(cpu, a.cols(), 2)?)?;
-    let d = ordered.by_cols(args.operand::<T>(cpu, a.cols(), 3)?)?;
+    let c = ordered.by_rows(args.operand::<D>(cpu, a.rows(), 1)?)?;
+    let b = ordered.by_cols(args.operand::<D>(cpu, a.cols(), 2)?)?;
+    let d = ordered.by_cols(args.operand::<D>(cpu, a.cols(), 3)?)?;
     let (ready, setup) = args.ready(cpu, Op::FusedMm, a)?;
     let expected = || reference::fusedmm(given, wanted, c.given.as_ref(), b.given.as_ref(), d.given.as_ref());
-    let finish = |e: MatRef<'_, T>| ordered.in_given_rows(e, |e| args.finish(cpu, e, expected));
+    let finish = |e: MatRef<'_, D>| ordered.in_given_rows(e, |e| args.finish(cpu, e, expected));
     let (times, check) = match ready {
         Ready::Whole(prepared) => {
             let mut e = Mat::zeros(a.rows(), args.n)?;
@@ -72,6 +77,6 @@ fn measure<T: Scalar, F: Edge<T>>(
         }
     };
     let flops = 4.0 * a.nnz() as f64 * args.n as f64;
-    let bytes = sparse_bytes(a, F::USES_VALUES) + 2.0 * dense_bytes::<T>(a.rows() + a.cols(), args.n);
+    let bytes = sparse_bytes(a, F::USES_VALUES) + 2.0 * dense_bytes::<D>(a.rows() + a.cols(), args.n);
     Ok(setup.measured(times, check, (flops, bytes)))
 }

@@ -272,7 +272,7 @@ unsafe fn spmv_row<D: Stored>(task: &SpmmRows<D>, start: usize, end: usize) -> D
 /// C = beta C for `rows` rows of `n` elements; with beta 0, C is not read.
 ///
 /// # Safety
-/// `c` is valid for reads and writes of the rows.
+/// `c` is valid for writes of the rows and, unless beta is 0, for reads.
 pub unsafe fn scale_rows<D: Stored>(arch: Arch, beta: D::Scalar, rows: usize, n: usize, c: *mut D, ldc: usize) {
     dispatch_stored!(arch, Scale { beta, rows, n, c, ldc }, Scale);
 }
@@ -292,13 +292,15 @@ impl<D: Stored> WithSimd for Scale<D> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         for i in 0..self.rows {
-            // SAFETY: the promise of `scale_rows`; nothing else refers to the row.
-            let row = unsafe { std::slice::from_raw_parts_mut(self.c.add(i * self.ldc), self.n) };
-            if self.beta == D::Scalar::ZERO {
-                row.fill(D::default());
-            } else if self.beta != D::Scalar::ONE {
-                for x in row {
-                    *x = D::narrow(self.beta * x.widen());
+            let row = self.c.wrapping_add(i * self.ldc);
+            // SAFETY: the promise of `scale_rows`; nothing else refers to the row, and zero bytes are zeros.
+            unsafe {
+                if self.beta == D::Scalar::ZERO {
+                    row.write_bytes(0, self.n);
+                } else if self.beta != D::Scalar::ONE {
+                    for x in std::slice::from_raw_parts_mut(row, self.n) {
+                        *x = D::narrow(self.beta * x.widen());
+                    }
                 }
             }
         }

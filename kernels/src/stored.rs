@@ -304,8 +304,11 @@ mod x86 {
     /// As [`Stored::read`].
     #[inline(always)]
     pub unsafe fn read<S: Simd, D: Stored>(p: *const D) -> Option<S::f32s> {
+        if !same::<S, V4>() {
+            return None;
+        }
         // SAFETY: S is V4; the caller's promise.
-        same::<S, V4>().then(|| unsafe { widened::<S, D>(_mm256_loadu_si256(p.cast())) })
+        unsafe { Some(widened::<S, D>(_mm256_loadu_si256(p.cast()))) }
     }
 
     /// # Safety

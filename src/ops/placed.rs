@@ -163,7 +163,13 @@ impl<T: Scalar> NumaPrepared<T> {
     ///
     /// # Errors
     /// As [`Cpu::sddmm`].
-    pub fn sddmm(&self, scaled: bool, c: MatRef<'_, T>, b: &SharedMat<'_, T>, out: &mut [T]) -> Result<()> {
+    pub fn sddmm<D: Stored<Scalar = T>>(
+        &self,
+        scaled: bool,
+        c: MatRef<'_, D>,
+        b: &SharedMat<'_, D>,
+        out: &mut [T],
+    ) -> Result<()> {
         self.check_rows("sddmm", c)?;
         self.csr.run_values(out, |cpu, place, (owner, chunk), values| {
             let c = c.row_range(self.csr.chunks()[owner][chunk].rows())?;
@@ -179,13 +185,13 @@ impl<T: Scalar> NumaPrepared<T> {
     ///
     /// # Errors
     /// As [`Cpu::fusedmm`].
-    pub fn fusedmm<F: Edge<T>>(
+    pub fn fusedmm<D: Stored<Scalar = T>, F: Edge<T>>(
         &self,
         edge: F,
-        c: MatRef<'_, T>,
-        b: &SharedMat<'_, T>,
-        d: &SharedMat<'_, T>,
-        e: MatMut<'_, T>,
+        c: MatRef<'_, D>,
+        b: &SharedMat<'_, D>,
+        d: &SharedMat<'_, D>,
+        e: MatMut<'_, D>,
     ) -> Result<()> {
         self.check_rows("fusedmm", c)?;
         self.csr.run(e, |cpu, place, (owner, chunk), rows| {
@@ -194,7 +200,7 @@ impl<T: Scalar> NumaPrepared<T> {
         })
     }
 
-    fn check_rows(&self, op: &'static str, c: MatRef<'_, T>) -> Result<()> {
+    fn check_rows<D>(&self, op: &'static str, c: MatRef<'_, D>) -> Result<()> {
         if c.rows() == self.csr.rows() {
             return Ok(());
         }

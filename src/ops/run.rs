@@ -74,9 +74,9 @@ impl<T: Scalar> CarryOuts<T> {
         self.at(if self.narrow { 2 * k } else { k })
     }
 
-    /// The last row of task `k`, which the next one continues, where the result is narrow.
-    fn last_row(&self, k: usize) -> &[T] {
-        self.at(2 * k + 1)
+    /// The first part of the row that begins in task `k` and is `row` in the result, as it was computed.
+    pub fn first_part<D: Stored<Scalar = T>>(&self, k: usize, row: &[D]) -> Vec<T> {
+        if D::NARROW { self.at(2 * k + 1).to_vec() } else { row.iter().map(|x| x.widen()).collect() }
     }
 
     fn at(&self, row: usize) -> &[T] {
@@ -94,11 +94,12 @@ impl<T: Scalar> CarryOuts<T> {
             return;
         }
         for (k, row, end) in shared_rows(tasks) {
-            let mut sum = self.last_row(k).to_vec();
+            let out = c.reborrow().into_row(row);
+            let mut sum = self.first_part(k, out);
             for part in k + 1..end {
                 sum.iter_mut().zip(self.row(part)).for_each(|(x, &carry_out)| *x += carry_out);
             }
-            for (x, sum) in c.reborrow().into_row(row).iter_mut().zip(sum) {
+            for (x, sum) in out.iter_mut().zip(sum) {
                 *x = D::narrow(if beta == T::ZERO { sum } else { sum + beta * x.widen() });
             }
         }

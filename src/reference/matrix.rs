@@ -119,9 +119,9 @@ fn add_row<D: Stored>(w: f64, v: f64, b: &[D], values: &mut [f64], magnitudes: &
 }
 
 /// (s, sum |c| |b|) for s = c . b.
-fn dot<T: Scalar>(c: &[T], b: &[T]) -> (f64, f64) {
+fn dot<D: Stored>(c: &[D], b: &[D]) -> (f64, f64) {
     c.iter().zip(b).fold((0.0, 0.0), |(s, magnitude), (c, b)| {
-        let product = c.to_f64() * b.to_f64();
+        let product = c.widen().to_f64() * b.widen().to_f64();
         (s + product, magnitude + product.abs())
     })
 }
@@ -133,11 +133,11 @@ fn dot<T: Scalar>(c: &[T], b: &[T]) -> (f64, f64) {
 /// # Errors
 /// [`crate::Error::Shape`].
 #[inline(never)]
-pub fn sddmm<T: Scalar>(a: &Csr<T>, scaled: bool, c: MatRef<'_, T>, b: MatRef<'_, T>) -> Result<Expected> {
+pub fn sddmm<D: Stored>(a: &Csr<D::Scalar>, scaled: bool, c: MatRef<'_, D>, b: MatRef<'_, D>) -> Result<Expected> {
     let n = c.cols();
     check_shape("reference::sddmm", "C", c.shape(), (a.rows(), n))?;
     check_shape("reference::sddmm", "B", b.shape(), (a.cols(), n))?;
-    let limits = Limits::of::<T>();
+    let limits = Limits::of::<D::Scalar>();
     let element = |i: usize, (j, x): (usize, f64)| {
         let (s, magnitude) = dot(c.row(i), b.row(j));
         let x = if scaled { x } else { 1.0 };
@@ -182,20 +182,20 @@ pub fn sddmm<T: Scalar>(a: &Csr<T>, scaled: bool, c: MatRef<'_, T>, b: MatRef<'_
 /// # Errors
 /// [`crate::Error::Shape`].
 #[inline(never)]
-pub fn fusedmm<T: Scalar>(
-    a: &Csr<T>,
+pub fn fusedmm<D: Stored>(
+    a: &Csr<D::Scalar>,
     edge: Edge<'_>,
-    c: MatRef<'_, T>,
-    b: MatRef<'_, T>,
-    d: MatRef<'_, T>,
+    c: MatRef<'_, D>,
+    b: MatRef<'_, D>,
+    d: MatRef<'_, D>,
 ) -> Result<Expected> {
     let op = "reference::fusedmm";
     let n = c.cols();
     check_shape(op, "C", c.shape(), (a.rows(), n))?;
     check_shape(op, "B", b.shape(), (a.cols(), n))?;
     check_shape(op, "D", d.shape(), (a.cols(), d.cols()))?;
-    let limits = Limits::of::<T>();
-    Expected::by_rows(a.rows(), d.cols(), |i, values, bounds| {
+    let limits = Limits::of::<D::Scalar>();
+    let expected = Expected::by_rows(a.rows(), d.cols(), |i, values, bounds| {
         let edges: Vec<Dot> = row(a, i)
             .map(|(j, a)| {
                 let (s, magnitude) = dot(c.row(i), b.row(j));
@@ -213,7 +213,8 @@ pub fn fusedmm<T: Scalar>(
         for bound in bounds.iter_mut().filter(|bound| bound.is_nan()) {
             *bound = 0.0;
         }
-    })
+    })?;
+    Ok(expected.stored_as::<D>())
 }
 
 /// A nonzero: its column, value, dot product and that one's error.
@@ -224,10 +225,10 @@ struct Dot {
     delta: f64,
 }
 
-fn pointwise_row<T: Scalar>(
+fn pointwise_row<D: Stored>(
     edges: &[Dot],
     edge: Edge<'_>,
-    d: MatRef<'_, T>,
+    d: MatRef<'_, D>,
     limits: Limits,
     values: &mut [f64],
     bounds: &mut [f64],
@@ -259,11 +260,11 @@ fn leaky(s: f64, slope: f64) -> f64 {
 }
 
 /// The softmax of `logit` of the scores, a function whose slope is at most `steepest`.
-fn softmax_row<T: Scalar>(
+fn softmax_row<D: Stored>(
     edges: &[Dot],
     logit: impl Fn(f64) -> f64,
     steepest: f64,
-    d: MatRef<'_, T>,
+    d: MatRef<'_, D>,
     limits: Limits,
     values: &mut [f64],
     bounds: &mut [f64],
@@ -285,8 +286,8 @@ fn softmax_row<T: Scalar>(
     if zeta > 0.5 {
         for (&Dot { j, .. }, &(w, _)) in edges.iter().zip(&terms) {
             for ((value, bound), d) in values.iter_mut().zip(&mut *bounds).zip(d.row(j)) {
-                *value += w * d.to_f64();
-                *bound = bound.max(2.0 * d.to_f64().abs());
+                *value += w * d.widen().to_f64();
+                *bound = bound.max(2.0 * d.widen().to_f64().abs());
             }
         }
         return;

@@ -1,11 +1,11 @@
-//! The generic functions that are compiled with this crate, for f32 and f64: programs that call them need not compile them again.
+//! The generic functions that are compiled with this crate, for f32 and f64, some for bf16 and f16: programs that call them need not compile them again.
 //!
 //! The compiler shares an instance of a generic function between crates when the function is `#[inline(never)]` and the crate that
 //! defines it has made the instance. The functions here are what operations, formats and files enter by; no kernel is among them.
 
 use std::hint::black_box;
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored, bf16, f16};
 
 use crate::formats::{Alto, Bcsf, Coo, CooRef, CooTensor, Csf, CsfSet, FiberCoo, HiCoo, MmCsf, SemiCoo, Tiled};
 use crate::ops::{MttkrpTensor, Prepared};
@@ -98,6 +98,25 @@ instances! { core<T: Scalar>:
     reference::Expected::deviation::<T>,
 }
 
+// Of narrow elements.
+instances! { narrow<D: Stored>:
+    Cpu::spmm_operand::<D>,
+    Cpu::spmm_t_operand::<D>,
+    Cpu::sampled::<D>,
+    Cpu::fusedmm_operand::<D, edge::Identity>,
+    Cpu::fusedmm_operand::<D, edge::Scale>,
+    Cpu::fusedmm_operand::<D, edge::Sigmoid>,
+    Cpu::fusedmm_operand::<D, edge::Softmax<D::Scalar>>,
+    Cpu::fusedmm_operand::<D, edge::LeakyRelu<D::Scalar>>,
+    Cpu::fusedmm_operand::<D, edge::SoftmaxLeakyRelu<D::Scalar>>,
+    generate::uniform_dense::<D>,
+    reference::spmm::<D>,
+    reference::spmm_t::<D>,
+    reference::sddmm::<D>,
+    reference::fusedmm::<D>,
+    reference::Expected::deviation::<D>,
+}
+
 #[cfg(feature = "decomp")]
 instances! { decompositions<T: Scalar>:
     Cpu::cp_als_observed::<T>,
@@ -157,6 +176,8 @@ instances! { device<T: DeviceScalar>:
 pub fn compiled() {
     core::<f32>();
     core::<f64>();
+    narrow::<bf16>();
+    narrow::<f16>();
     #[cfg(feature = "decomp")]
     {
         decompositions::<f32>();

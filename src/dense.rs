@@ -1,5 +1,7 @@
 //! Dense row-major matrices: unit column stride, one row stride.
 //!
+//! Elements are f32 or f64, or bf16 or f16, which the operations widen to f32.
+//!
 //! [`Mat`] owns its storage (64-byte aligned rows), [`MatRef`] and [`MatMut`] borrow any slice. Everything else that
 //! calls itself a matrix is converted outside, or by the optional features `faer`, `ndarray` and `sprs`.
 
@@ -9,7 +11,7 @@ use std::ops::{Index, IndexMut, Range};
 use std::slice;
 
 use aligned_vec::{AVec, ConstAlign};
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::Stored;
 
 use crate::error::{Error, Result};
 
@@ -42,9 +44,9 @@ pub(crate) unsafe fn fill_with<T>(data: &mut Aligned<T>, len: usize, write: impl
 }
 
 /// `data`, new and with room for `len` elements, with that many zeros.
-fn zeroed<T: Scalar>(mut data: Aligned<T>, len: usize) -> Aligned<T> {
+fn zeroed<T: Stored>(mut data: Aligned<T>, len: usize) -> Aligned<T> {
     advise_huge_pages(data.as_mut_ptr(), len);
-    data.resize(len, T::ZERO);
+    data.resize(len, T::default());
     data
 }
 
@@ -97,7 +99,7 @@ pub(crate) fn padded_stride<T>(cols: usize) -> usize {
     if cols < line { cols } else { cols.checked_next_multiple_of(line).unwrap_or(usize::MAX) }
 }
 
-impl<T: Scalar> Mat<T> {
+impl<T: Stored> Mat<T> {
     /// A matrix of zeros.
     ///
     /// # Errors
@@ -302,7 +304,7 @@ impl<'a, T> MatRef<'a, T> {
     }
 }
 
-impl<T: Scalar> MatRef<'_, T> {
+impl<T: Stored> MatRef<'_, T> {
     /// A copy in memory of its own, with aligned rows.
     ///
     /// # Errors
@@ -407,7 +409,7 @@ impl<T> IndexMut<(usize, usize)> for MatMut<'_, T> {
     }
 }
 
-impl<T: Scalar> Index<(usize, usize)> for Mat<T> {
+impl<T: Stored> Index<(usize, usize)> for Mat<T> {
     type Output = T;
 
     fn index(&self, (i, j): (usize, usize)) -> &T {
@@ -415,7 +417,7 @@ impl<T: Scalar> Index<(usize, usize)> for Mat<T> {
     }
 }
 
-impl<T: Scalar> IndexMut<(usize, usize)> for Mat<T> {
+impl<T: Stored> IndexMut<(usize, usize)> for Mat<T> {
     fn index_mut(&mut self, (i, j): (usize, usize)) -> &mut T {
         &mut self.row_mut(i)[j]
     }

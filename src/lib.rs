@@ -24,11 +24,24 @@
 //!
 //! let cpu = Cpu::new()?;
 //! let a = generate::random_matrix::<f64>(200, 300, 0.7, 1)?;
-//! let (c, b) = (generate::uniform_dense(200, 32, 2)?, generate::uniform_dense(300, 32, 3)?);
+//! let (c, b) = (generate::uniform_dense::<f64>(200, 32, 2)?, generate::uniform_dense(300, 32, 3)?);
 //! let prepared = cpu.prepare(&a, &PlanOptions::new(Op::Sddmm, 32).reuse(1000))?;
 //! println!("{}", prepared.plan());
 //! let mut values = vec![0.0; a.nnz()];
 //! cpu.sddmm(&prepared, c.as_ref(), b.as_ref(), &mut values)?;
+//! # Ok::<(), sparsimd::Error>(())
+//! ```
+//!
+//! Dense operands may store [`bf16`] or [`f16`], which take half the memory and are computed with as f32 ([`Stored`]):
+//!
+//! ```
+//! use sparsimd::{Coo, Cpu, Mat, bf16};
+//!
+//! let a = Coo::new(2, 3, vec![0, 0, 1], vec![0, 2, 1], vec![2.0f32, 3.0, 4.0])?.to_csr()?;
+//! let b = Mat::from_fn(3, 64, |i, j| bf16::from_f32((i + j) as f32))?;
+//! let mut c = Mat::zeros(2, 64)?;
+//! Cpu::new()?.spmm(1.0, &a, b.as_ref(), 0.0, c.as_mut())?;
+//! assert_eq!(c.row(0)[10], bf16::from_f32(2.0 * 10.0 + 3.0 * 12.0));
 //! # Ok::<(), sparsimd::Error>(())
 //! ```
 //!
@@ -88,7 +101,7 @@ pub use error::{Error, Result};
 pub use formats::{Coo, CooRef, CooTensor, Csr, CsrRef, Pattern, PatternRef};
 pub use machine::Machine;
 pub use ops::{Prepared, SparseOperand};
-pub use sparsimd_kernels::{Arch, Scalar, edge};
+pub use sparsimd_kernels::{Arch, Scalar, Stored, bf16, edge, f16};
 
 /// The example in the README compiles and runs.
 #[cfg(doctest)]

@@ -8,22 +8,22 @@ use common::matrices::{
 };
 use sparsimd::edge::{self, Edge, Map};
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Csr, Error, Mat, Scalar, generate, reference};
+use sparsimd::{Cpu, Csr, Error, Mat, Scalar, Stored, bf16, f16, generate, reference};
 
 /// Checks `edge` against `wanted` on all shapes; `widths` are those of C, B and D.
-fn check<T: Scalar, F: Edge<T>>(widths: &[usize], edge: impl Fn(usize) -> F, wanted: impl Fn(usize) -> Wanted) {
+fn check<D: Stored, F: Edge<D::Scalar>>(widths: &[usize], edge: impl Fn(usize) -> F, wanted: impl Fn(usize) -> Wanted) {
     let cpus = executors();
-    for (shape, a) in shapes::<T>() {
+    for (shape, a) in shapes::<D::Scalar>() {
         for &n in widths {
-            let (c, b) = (Strided::<T>::random(a.rows(), n, 1), Strided::<T>::random(a.cols(), n, 2));
-            let d = Strided::<T>::random(a.cols(), n, 3);
+            let (c, b) = (Strided::<D>::random(a.rows(), n, 1), Strided::<D>::random(a.cols(), n, 2));
+            let d = Strided::<D>::random(a.cols(), n, 3);
             // Directly, D that is B takes another way.
             for (d, which) in [(&d, "D is not B"), (&b, "D is B")] {
                 let expected = wanted(n).expected(&a, &c, &b, d);
                 on_every_path(&cpus, Op::FusedMm, &a, n, |cpu, operand, how| {
-                    let mut e = Strided::<T>::nan(a.rows(), n);
+                    let mut e = Strided::<D>::nan(a.rows(), n);
                     cpu.fusedmm(operand, edge(n), c.view(), b.view(), d.view(), e.view_mut()).unwrap();
-                    assert_dense(&expected, &e, || format!("{shape}, N = {n}, {which}, {how}"));
+                    assert_dense(&expected, &e, || format!("{}, {shape}, N = {n}, {which}, {how}", D::DTYPE));
                 });
             }
         }
@@ -44,7 +44,13 @@ enum Wanted {
 }
 
 impl Wanted {
-    fn expected<T: Scalar>(self, a: &Csr<T>, c: &Strided<T>, b: &Strided<T>, d: &Strided<T>) -> reference::Expected {
+    fn expected<D: Stored>(
+        self,
+        a: &Csr<D::Scalar>,
+        c: &Strided<D>,
+        b: &Strided<D>,
+        d: &Strided<D>,
+    ) -> reference::Expected {
         // A jump would make the bound of the scores useless; this function is continuous, its slope at most |a|.
         let each = |s: f64, a: f64| (if s > 0.0 { a * s } else { 0.125 * a * s }, a.abs());
         let floor = if let Self::Ratio(floor) = self { floor } else { 1.0 };
@@ -120,6 +126,28 @@ every_edge! {
     f64: identity_f64 scale_f64 sigmoid_f64 softmax_f64 steep_softmax_f64 leaky_relu_f64 own_function_f64 ratio_f64;
 }
 
+/// Every edge function of operands that store halves, whose sums are f32.
+fn check_narrow<D: Stored<Scalar = f32>>() {
+    const WIDTHS: [usize; 8] = [1, 3, 16, 33, 64, 100, 128, 257];
+    check::<D, _>(&WIDTHS, |_| edge::Identity, |_| Wanted::Identity);
+    check::<D, _>(&WIDTHS, |_| edge::Scale, |_| Wanted::Scale);
+    check::<D, _>(&WIDTHS, |_| edge::Sigmoid, |_| Wanted::Sigmoid);
+    let softmax = |n| edge::Softmax { scale: attention_scale(n) as f32 };
+    check::<D, _>(&WIDTHS, softmax, |n| Wanted::Softmax(attention_scale(n)));
+    check::<D, _>(&[3, 33, 128], |_| edge::Softmax { scale: -300.0 }, |_| Wanted::Softmax(-300.0));
+    check::<D, _>(&[17, 130], |_| Map(leaky::<f32>), |_| Wanted::Leaky);
+}
+
+#[test]
+fn every_edge_bf16() {
+    check_narrow::<bf16>();
+}
+
+#[test]
+fn every_edge_f16() {
+    check_narrow::<f16>();
+}
+
 #[test]
 fn sigmoid_of_large_scores_saturates() {
     // One score per nonzero, from -2e4 to 2e4.
@@ -160,7 +188,7 @@ fn edge_values_that_pass_the_buffer() {
     let nnz = col_idx.len();
     let pattern = sparsimd::Pattern::new(rows, cols, row_ptr, col_idx).unwrap();
     let a = Csr::new(pattern, generate::uniform_values::<f32>(nnz, 7)).unwrap();
-    let (c, b, d) = (aligned(rows, 3, 1), aligned(cols, 3, 2), aligned(cols, 2, 3));
+    let (c, b, d) = (aligned::<f32>(rows, 3, 1), aligned(cols, 3, 2), aligned(cols, 2, 3));
     let (c, b, d) = (c.as_ref(), b.as_ref(), d.as_ref());
     let scale = 0.5;
     let weighted = reference::fusedmm(&a, reference::Edge::Scale, c, b, d).unwrap();
@@ -180,7 +208,7 @@ fn results_written_past_the_caches() {
     let cpus = executors_with_small_caches();
     for (a, together) in sparse_rows::<f32>().iter().flat_map(|a| [(a, false), (a, true)]) {
         for n in [32, 100, 128, 256] {
-            let (c, b, d) = (aligned(a.rows(), n, 1), aligned(a.cols(), n, 2), aligned(a.cols(), n, 3));
+            let (c, b, d) = (aligned::<f32>(a.rows(), n, 1), aligned(a.cols(), n, 2), aligned(a.cols(), n, 3));
             let (c, b) = (c.as_ref(), b.as_ref());
             let d = if together { b } else { d.as_ref() };
             let scale = attention_scale(n);

@@ -189,7 +189,7 @@ fn chunks_are_the_matrix() {
     assert!(copies.on(2).unwrap_err().to_string().contains("copies for 2 pools"));
 
     // Every row of the output is handed out once, with the chunk that it belongs to.
-    let mut out = placed.output(3).unwrap();
+    let mut out = placed.output::<f32>(3).unwrap();
     placed
         .run(out.as_mut(), |_, _, (owner, chunk), mut rows| {
             let first = placed.chunks()[owner][chunk].rows().start;

@@ -5,16 +5,16 @@ mod common;
 use common::matrices::{STRATEGIES, Strided, WIDTHS, aligned, executors, from_rows, on_every_path, prepare, shapes};
 use sparsimd::ops::SparseOperand;
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Error, Mat, Scalar, generate, reference};
+use sparsimd::{Cpu, Error, Mat, Scalar, Stored, bf16, f16, generate, reference};
 
-fn check<T: Scalar>(scaled: bool) {
+fn check<D: Stored>(scaled: bool) {
     let cpus = executors();
-    for (shape, a) in shapes::<T>() {
+    for (shape, a) in shapes::<D::Scalar>() {
         for n in WIDTHS {
-            let (c, b) = (Strided::<T>::random(a.rows(), n, 1), Strided::<T>::random(a.cols(), n, 2));
+            let (c, b) = (Strided::<D>::random(a.rows(), n, 1), Strided::<D>::random(a.cols(), n, 2));
             let expected = reference::sddmm(&a, scaled, c.view(), b.view()).unwrap();
             on_every_path(&cpus, Op::Sddmm, &a, n, |cpu, operand, how| {
-                let mut out = vec![T::from_f64(f64::NAN); a.nnz()];
+                let mut out = vec![D::Scalar::from_f64(f64::NAN); a.nnz()];
                 match (scaled, operand) {
                     (true, _) => cpu.sddmm_scaled(operand, c.view(), b.view(), &mut out),
                     // The pattern alone will do.
@@ -23,7 +23,7 @@ fn check<T: Scalar>(scaled: bool) {
                 }
                 .unwrap();
                 let worst = expected.deviation_of_values(&out).unwrap();
-                assert!(worst.error <= 1.0, "{shape}, N = {n}, {how}: {worst:?}");
+                assert!(worst.error <= 1.0, "{}, {shape}, N = {n}, {how}: {worst:?}", D::DTYPE);
             });
         }
     }
@@ -40,6 +40,21 @@ fn f64_matches_the_reference() {
 }
 
 #[test]
+fn bf16_matches_the_reference() {
+    check::<bf16>(false);
+}
+
+#[test]
+fn f16_matches_the_reference() {
+    check::<f16>(false);
+}
+
+#[test]
+fn scaled_bf16_matches_the_reference() {
+    check::<bf16>(true);
+}
+
+#[test]
 fn scaled_f32_matches_the_reference() {
     check::<f32>(true);
 }
@@ -51,16 +66,16 @@ fn scaled_f64_matches_the_reference() {
 
 /// Rows of 0 to 69 nonzeros: every number of dots past the last whole register, over panels of every width. The dense rows
 /// are aligned and, where N is a whole number of registers, without gaps: panels are then taken where they are.
-fn check_row_lengths<T: Scalar>() {
+fn check_row_lengths<D: Stored>() {
     let rows: Vec<Vec<u32>> = (0..70).map(|len| (0..len).map(|t| t * (600 / len)).collect()).collect();
     let dense: Vec<Vec<u32>> = (0..70).map(|len| (5..5 + len).collect()).collect();
     let cpus = executors();
-    for a in [from_rows::<T>(600, &rows), from_rows::<T>(600, &dense)] {
+    for a in [from_rows::<D::Scalar>(600, &rows), from_rows::<D::Scalar>(600, &dense)] {
         for n in [8, 16, 24, 32, 48, 64, 128, 256] {
-            let (c, b) = (aligned::<T>(a.rows(), n, 1), aligned::<T>(a.cols(), n, 2));
+            let (c, b) = (aligned::<D>(a.rows(), n, 1), aligned::<D>(a.cols(), n, 2));
             let expected = reference::sddmm(&a, false, c.as_ref(), b.as_ref()).unwrap();
             on_every_path(&cpus, Op::Sddmm, &a, n, |cpu, operand, how| {
-                let mut out = vec![T::from_f64(f64::NAN); a.nnz()];
+                let mut out = vec![D::Scalar::from_f64(f64::NAN); a.nnz()];
                 cpu.sddmm(operand, c.as_ref(), b.as_ref(), &mut out).unwrap();
                 let worst = expected.deviation_of_values(&out).unwrap();
                 assert!(worst.error <= 1.0, "N = {n}, {how}: {worst:?}");
@@ -72,6 +87,11 @@ fn check_row_lengths<T: Scalar>() {
 #[test]
 fn rows_of_every_length_f32() {
     check_row_lengths::<f32>();
+}
+
+#[test]
+fn rows_of_every_length_bf16() {
+    check_row_lengths::<bf16>();
 }
 
 #[test]

@@ -7,28 +7,36 @@ use common::matrices::{
     prepare, shapes, sparse_rows, streams,
 };
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Csr, Error, Mat, Scalar, generate, reference};
+use sparsimd::{Cpu, Csr, Error, Mat, Scalar, Stored, bf16, f16, generate, reference};
 
 /// (alpha, beta): beta = 0 must not read C.
 const FACTORS: [(f64, f64); 4] = [(1.0, 0.0), (1.0, 1.0), (-0.75, 0.0), (0.5, -2.0)];
 
-fn check<T: Scalar>(transposed: bool) {
+fn check<D: Stored>(transposed: bool) {
     let cpus = executors();
-    for (shape, a) in shapes::<T>() {
+    for (shape, a) in shapes::<D::Scalar>() {
         for (at, &n) in WIDTHS.iter().enumerate() {
             let (alpha, beta) = FACTORS[at % FACTORS.len()];
-            check_case(&cpus, shape, &a, n, T::from_f64(alpha), T::from_f64(beta), transposed);
+            check_case::<D>(&cpus, shape, &a, n, D::Scalar::from_f64(alpha), D::Scalar::from_f64(beta), transposed);
         }
         for (alpha, beta) in FACTORS {
-            check_case(&cpus, shape, &a, 20, T::from_f64(alpha), T::from_f64(beta), transposed);
+            check_case::<D>(&cpus, shape, &a, 20, D::Scalar::from_f64(alpha), D::Scalar::from_f64(beta), transposed);
         }
     }
 }
 
-fn check_case<T: Scalar>(cpus: &[Cpu], shape: &str, a: &Csr<T>, n: usize, alpha: T, beta: T, transposed: bool) {
+fn check_case<D: Stored>(
+    cpus: &[Cpu],
+    shape: &str,
+    a: &Csr<D::Scalar>,
+    n: usize,
+    alpha: D::Scalar,
+    beta: D::Scalar,
+    transposed: bool,
+) {
     let (m, k) = if transposed { (a.cols(), a.rows()) } else { (a.rows(), a.cols()) };
-    let b = Strided::<T>::random(k, n, 1);
-    let start = || if beta == T::ZERO { Strided::<T>::nan(m, n) } else { Strided::<T>::random(m, n, 2) };
+    let b = Strided::<D>::random(k, n, 1);
+    let start = || if beta == D::Scalar::ZERO { Strided::<D>::nan(m, n) } else { Strided::<D>::random(m, n, 2) };
     let before = start();
     let expected = if transposed {
         reference::spmm_t(alpha, a, b.view(), beta, before.view())
@@ -44,7 +52,7 @@ fn check_case<T: Scalar>(cpus: &[Cpu], shape: &str, a: &Csr<T>, n: usize, alpha:
         } else {
             cpu.spmm(alpha, operand, b.view(), beta, c.view_mut()).unwrap();
         }
-        assert_dense(&expected, &c, || format!("{shape}, N = {n}, {how}, {alpha} {beta}"));
+        assert_dense(&expected, &c, || format!("{}, {shape}, N = {n}, {how}, {alpha} {beta}", D::DTYPE));
     });
 }
 
@@ -56,6 +64,21 @@ fn f32_matches_the_reference() {
 #[test]
 fn f64_matches_the_reference() {
     check::<f64>(false);
+}
+
+#[test]
+fn bf16_matches_the_reference() {
+    check::<bf16>(false);
+}
+
+#[test]
+fn f16_matches_the_reference() {
+    check::<f16>(false);
+}
+
+#[test]
+fn transposed_bf16_matches_the_reference() {
+    check::<bf16>(true);
 }
 
 #[test]
@@ -87,13 +110,19 @@ fn aligned_operands_of_whole_registers() {
 
 #[test]
 fn results_written_past_the_caches() {
+    past_the_caches::<f32>();
+    past_the_caches::<bf16>();
+    past_the_caches::<f16>();
+}
+
+fn past_the_caches<D: Stored<Scalar = f32>>() {
     let (alpha, cpus) = (-0.75, executors_with_small_caches());
     for a in sparse_rows::<f32>() {
         for n in [32, 100, 128, 256] {
-            let b = aligned::<f32>(a.cols(), n, 1);
+            let b = aligned::<D>(a.cols(), n, 1);
             for beta in [0.0, 2.0] {
                 let before = if beta == 0.0 { f32::NAN } else { 0.5 };
-                let before = Mat::from_fn(a.rows(), n, |_, _| before).unwrap();
+                let before = Mat::from_fn(a.rows(), n, |_, _| D::narrow(before)).unwrap();
                 let expected = reference::spmm(alpha, &a, b.as_ref(), beta, before.as_ref()).unwrap();
                 for cpu in &cpus {
                     let prepared = prepare(cpu, Op::Spmm, &a, n, STRATEGIES[0]);
@@ -110,10 +139,15 @@ fn results_written_past_the_caches() {
 
 #[test]
 fn the_same_bits_every_time() {
+    the_same_bits::<f32>();
+    the_same_bits::<bf16>();
+}
+
+fn the_same_bits<D: Stored<Scalar = f32>>() {
     let a = common::matrices::skewed::<f32>();
     let cpu = Cpu::builder().threads(4).pin(false).build().unwrap();
     for n in [1, 33, 128] {
-        let b = aligned::<f32>(3000, n, 1);
+        let b = aligned::<D>(3000, n, 1);
         for path in STRATEGIES {
             let prepared = prepare(&cpu, Op::Spmm, &a, n, path);
             let run = || {
@@ -146,10 +180,16 @@ fn new_values_on_a_prepared_pattern() {
 
 #[test]
 fn nan_and_infinity_propagate() {
+    nan_and_infinity::<f32>();
+    nan_and_infinity::<bf16>();
+    nan_and_infinity::<f16>();
+}
+
+fn nan_and_infinity<D: Stored<Scalar = f32>>() {
     let a = generate::random_matrix::<f32>(40, 60, 0.5, 1).unwrap();
-    let mut b = aligned::<f32>(60, 33, 1);
-    b.as_mut().into_row(7)[3] = f32::NAN;
-    b.as_mut().into_row(9)[32] = f32::INFINITY;
+    let mut b = aligned::<D>(60, 33, 1);
+    b.as_mut().into_row(7)[3] = D::narrow(f32::NAN);
+    b.as_mut().into_row(9)[32] = D::narrow(f32::INFINITY);
     for cpu in executors() {
         for path in STRATEGIES {
             let mut c = Mat::zeros(40, 33).unwrap();

@@ -2,60 +2,66 @@
 
 use sparsimd::edge::{self, Edge};
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Mat, MatRef, Result, Scalar, reference};
+use sparsimd::{Cpu, Error, Mat, MatRef, Result, Scalar, Stored, bf16, f16, reference};
 
 use super::Verdict;
 use super::device;
 use super::matrix::{Common, EdgeName, Measured, Ready, SLOPE, dense_bytes, sparse_bytes};
 use super::reorder::Ordered;
-use super::timing::{Dtype, Times};
+use super::timing::{StoredDtype, Times};
 
 /// Runs, verifies and times the operation.
 pub fn run(args: &Common) -> Result<Verdict> {
     match args.dtype {
-        Dtype::F32 => args.run::<f32>("fusedmm", by_edge, device::fusedmm),
-        Dtype::F64 => args.run::<f64>("fusedmm", by_edge, device::fusedmm),
+        StoredDtype::F32 => args.run::<f32>("fusedmm", by_edge::<f32>, device::fusedmm),
+        StoredDtype::F64 => args.run::<f64>("fusedmm", by_edge::<f64>, device::fusedmm),
+        StoredDtype::Bf16 => args.run::<bf16>("fusedmm", by_edge::<bf16>, |_, _, _| Err(no_device(args))),
+        StoredDtype::F16 => args.run::<f16>("fusedmm", by_edge::<f16>, |_, _, _| Err(no_device(args))),
     }
 }
 
-fn by_edge<T: Scalar>(args: &Common, cpu: &Cpu, a: &Ordered<T>) -> Result<Measured> {
+fn no_device(args: &Common) -> Error {
+    args.no_dtype("fusedmm on devices")
+}
+
+fn by_edge<D: Stored>(args: &Common, cpu: &Cpu, a: &Ordered<D::Scalar>) -> Result<Measured> {
     match args.edge {
-        EdgeName::Identity => measure(args, cpu, a, edge::Identity, reference::Edge::Identity),
-        EdgeName::Scale => measure(args, cpu, a, edge::Scale, reference::Edge::Scale),
-        EdgeName::Sigmoid => measure(args, cpu, a, edge::Sigmoid, reference::Edge::Sigmoid),
+        EdgeName::Identity => measure::<D, _>(args, cpu, a, edge::Identity, reference::Edge::Identity),
+        EdgeName::Scale => measure::<D, _>(args, cpu, a, edge::Scale, reference::Edge::Scale),
+        EdgeName::Sigmoid => measure::<D, _>(args, cpu, a, edge::Sigmoid, reference::Edge::Sigmoid),
         EdgeName::Softmax => {
-            let scale = T::from_f64(1.0 / (args.n as f64).sqrt());
+            let scale = D::Scalar::from_f64(1.0 / (args.n as f64).sqrt());
             let wanted = reference::Edge::Softmax { scale: scale.to_f64() };
-            measure(args, cpu, a, edge::Softmax { scale }, wanted)
+            measure::<D, _>(args, cpu, a, edge::Softmax { scale }, wanted)
         }
         EdgeName::LeakyRelu => {
             let slope = f64::from(SLOPE);
             let wanted = reference::Edge::LeakyRelu { slope };
-            measure(args, cpu, a, edge::LeakyRelu { slope: T::from_f64(slope) }, wanted)
+            measure::<D, _>(args, cpu, a, edge::LeakyRelu { slope: D::Scalar::from_f64(slope) }, wanted)
         }
         EdgeName::SoftmaxLeakyRelu => {
             let slope = f64::from(SLOPE);
             let wanted = reference::Edge::SoftmaxLeakyRelu { slope };
-            measure(args, cpu, a, edge::SoftmaxLeakyRelu { slope: T::from_f64(slope) }, wanted)
+            measure::<D, _>(args, cpu, a, edge::SoftmaxLeakyRelu { slope: D::Scalar::from_f64(slope) }, wanted)
         }
     }
 }
 
-fn measure<T: Scalar, F: Edge<T>>(
+fn measure<D: Stored, F: Edge<D::Scalar>>(
     args: &Common,
     cpu: &Cpu,
-    ordered: &Ordered<T>,
+    ordered: &Ordered<D::Scalar>,
     edge: F,
     wanted: reference::Edge<'_>,
 ) -> Result<Measured> {
     let (a, given) = (ordered.matrix(), ordered.given());
-    let c = ordered.by_rows(args.operand::<T>(cpu, "c", a.rows(), 1)?)?;
-    let b = ordered.by_cols(args.operand::<T>(cpu, "b", a.cols(), 2)?)?;
-    let d = ordered.by_cols(args.operand::<T>(cpu, "d", a.cols(), 3)?)?;
+    let c = ordered.by_rows(args.operand::<D>(cpu, "c", a.rows(), 1)?)?;
+    let b = ordered.by_cols(args.operand::<D>(cpu, "b", a.cols(), 2)?)?;
+    let d = ordered.by_cols(args.operand::<D>(cpu, "d", a.cols(), 3)?)?;
     let width = d.given.cols();
     let (ready, setup) = args.ready(cpu, Op::FusedMm, a)?;
     let expected = || reference::fusedmm(given, wanted, c.given.as_ref(), b.given.as_ref(), d.given.as_ref());
-    let finish = |e: MatRef<'_, T>| ordered.in_given_rows(e, |e| args.finish(cpu, e, expected));
+    let finish = |e: MatRef<'_, D>| ordered.in_given_rows(e, |e| args.finish(cpu, e, expected));
     let (times, check) = match ready {
         Ready::Whole(prepared) => {
             let mut e = Mat::zeros(a.rows(), width)?;
@@ -72,6 +78,6 @@ fn measure<T: Scalar, F: Edge<T>>(
         }
     };
     let flops = 2.0 * a.nnz() as f64 * (args.n + width) as f64;
-    let bytes = sparse_bytes(a, F::USES_VALUES) + dense_bytes::<T>(a.rows() + a.cols(), args.n + width);
+    let bytes = sparse_bytes(a, F::USES_VALUES) + dense_bytes::<D>(a.rows() + a.cols(), args.n + width);
     Ok(setup.measured(times, check, (flops, bytes)))
 }

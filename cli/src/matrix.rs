@@ -1,5 +1,6 @@
 //! What the matrix operations share: where the sparse matrix comes from, how to run, what to report.
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Instant;
@@ -13,7 +14,7 @@ use sparsimd::plan::NumaPolicy;
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::Expected;
 use sparsimd::reorder;
-use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, generate};
+use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, Stored, generate};
 
 use super::device::{DeviceName, Place, Ran};
 use super::executor::{EffortName, Executor};
@@ -21,7 +22,7 @@ use super::numa::Numa;
 use super::operands::Operands;
 use super::progress::Progress;
 use super::reorder::{Order, Ordered, Reordered};
-use super::timing::{Check, Dtype, Speed, Times};
+use super::timing::{Check, Speed, StoredDtype, Times};
 use super::{Verdict, output};
 
 /// Runs that a plan may count on when nobody says: enough for any preparation to pay.
@@ -110,12 +111,12 @@ pub struct Common {
     pub n: usize,
     #[command(flatten)]
     operands: Operands,
-    /// Element type [default: f64 where an .npy file has it, else f32]
+    /// Element type of the dense matrices; bf16 and f16 are computed with as f32, which A has then [default: f64 where an .npy file has it, else f32]
     #[arg(long = "dtype", value_enum)]
-    given_dtype: Option<Dtype>,
+    given_dtype: Option<StoredDtype>,
     /// The element type, once it is settled
-    #[arg(skip = Dtype::F32)]
-    pub dtype: Dtype,
+    #[arg(skip = StoredDtype::F32)]
+    pub dtype: StoredDtype,
     /// What becomes of an entry of C B^T (spmm: identity; sddmm: identity or scale; fusedmm: all)
     #[arg(long, value_enum, default_value_t = EdgeName::Identity)]
     pub edge: EdgeName,
@@ -253,7 +254,7 @@ impl Common {
         let settled = self.operands.settle(op, needed, self.given_n)?;
         self.n = settled.as_ref().map(|s| s.n).or(self.given_n).unwrap_or(0);
         let double = settled.as_ref().is_some_and(|s| s.element == Some(8));
-        self.dtype = self.given_dtype.unwrap_or(if double { Dtype::F64 } else { Dtype::F32 });
+        self.dtype = self.given_dtype.unwrap_or(if double { StoredDtype::F64 } else { StoredDtype::F32 });
         // One result is asked for, not a speed: neither many runs nor a preparation that pays after many.
         self.repeat = self.repeat.or(settled.map(|_| 1));
         Ok(())
@@ -274,11 +275,11 @@ impl Common {
     }
 
     /// Loads the matrix, runs `measure` or, where a device is asked for, `on_device` on it and reports.
-    pub fn run<T: Scalar>(
+    pub fn run<D: Stored>(
         &self,
         op: &'static str,
-        measure: impl FnOnce(&Self, &Cpu, &Ordered<T>) -> Result<Measured>,
-        on_device: impl FnOnce(&Self, &Cpu, &Csr<T>) -> Result<Measured>,
+        measure: impl FnOnce(&Self, &Cpu, &Ordered<D::Scalar>) -> Result<Measured>,
+        on_device: impl FnOnce(&Self, &Cpu, &Csr<D::Scalar>) -> Result<Measured>,
     ) -> Result<Verdict> {
         self.check_out(op)?;
         if self.place.device != DeviceName::Cpu && self.effort == EffortName::Measure {
@@ -292,16 +293,17 @@ impl Common {
             return Err(Error::Argument { name: "reorder", detail });
         }
         // FusedMM reads a row of B and one of D for each nonzero.
-        let row_bytes = self.n.saturating_mul(size_of::<T>()).saturating_mul(if op == "fusedmm" { 2 } else { 1 });
+        let row_bytes = self.n.saturating_mul(size_of::<D>()).saturating_mul(if op == "fusedmm" { 2 } else { 1 });
         let (l2_bytes, runs) = (cpu.machine().l2_bytes(), self.repeat.unwrap_or(REUSE));
         let auto = |a: PatternRef<'_>| reorder::auto(a, l2_bytes, row_bytes, runs);
-        let ordered = cpu.install(|| Ordered::new(self.source.load::<T>()?, self.reorder, auto))?;
+        let ordered = cpu.install(|| Ordered::new(self.source.load::<D::Scalar>()?, self.reorder, auto))?;
         let a = ordered.given();
         let done = match self.place.device {
             DeviceName::Cpu => measure(self, &cpu, &ordered)?,
             _ => on_device(self, &cpu, a)?,
         };
-        let mut speed = Speed::new::<T>(&cpu, done.prepare_s, done.times, done.flops, done.bytes);
+        let mut speed =
+            Speed::new::<D::Scalar>(&cpu, done.prepare_s, done.times, done.flops, done.bytes).stored_as(D::DTYPE);
         let path = match &self.place.device {
             DeviceName::Cpu if done.path == Strategy::Panel => "panel",
             DeviceName::Cpu => "direct",
@@ -363,15 +365,15 @@ impl Common {
     }
 
     /// Compares the dense `result` with what is expected, if that is asked for, and writes it, if that is.
-    pub fn finish<T: Scalar>(
+    pub fn finish<D: Stored>(
         &self,
         cpu: &Cpu,
-        result: MatRef<'_, T>,
+        result: MatRef<'_, D>,
         expected: impl FnOnce() -> Result<Expected> + Send,
     ) -> Result<Check> {
         let check = Check::when(self.verify, || cpu.install(|| expected()?.deviation(result)))?;
         if let Some(path) = &self.out {
-            write_dense(path, result)?;
+            write_dense(path, widened(result)?.as_ref())?;
         }
         Ok(check)
     }
@@ -386,15 +388,40 @@ impl Common {
     }
 
     /// Dense operand `name`, of `rows` rows: from its file, or random, by the seed and its number `which`.
-    pub fn operand<T: Scalar>(&self, cpu: &Cpu, name: &'static str, rows: usize, which: u64) -> Result<Mat<T>> {
-        let random = || generate::uniform_dense(rows, self.n, self.source.seed.wrapping_add(which));
-        cpu.install(|| self.operands.read(name, rows)?.map_or_else(random, Ok))
+    pub fn operand<D: Stored>(&self, cpu: &Cpu, name: &'static str, rows: usize, which: u64) -> Result<Mat<D>> {
+        cpu.install(|| match self.operands.read(name, rows)? {
+            Some(read) => narrowed(read),
+            None => generate::uniform_dense(rows, self.n, self.source.seed.wrapping_add(which)),
+        })
+    }
+
+    /// The error that `op` has no such element type.
+    pub fn no_dtype(&self, op: &str) -> Error {
+        let name = self.dtype.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        Error::Argument { name: "dtype", detail: format!("{op} has no element type {name}") }
     }
 
     /// The error that `op` has no such edge function.
     pub fn no_edge(&self, op: &str) -> Error {
         let name = self.edge.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         Error::Argument { name: "edge", detail: format!("{op} has no edge function {name}") }
+    }
+}
+
+/// `a` as it is computed with.
+fn widened<D: Stored>(a: MatRef<'_, D>) -> Result<Mat<D::Scalar>> {
+    Mat::from_fn(a.rows(), a.cols(), |i, j| a[(i, j)].widen())
+}
+
+/// `a` as it is stored; where that is what it is computed with, itself.
+fn narrowed<D: Stored>(a: Mat<D::Scalar>) -> Result<Mat<D>> {
+    let a: Box<dyn Any> = Box::new(a);
+    match a.downcast::<Mat<D>>() {
+        Ok(same) => Ok(*same),
+        Err(wide) => {
+            let wide = wide.downcast::<Mat<D::Scalar>>().unwrap_or_else(|_| unreachable!("it was made of that type"));
+            Mat::from_fn(wide.rows(), wide.cols(), |i, j| D::narrow(wide[(i, j)]))
+        }
     }
 }
 

@@ -66,7 +66,7 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
     let result = cpu.power_method(&x, &options, |state: &CpState<T>, iteration: &CpIteration| {
         iterations_s += iteration.time.as_secs_f64();
         products_s += iteration.mttkrp.as_secs_f64();
-        violation = violation.max(iteration.violation);
+        violation = violation.into_iter().chain(iteration.violation).reduce(f64::max);
         watch.show(iteration.number, iteration.fit, iteration.time);
         unsaved = common.keep(iteration.number, &watch, |path| state.save(path));
         watch.flow(unsaved.is_err())

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use sparsimd::formats::PatternRef;
 use sparsimd::reorder::{self, Choice, Permutation, Reordering, permute_modes};
-use sparsimd::{CooTensor, Csr, Error, Mat, MatRef, Result, Scalar};
+use sparsimd::{CooTensor, Csr, Error, Mat, MatRef, Result, Scalar, Stored};
 
 /// Passes of Lexi-order, as in its paper.
 const PASSES: usize = 5;
@@ -88,7 +88,7 @@ pub struct Operand<T> {
     moved: Option<Mat<T>>,
 }
 
-impl<T: Scalar> Operand<T> {
+impl<T: Stored> Operand<T> {
     /// In the order that it is read in.
     pub fn as_ref(&self) -> MatRef<'_, T> {
         self.moved.as_ref().unwrap_or(&self.given).as_ref()
@@ -158,19 +158,23 @@ impl<T: Scalar> Ordered<T> {
     }
 
     /// `given`, a row of which belongs to each row of the matrix.
-    pub fn by_rows(&self, given: Mat<T>) -> Result<Operand<T>> {
+    pub fn by_rows<D: Stored>(&self, given: Mat<D>) -> Result<Operand<D>> {
         let moved = self.permuted(|reordering| reordering.rows.rows_of_mat(given.as_ref()))?;
         Ok(Operand { given, moved })
     }
 
     /// `given`, a row of which belongs to each column of the matrix.
-    pub fn by_cols(&self, given: Mat<T>) -> Result<Operand<T>> {
+    pub fn by_cols<D: Stored>(&self, given: Mat<D>) -> Result<Operand<D>> {
         let moved = self.permuted(|reordering| reordering.cols.rows_of_mat(given.as_ref()))?;
         Ok(Operand { given, moved })
     }
 
     /// `then` of the dense `result` in the given order of rows.
-    pub fn in_given_rows<R>(&self, result: MatRef<'_, T>, then: impl FnOnce(MatRef<'_, T>) -> Result<R>) -> Result<R> {
+    pub fn in_given_rows<D: Stored, R>(
+        &self,
+        result: MatRef<'_, D>,
+        then: impl FnOnce(MatRef<'_, D>) -> Result<R>,
+    ) -> Result<R> {
         let back = self.permuted(|reordering| reordering.rows.inverse().rows_of_mat(result))?;
         then(back.as_ref().map_or(result, Mat::as_ref))
     }
@@ -185,7 +189,7 @@ impl<T: Scalar> Ordered<T> {
         Cow::Owned(given)
     }
 
-    fn permuted(&self, permute: impl FnOnce(&Reordering) -> Result<Mat<T>>) -> Result<Option<Mat<T>>> {
+    fn permuted<D>(&self, permute: impl FnOnce(&Reordering) -> Result<Mat<D>>) -> Result<Option<Mat<D>>> {
         let start = Instant::now();
         let moved = self.moved.as_ref().map(|moved| permute(&moved.reordering)).transpose()?;
         self.add(start);

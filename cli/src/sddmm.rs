@@ -1,13 +1,13 @@
 //! `sparsimd sddmm`: the entries of C B^T at the nonzeros of A, as they are or times a_ij.
 
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Result, Scalar, reference};
+use sparsimd::{Cpu, Result, Scalar, Stored, bf16, f16, reference};
 
 use super::Verdict;
 use super::device;
 use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
 use super::reorder::Ordered;
-use super::timing::{Check, Dtype, Times};
+use super::timing::{Check, StoredDtype, Times};
 
 /// Runs, verifies and times the operation.
 pub fn run(args: &Common) -> Result<Verdict> {
@@ -15,18 +15,22 @@ pub fn run(args: &Common) -> Result<Verdict> {
         return Err(args.no_edge("sddmm"));
     }
     match args.dtype {
-        Dtype::F32 => args.run::<f32>("sddmm", measure, device::sddmm),
-        Dtype::F64 => args.run::<f64>("sddmm", measure, device::sddmm),
+        StoredDtype::F32 => args.run::<f32>("sddmm", measure::<f32>, device::sddmm),
+        StoredDtype::F64 => args.run::<f64>("sddmm", measure::<f64>, device::sddmm),
+        StoredDtype::Bf16 => {
+            args.run::<bf16>("sddmm", measure::<bf16>, |_, _, _| Err(args.no_dtype("sddmm on devices")))
+        }
+        StoredDtype::F16 => args.run::<f16>("sddmm", measure::<f16>, |_, _, _| Err(args.no_dtype("sddmm on devices"))),
     }
 }
 
-fn measure<T: Scalar>(args: &Common, cpu: &Cpu, ordered: &Ordered<T>) -> Result<Measured> {
+fn measure<D: Stored>(args: &Common, cpu: &Cpu, ordered: &Ordered<D::Scalar>) -> Result<Measured> {
     let (a, given) = (ordered.matrix(), ordered.given());
     let scaled = args.edge == EdgeName::Scale;
-    let c = ordered.by_rows(args.operand::<T>(cpu, "c", a.rows(), 1)?)?;
-    let b = ordered.by_cols(args.operand::<T>(cpu, "b", a.cols(), 2)?)?;
+    let c = ordered.by_rows(args.operand::<D>(cpu, "c", a.rows(), 1)?)?;
+    let b = ordered.by_cols(args.operand::<D>(cpu, "b", a.cols(), 2)?)?;
     let (ready, setup) = args.ready(cpu, Op::Sddmm, a)?;
-    let finish = |out: &[T]| {
+    let finish = |out: &[D::Scalar]| {
         let out = ordered.in_given_places(out);
         let expected = || reference::sddmm(given, scaled, c.given.as_ref(), b.given.as_ref());
         let check = Check::when(args.verify, || cpu.install(|| expected()?.deviation_of_values(&out)))?;
@@ -35,7 +39,7 @@ fn measure<T: Scalar>(args: &Common, cpu: &Cpu, ordered: &Ordered<T>) -> Result<
     };
     let (times, check) = match ready {
         Ready::Whole(prepared) => {
-            let mut out = vec![T::ZERO; a.nnz()];
+            let mut out = vec![D::Scalar::ZERO; a.nnz()];
             let times = Times::measure(args.repeat, || match scaled {
                 true => cpu.sddmm_scaled(&prepared, c.as_ref(), b.as_ref(), &mut out),
                 false => cpu.sddmm(&prepared, c.as_ref(), b.as_ref(), &mut out),
@@ -49,6 +53,6 @@ fn measure<T: Scalar>(args: &Common, cpu: &Cpu, ordered: &Ordered<T>) -> Result<
         }
     };
     let flops = 2.0 * a.nnz() as f64 * args.n as f64;
-    let dense = dense_bytes::<T>(a.rows() + a.cols(), args.n) + dense_bytes::<T>(a.nnz(), 1);
+    let dense = dense_bytes::<D>(a.rows() + a.cols(), args.n) + dense_bytes::<D::Scalar>(a.nnz(), 1);
     Ok(setup.measured(times, check, (flops, sparse_bytes(a, scaled) + dense)))
 }

@@ -24,6 +24,19 @@ pub enum Dtype {
     F64,
 }
 
+/// What dense operands store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StoredDtype {
+    /// 4 bytes
+    F32,
+    /// 8 bytes
+    F64,
+    /// 2 bytes, computed with as f32: 8 bits of exponent, 7 of mantissa
+    Bf16,
+    /// 2 bytes, computed with as f32: 5 bits of exponent, 10 of mantissa
+    F16,
+}
+
 /// Times of one run, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
@@ -117,6 +130,11 @@ impl Speed {
             arch: cpu.arch().name(),
             runs: times.runs,
         }
+    }
+
+    /// The same of dense operands that store elements of another name.
+    pub fn stored_as(self, dtype: &'static str) -> Self {
+        Self { dtype, ..self }
     }
 
     /// The same without the processor's peak, which says nothing of another device.

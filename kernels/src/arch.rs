@@ -33,6 +33,29 @@ macro_rules! dispatch_compiled {
 }
 pub(crate) use dispatch_compiled;
 
+/// Likewise a task of type `$of<D>`, by what its operands store.
+macro_rules! dispatch_stored {
+    ($arch:expr, $task:expr, $of:ident $(<$($more:ident),+>)?) => {{
+        let task = $task;
+        macro_rules! run {
+            ($d:ty) => {{
+                fn run(arch: $crate::Arch, task: $of<$d $($(, $more<<$d as $crate::Stored>::Scalar>)+)?>) {
+                    arch.dispatch(task)
+                }
+                // SAFETY: D is this type (`Stored` is sealed, names differ), so that the types are the same; tasks are `Copy`.
+                run($arch, unsafe { core::mem::transmute_copy(&task) })
+            }};
+        }
+        match const { D::DTYPE.as_bytes() } {
+            b"f32" => run!(f32),
+            b"f64" => run!(f64),
+            b"bf16" => run!(half::bf16),
+            _ => run!(half::f16),
+        }
+    }};
+}
+pub(crate) use dispatch_stored;
+
 /// An instruction set that this processor was seen to have: holding the value is the proof.
 #[derive(Clone, Copy, Debug)]
 pub struct Arch(Inner);

@@ -13,7 +13,8 @@ use pulp::Simd;
 
 use crate::block::{OFFSETS_PER_WORD, Offsets, Pair};
 use crate::rows::Gathered;
-use crate::{Scalar, tile};
+use crate::stored::{Mask, Vector};
+use crate::{Scalar, Stored, tile};
 
 /// Dots of one group.
 pub(crate) const GROUP: usize = 4;
@@ -46,37 +47,37 @@ pub(crate) trait Sink<T: Scalar> {
 /// # Safety
 /// `rows` has n rows, valid for reads of the tile, and `sink` room for n dots.
 #[inline(always)]
-pub(crate) unsafe fn dots<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+pub(crate) unsafe fn dots<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     simd: S,
-    mask: T::Mask<S>,
-    c: &[T::Vector<S>; NV],
+    mask: Mask<D, S>,
+    c: &[Vector<D, S>; NV],
     n: usize,
-    rows: &Gathered<T>,
-    sink: &impl Sink<T>,
+    rows: &Gathered<D>,
+    sink: &impl Sink<D::Scalar>,
 ) {
-    let lanes = T::lanes::<S>();
-    let bytes = NV * lanes * size_of::<T>();
+    let lanes = D::Scalar::lanes::<S>();
+    let bytes = NV * lanes * size_of::<D>();
     let mut t = 0;
     // SAFETY: groups begin at rows below n, and registers of dots at places below n: the caller's promise.
     unsafe {
         while t + lanes <= n {
-            let mut sums = [T::splat(simd, T::ZERO); GROUPS];
+            let mut sums = [D::Scalar::splat(simd, D::Scalar::ZERO); GROUPS];
             for g in 0..lanes.div_ceil(GROUP) {
                 let rows = rows.group(t + g * GROUP, t + lanes, bytes);
-                sums[g] = group::<S, T, NV, TAIL, GROUP>(simd, mask, c, rows);
+                sums[g] = group::<S, D, NV, TAIL, GROUP>(simd, mask, c, rows);
             }
-            sink.emit(simd, t, [0, lanes], join::<S, T>(simd, sums));
+            sink.emit(simd, t, [0, lanes], join::<S, D::Scalar>(simd, sums));
             t += lanes;
         }
         let rest = n - t;
         if rest > 0 {
-            let mut sums = [T::splat(simd, T::ZERO); GROUPS];
+            let mut sums = [D::Scalar::splat(simd, D::Scalar::ZERO); GROUPS];
             // Written out: as a loop with a branch in it, the sums would be kept in memory.
             macro_rules! step {
                 ($g:literal) => {
                     if $g * GROUP < lanes && $g * GROUP < rest {
                         let rows = rows.group(t + $g * GROUP, n, bytes);
-                        sums[$g] = group::<S, T, NV, TAIL, GROUP>(simd, mask, c, rows);
+                        sums[$g] = group::<S, D, NV, TAIL, GROUP>(simd, mask, c, rows);
                     }
                 };
             }
@@ -84,7 +85,7 @@ pub(crate) unsafe fn dots<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>
             step!(1);
             step!(2);
             step!(3);
-            sink.emit(simd, t, [0, rest], join::<S, T>(simd, sums));
+            sink.emit(simd, t, [0, rest], join::<S, D::Scalar>(simd, sums));
         }
     }
 }
@@ -384,26 +385,26 @@ fn packed_rows<T>(panel: *const T, row: usize, mut word: u64) -> [*const T; GROU
 /// # Safety
 /// The first `DOTS` rows are valid for reads of the tile.
 #[inline(always)]
-unsafe fn group<S: Simd, T: Scalar, const NV: usize, const TAIL: bool, const DOTS: usize>(
+unsafe fn group<S: Simd, D: Stored, const NV: usize, const TAIL: bool, const DOTS: usize>(
     simd: S,
-    mask: T::Mask<S>,
-    c: &[T::Vector<S>; NV],
-    rows: [*const T; GROUP],
-) -> T::Vector<S> {
+    mask: Mask<D, S>,
+    c: &[Vector<D, S>; NV],
+    rows: [*const D; GROUP],
+) -> Vector<D, S> {
     // Fewer lanes than a group: as many dots as there are lanes.
-    let dots = DOTS.min(T::lanes::<S>());
-    let mut sums = [T::splat(simd, T::ZERO); GROUP];
+    let dots = DOTS.min(D::Scalar::lanes::<S>());
+    let mut sums = [D::Scalar::splat(simd, D::Scalar::ZERO); GROUP];
     // SAFETY: the caller's promise.
     unsafe {
         for u in 0..dots {
-            let b = tile::load::<S, T, NV, TAIL>(simd, mask, rows[u]);
-            sums[u] = T::vmul(simd, c[0], b[0]);
+            let b = tile::load::<S, D, NV, TAIL>(simd, mask, rows[u]);
+            sums[u] = D::Scalar::vmul(simd, c[0], b[0]);
             for j in 1..NV {
-                sums[u] = T::vmul_add(simd, c[j], b[j], sums[u]);
+                sums[u] = D::Scalar::vmul_add(simd, c[j], b[j], sums[u]);
             }
         }
     }
-    sum_group::<S, T>(simd, &sums)
+    sum_group::<S, D::Scalar>(simd, &sums)
 }
 
 /// The sums across the lanes of four registers, as far as one register holds them apart.

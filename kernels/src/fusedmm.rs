@@ -20,15 +20,16 @@ use pulp::{Simd, WithSimd};
 
 pub use self::stage::{EdgeBlock, EdgeRows, edge_block, edge_rows, normalise_rows};
 use self::stage::{scale_row, softmax_step};
-use crate::arch::dispatch_compiled;
+use crate::arch::dispatch_stored;
+use crate::convert::narrow_row;
 use crate::dot::{Sink, dots};
 use crate::edge::{BuiltIn, Custom, Edge, Weights};
 use crate::prefetch::prefetch_row_once;
 use crate::rows::{Gathered, axpy_gathered};
 use crate::sddmm::max_vectors;
-use crate::tile::{self, Lines, Tile, tiles, with_width};
+use crate::tile::{self, Lines, Tile, tiles_of, with_width};
 use crate::walk::{Part, ROWS, Walk};
-use crate::{Arch, RowPtr, Scalar, prefetch_row, stream_fence};
+use crate::{Arch, RowPtr, Scalar, Stored, prefetch_row, stream_fence};
 
 /// Most nonzeros of a row whose weights are held at a time.
 const CHUNK: usize = 64;
@@ -39,36 +40,38 @@ const CHUNK_BYTES: usize = 16 << 10;
 
 /// Rows of the direct path.
 #[derive(Clone, Copy, Debug)]
-pub struct FusedRows<T> {
+pub struct FusedRows<D: Stored> {
     /// CSR row pointers.
     pub row_ptr: RowPtr,
     /// CSR column indices.
     pub columns: *const u32,
     /// CSR values; null (then they are zeros to the edge function) when the edge function does not use them.
-    pub values: *const T,
+    pub values: *const D::Scalar,
     /// First row and one past the last.
     pub rows: [usize; 2],
     /// The nonzeros to take: rows that begin before or end after are taken in part.
     pub nonzeros: [usize; 2],
     /// C and its row stride.
-    pub c: (*const T, usize),
+    pub c: (*const D, usize),
     /// B and its row stride.
-    pub b: (*const T, usize),
+    pub b: (*const D, usize),
     /// Columns of C and B.
     pub n: usize,
     /// D and its row stride.
-    pub d: (*const T, usize),
+    pub d: (*const D, usize),
     /// E and its row stride.
-    pub e: (*mut T, usize),
+    pub e: (*mut D, usize),
     /// Columns of D and E.
     pub width: usize,
-    /// Where the first row goes instead of E, unless null.
-    pub carry_out: *mut T,
+    /// Where the first row goes instead of E, unless null; likewise the last one, if it is another, where elements are narrow.
+    pub carry_out: [*mut D::Scalar; 2],
+    /// Where elements are narrow, room for a row of E: it is rounded when it is complete.
+    pub row: *mut D::Scalar,
     /// For a softmax over rows taken in part: (m, l) of the first row and of the last. Such rows are not divided by l.
-    pub partial: *mut [[T; 2]; 2],
+    pub partial: *mut [[D::Scalar; 2]; 2],
     /// How many nonzeros ahead rows of B and D are prefetched; 0 for not at all.
     pub prefetch_distance: usize,
-    /// Columns of a panel that a block of rows shares, and all columns.
+    /// Columns of a panel that a block of rows shares, and all columns. Narrow elements have all of them in one panel.
     pub panel: [usize; 2],
     /// Whether rows of C and E bypass the caches, where they are read and written in one go.
     pub stream: bool,
@@ -79,10 +82,10 @@ pub struct FusedRows<T> {
 /// # Safety
 /// The CSR arrays are valid, every row is a row of C and E and every column a row of B and D, the operands have the
 /// strides and sizes stated, and no one else uses the task's rows of E, `carry_out` or `partial` at the same time.
-pub unsafe fn fused_rows<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: FusedRows<T>) {
+pub unsafe fn fused_rows<D: Stored, F: Edge<D::Scalar>>(arch: Arch, edge: F, task: FusedRows<D>) {
     if let Some(built_in) = const { F::BUILT_IN } {
         let task = Rows { edge: built_in(edge), softmax: F::SOFTMAX, task };
-        dispatch_compiled!(arch, task, Rows<f32, BuiltIn<f32>>, Rows<f64, BuiltIn<f64>>);
+        dispatch_stored!(arch, task, Rows<BuiltIn>);
     } else if const { F::BUILT_IN.is_none() } {
         arch.dispatch(Rows { edge: Custom(edge), softmax: F::SOFTMAX, task });
     }
@@ -90,44 +93,61 @@ pub unsafe fn fused_rows<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: Fused
 
 /// The direct path as pulp runs it.
 #[derive(Clone, Copy)]
-struct Rows<T, W> {
+struct Rows<D: Stored, W> {
     edge: W,
     /// Whether the weights of a row are normalised.
     softmax: bool,
-    task: FusedRows<T>,
+    task: FusedRows<D>,
 }
 
-impl<T: Scalar, W: Weights<T>> WithSimd for Rows<T, W> {
+impl<D: Stored, W: Weights<D::Scalar>> WithSimd for Rows<D, W> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let task = &self.task;
+        let (zero, none) = (D::Scalar::ZERO, [D::Scalar::NEG_INFINITY, D::Scalar::ZERO]);
         // SAFETY: the promise of `fused_rows`.
         unsafe {
-            let mut states = [[T::NEG_INFINITY, T::ZERO]; ROWS];
+            let mut states = [none; ROWS];
             for part in Walk::new(task.row_ptr, task.columns, task.values, task.rows, task.nonzeros, task.panel) {
                 let i = part.row;
-                let carries = i == task.rows[0] && !task.carry_out.is_null();
-                let e = if carries { task.carry_out } else { task.e.0.add(i * task.e.1) };
+                let carries = i == task.rows[0] && !task.carry_out[0].is_null();
+                let own = task.e.0.add(i * task.e.1);
+                let goes_on = D::NARROW && i + 1 == task.rows[1] && !task.carry_out[1].is_null();
+                let e = if carries {
+                    task.carry_out[0]
+                } else if goes_on {
+                    task.carry_out[1]
+                } else if D::NARROW {
+                    task.row
+                } else {
+                    own.cast()
+                };
                 let begin = task.row_ptr.at(i).max(task.nonzeros[0]);
                 if part.first {
-                    states[part.slot] = [T::NEG_INFINITY, T::ZERO];
+                    states[part.slot] = none;
                     if begin >= task.row_ptr.at(i + 1).min(task.nonzeros[1]) {
-                        zero_row::<S, T>(simd, e, task.width, task.stream);
+                        if D::NARROW {
+                            e.write_bytes(0, task.width);
+                        } else {
+                            zero_row::<S, D::Scalar>(simd, e, task.width, task.stream);
+                        }
                     }
                 }
                 let fresh = part.start == begin;
-                let state = fused_part::<S, T, W>(simd, &self, &part, e, fresh, states[part.slot]);
+                let state = fused_part::<S, D, W>(simd, &self, &part, e, fresh, states[part.slot]);
                 states[part.slot] = state;
-                if !self.softmax || !part.last {
-                    continue;
+                if self.softmax && part.last {
+                    if task.row_ptr.at(i) >= task.nonzeros[0] && task.row_ptr.at(i + 1) <= task.nonzeros[1] {
+                        let factor = if state[1] == zero { zero } else { D::Scalar::ONE / state[1] };
+                        scale_row::<S, D::Scalar>(simd, e, task.width, factor);
+                    } else {
+                        (*task.partial)[usize::from(!carries)] = state;
+                    }
                 }
-                if task.row_ptr.at(i) >= task.nonzeros[0] && task.row_ptr.at(i + 1) <= task.nonzeros[1] {
-                    let factor = if state[1] == T::ZERO { T::ZERO } else { T::ONE / state[1] };
-                    scale_row::<S, T>(simd, e, task.width, factor);
-                } else {
-                    (*task.partial)[usize::from(!carries)] = state;
+                if D::NARROW && e == task.row {
+                    narrow_row::<S, D>(simd, e, task.width, own, task.stream);
                 }
             }
             if task.stream {
@@ -137,13 +157,13 @@ impl<T: Scalar, W: Weights<T>> WithSimd for Rows<T, W> {
     }
 }
 
-impl<T: Scalar> FusedRows<T> {
+impl<D: Stored> FusedRows<D> {
     /// One tile of the rows of B or D for the nonzeros from `start` on.
     ///
     /// # Safety
     /// `start` is one of the task's nonzeros, the tile inside the rows.
     #[inline(always)]
-    unsafe fn rows_of(&self, (base, stride): (*const T, usize), start: usize, tile: Tile) -> Gathered<T> {
+    unsafe fn rows_of(&self, (base, stride): (*const D, usize), start: usize, tile: Tile) -> Gathered<D> {
         // SAFETY: the caller's promise.
         unsafe {
             Gathered {
@@ -162,45 +182,44 @@ impl<T: Scalar> FusedRows<T> {
 /// # Safety
 /// As [`fused_rows`]; `part` is one of the task's, and `e` is valid for writes of a row of E.
 #[inline(always)]
-unsafe fn fused_part<S: Simd, T: Scalar, W: Weights<T>>(
+unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
     simd: S,
-    &Rows { edge, softmax, ref task }: &Rows<T, W>,
+    &Rows { edge, softmax, ref task }: &Rows<D, W>,
     part: &Part,
-    e: *mut T,
+    e: *mut D::Scalar,
     fresh: bool,
-    mut state: [T; 2],
-) -> [T; 2] {
-    let lanes = T::lanes::<S>();
+    mut state: [D::Scalar; 2],
+) -> [D::Scalar; 2] {
     let i = part.row;
-    let most = (CHUNK_BYTES / (task.n * size_of::<T>()).max(1)).clamp(16, CHUNK);
-    let mut weights = Lines([T::ZERO; CHUNK]);
+    let most = (CHUNK_BYTES / (task.n * size_of::<D>()).max(1)).clamp(16, CHUNK);
+    let mut weights = Lines([D::Scalar::ZERO; CHUNK]);
     // SAFETY: the promise of `fused_rows`; chunks are inside `part`, and a chunk's weights fit the buffer.
     unsafe {
         let mut start = part.start;
         while start < part.end {
             let len = most.min(part.end - start);
             let w = weights.0.as_mut_ptr();
-            for tile in tiles(task.n, lanes, max_vectors(S::REGISTER_COUNT)) {
+            for tile in tiles_of::<S, D>(task.n, max_vectors(S::REGISTER_COUNT)) {
                 let (c, rows) = (task.c.0.add(i * task.c.1 + tile.start), task.rows_of(task.b, start, tile));
-                with_width!(tile, dots_tile::<S, T>(simd, tile, (c, task.c.1), &rows, len, w, task.stream));
+                with_width!(tile, dots_tile::<S, D>(simd, tile, (c, task.c.1), &rows, len, w, task.stream));
             }
             let values = if task.values.is_null() { task.values } else { task.values.add(start) };
             edge.apply::<S, true>(simd, w, values, len);
-            let mut rescale = T::ONE;
+            let mut rescale = D::Scalar::ONE;
             if softmax {
-                (state, rescale) = softmax_step::<S, T>(simd, state, w, len);
+                (state, rescale) = softmax_step::<S, D::Scalar>(simd, state, w, len);
             }
             let fresh = fresh && start == part.start;
             // A softmax reads the row again; so do further chunks.
-            let stream = task.stream && !softmax && fresh && part.last && start + len == part.end;
+            let stream = task.stream && !D::NARROW && !softmax && fresh && part.last && start + len == part.end;
             let mode = Accumulate { fresh, rescale, stream };
-            for tile in tiles(task.width, lanes, 8) {
+            for tile in tiles_of::<S, D>(task.width, 8) {
                 let mut rows = task.rows_of(task.d, start, tile);
                 if task.d == task.b {
                     // They have just been read.
                     rows.prefetch_distance = 0;
                 }
-                with_width!(tile, add_tile::<S, T>(simd, tile, e.add(tile.start), &rows, len, w, mode));
+                with_width!(tile, add_tile::<S, D>(simd, tile, e.add(tile.start), &rows, len, w, mode));
             }
             start += len;
         }
@@ -213,10 +232,10 @@ unsafe fn fused_part<S: Simd, T: Scalar, W: Weights<T>>(
 /// # Safety
 /// `e` is valid for writes of `width` elements.
 #[inline(always)]
-unsafe fn zero_row<S: Simd, T: Scalar>(simd: S, e: *mut T, width: usize, stream: bool) {
-    for tile in tiles(width, T::lanes::<S>(), 8) {
+unsafe fn zero_row<S: Simd, D: Stored>(simd: S, e: *mut D, width: usize, stream: bool) {
+    for tile in tiles_of::<S, D>(width, 8) {
         // SAFETY: the caller's promise; the tile is inside the row.
-        unsafe { with_width!(tile, zero_tile::<S, T>(simd, tile, e.add(tile.start), stream)) }
+        unsafe { with_width!(tile, zero_tile::<S, D>(simd, tile, e.add(tile.start), stream)) }
     }
 }
 
@@ -225,15 +244,15 @@ unsafe fn zero_row<S: Simd, T: Scalar>(simd: S, e: *mut T, width: usize, stream:
 /// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn zero_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+unsafe fn zero_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     simd: S,
     tile: Tile,
-    e: *mut T,
+    e: *mut D,
     stream: bool,
 ) {
-    let zero = [T::splat(simd, T::ZERO); NV];
+    let zero = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
     // SAFETY: the caller's promise.
-    unsafe { tile::store_or_stream::<S, T, NV, TAIL>(simd, T::first_lanes(simd, tile.rest), e, zero, stream) }
+    unsafe { tile::store_or_stream::<S, D, NV, TAIL>(simd, D::Scalar::first_lanes(simd, tile.rest), e, zero, stream) }
 }
 
 /// Dots of one tile, added to those of the tiles before. Rows of C that are read `once` stay out of the outer caches.
@@ -241,17 +260,17 @@ unsafe fn zero_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
 /// # Safety
 /// `c` and the rows are valid for the tile, `out` for `len` elements rounded up to registers.
 #[inline(always)]
-unsafe fn dots_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+unsafe fn dots_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     simd: S,
     tile: Tile,
-    (c, ldc): (*const T, usize),
-    rows: &Gathered<T>,
+    (c, ldc): (*const D, usize),
+    rows: &Gathered<D>,
     len: usize,
-    out: *mut T,
+    out: *mut D::Scalar,
     once: bool,
 ) {
-    let mask = T::first_lanes(simd, tile.rest);
-    let (later, bytes) = (c.wrapping_add(2 * ldc), NV * T::lanes::<S>() * size_of::<T>());
+    let mask = tile.mask::<S, D::Scalar>(simd);
+    let (later, bytes) = (c.wrapping_add(2 * ldc), NV * D::Scalar::lanes::<S>() * size_of::<D>());
     if once {
         prefetch_row_once(later, bytes)
     } else {
@@ -259,8 +278,8 @@ unsafe fn dots_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
     }
     // SAFETY: the caller's promise.
     unsafe {
-        let c = tile::load::<S, T, NV, TAIL>(simd, mask, c);
-        dots::<S, T, NV, TAIL>(simd, mask, &c, len, rows, &Chunk { out, add: tile.start > 0 });
+        let c = tile::load::<S, D, NV, TAIL>(simd, mask, c);
+        dots::<S, D, NV, TAIL>(simd, mask, &c, len, rows, &Chunk { out, add: tile.start > 0 });
     }
 }
 
@@ -303,27 +322,27 @@ struct Accumulate<T> {
 /// # Safety
 /// `e` and the rows are valid for the tile, `weights` for `len` elements.
 #[inline(always)]
-unsafe fn add_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+unsafe fn add_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     simd: S,
     tile: Tile,
-    e: *mut T,
-    rows: &Gathered<T>,
+    e: *mut D::Scalar,
+    rows: &Gathered<D>,
     len: usize,
-    weights: *const T,
-    mode: Accumulate<T>,
+    weights: *const D::Scalar,
+    mode: Accumulate<D::Scalar>,
 ) {
-    let mask = T::first_lanes(simd, tile.rest);
-    let mut sum = [T::splat(simd, T::ZERO); NV];
+    let mask = tile.mask::<S, D::Scalar>(simd);
+    let mut sum = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
     // SAFETY: the caller's promise.
     unsafe {
         if !mode.fresh {
-            let rescale = T::splat(simd, mode.rescale);
-            sum = tile::load::<S, T, NV, TAIL>(simd, mask, e);
+            let rescale = D::Scalar::splat(simd, mode.rescale);
+            sum = tile::load::<S, D::Scalar, NV, TAIL>(simd, mask, e);
             for x in &mut sum {
-                *x = T::vmul(simd, rescale, *x);
+                *x = D::Scalar::vmul(simd, rescale, *x);
             }
         }
-        let sum = axpy_gathered::<S, T, NV, TAIL>(simd, mask, sum, len, weights, rows);
-        tile::store_or_stream::<S, T, NV, TAIL>(simd, mask, e, sum, mode.stream);
+        let sum = axpy_gathered::<S, D, NV, TAIL>(simd, mask, sum, len, weights, rows);
+        tile::store_or_stream::<S, D::Scalar, NV, TAIL>(simd, mask, e, sum, mode.stream);
     }
 }

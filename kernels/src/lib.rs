@@ -8,6 +8,7 @@
 
 mod arch;
 mod block;
+mod convert;
 mod dot;
 pub mod edge;
 mod elementwise;
@@ -23,6 +24,7 @@ mod scalar;
 mod sddmm;
 mod spmm;
 mod spread;
+mod stored;
 mod stream;
 mod tile;
 mod ttm;
@@ -34,16 +36,19 @@ pub const MAX_ORDER: usize = 8;
 
 pub use arch::Arch;
 pub use block::{Block, OFFSETS_PER_WORD, Pair, RowSegment};
+pub use convert::{NarrowRows, WidenRows, narrow_rows, widen_rows};
 pub use elementwise::{Arithmetic, Second, elementwise};
 pub use exp::exp;
 pub use fusedmm::{EdgeBlock, EdgeRows, FusedRows, edge_block, edge_rows, fused_rows, normalise_rows};
 pub use gram::{add_gram, times_small};
+pub use half::{bf16, f16};
 pub use pairing::{ColumnSet, pair_rows};
 pub use prefetch::{LINE, prefetch_l1, prefetch_row};
 pub use row_ptr::RowPtr;
 pub use scalar::Scalar;
 pub use sddmm::{PAIRED_LANES, SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
 pub use spmm::{SpmmPanel, SpmmRows, scale_rows, spmm_panel, spmm_rows};
+pub use stored::Stored;
 pub use stream::{store_streaming, stream_fence};
 pub use ttm::{TtmFibers, ttm_fibers};
 pub use ttm_chain::{ChainLevel, TtmChain, chain_scratch, ttm_chain};

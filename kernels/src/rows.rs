@@ -9,7 +9,8 @@ use pulp::Simd;
 
 use crate::block::{OFFSETS_PER_WORD, Offsets, Pair};
 use crate::spread::Spread;
-use crate::{Scalar, prefetch_row, tile};
+use crate::stored::{Mask, Vector};
+use crate::{Scalar, Stored, prefetch_row, tile};
 
 /// Rows of B at `base + columns[t] * stride`; the row `ahead` nonzeros later is prefetched.
 pub(crate) struct Gathered<T> {
@@ -59,22 +60,22 @@ impl<T> Gathered<T> {
 /// # Safety
 /// `weights` holds `n` elements; the rows of `rows` up to nonzero `n` are valid for reads of the tile.
 #[inline(always)]
-pub(crate) unsafe fn axpy_gathered<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+pub(crate) unsafe fn axpy_gathered<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     simd: S,
-    mask: T::Mask<S>,
-    y: [T::Vector<S>; NV],
+    mask: Mask<D, S>,
+    y: [Vector<D, S>; NV],
     n: usize,
-    weights: *const T,
-    rows: &Gathered<T>,
-) -> [T::Vector<S>; NV] {
+    weights: *const D::Scalar,
+    rows: &Gathered<D>,
+) -> [Vector<D, S>; NV] {
     // Sets of accumulators, used in turn, so that there are eight chains of dependent multiply-adds: the latency (4)
     // times the throughput (2 a cycle).
     // SAFETY: the caller's promise is the callee's.
     unsafe {
         match NV {
-            1 | 2 => axpy_gathered_sets::<S, T, 4, NV, TAIL>(simd, mask, y, n, weights, rows),
-            3 | 4 => axpy_gathered_sets::<S, T, 2, NV, TAIL>(simd, mask, y, n, weights, rows),
-            _ => axpy_gathered_sets::<S, T, 1, NV, TAIL>(simd, mask, y, n, weights, rows),
+            1 | 2 => axpy_gathered_sets::<S, D, 4, NV, TAIL>(simd, mask, y, n, weights, rows),
+            3 | 4 => axpy_gathered_sets::<S, D, 2, NV, TAIL>(simd, mask, y, n, weights, rows),
+            _ => axpy_gathered_sets::<S, D, 1, NV, TAIL>(simd, mask, y, n, weights, rows),
         }
     }
 }
@@ -84,40 +85,40 @@ pub(crate) unsafe fn axpy_gathered<S: Simd, T: Scalar, const NV: usize, const TA
 /// # Safety
 /// As [`axpy_gathered`].
 #[inline(always)]
-unsafe fn axpy_gathered_sets<S: Simd, T: Scalar, const SETS: usize, const NV: usize, const TAIL: bool>(
+unsafe fn axpy_gathered_sets<S: Simd, D: Stored, const SETS: usize, const NV: usize, const TAIL: bool>(
     simd: S,
-    mask: T::Mask<S>,
-    y: [T::Vector<S>; NV],
+    mask: Mask<D, S>,
+    y: [Vector<D, S>; NV],
     n: usize,
-    weights: *const T,
-    rows: &Gathered<T>,
-) -> [T::Vector<S>; NV] {
-    let mut acc = [[T::splat(simd, T::ZERO); NV]; SETS];
+    weights: *const D::Scalar,
+    rows: &Gathered<D>,
+) -> [Vector<D, S>; NV] {
+    let mut acc = [[D::Scalar::splat(simd, D::Scalar::ZERO); NV]; SETS];
     acc[0] = y;
-    let bytes = NV * T::lanes::<S>() * size_of::<T>();
+    let bytes = NV * D::Scalar::lanes::<S>() * size_of::<D>();
     let mut t = 0;
     // SAFETY: t + u < n throughout: weights and rows are valid there by the caller's promise.
     unsafe {
         while t + SETS <= n {
             for u in 0..SETS {
-                let w = T::splat(simd, *weights.add(t + u));
-                let b = tile::load::<S, T, NV, TAIL>(simd, mask, rows.row(t + u, bytes));
+                let w = D::Scalar::splat(simd, *weights.add(t + u));
+                let b = tile::load::<S, D, NV, TAIL>(simd, mask, rows.row(t + u, bytes));
                 for j in 0..NV {
-                    acc[u][j] = T::vmul_add(simd, w, b[j], acc[u][j]);
+                    acc[u][j] = D::Scalar::vmul_add(simd, w, b[j], acc[u][j]);
                 }
             }
             t += SETS;
         }
         while t < n {
-            let w = T::splat(simd, *weights.add(t));
-            let b = tile::load::<S, T, NV, TAIL>(simd, mask, rows.row(t, bytes));
+            let w = D::Scalar::splat(simd, *weights.add(t));
+            let b = tile::load::<S, D, NV, TAIL>(simd, mask, rows.row(t, bytes));
             for j in 0..NV {
-                acc[0][j] = T::vmul_add(simd, w, b[j], acc[0][j]);
+                acc[0][j] = D::Scalar::vmul_add(simd, w, b[j], acc[0][j]);
             }
             t += 1;
         }
     }
-    add_sets::<S, T, SETS, NV>(simd, acc)
+    add_sets::<S, D::Scalar, SETS, NV>(simd, acc)
 }
 
 /// The sum of the sets of accumulators.

@@ -5,18 +5,14 @@ use core::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
 use pulp::{MemMask, Simd};
 
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for f64 {}
-}
+use crate::Stored;
 
 /// An element type: `f32` or `f64`.
 ///
 /// The vector methods are pulp's, named without the type, so that one generic kernel serves both. A vector has
 /// [`Scalar::lanes`] elements. Nothing here branches on the instruction set.
 pub trait Scalar:
-    sealed::Sealed
+    Stored<Scalar = Self>
     + Copy
     + Default
     + Debug

@@ -15,40 +15,41 @@ mod target;
 use pulp::{Simd, WithSimd};
 
 use self::target::{Output, Plain, Sums, Target};
-use crate::arch::dispatch_compiled;
+use crate::arch::{dispatch_compiled, dispatch_stored};
 use crate::block::{Block, Offsets};
+use crate::convert::{WidenRows, widen_rows};
 use crate::dot::{dots, dots_packed, dots_pair, emit_in_order};
 use crate::prefetch::prefetch_row_l2;
 use crate::rows::Gathered;
-use crate::tile::{self, Lines, Tile, TileRows, tiles, with_elements, with_vectors, with_width};
+use crate::tile::{self, Lines, Tile, TileRows, tiles, tiles_of, with_elements, with_vectors, with_width};
 use crate::walk::{Part, Walk};
-use crate::{Arch, RowPtr, Scalar, prefetch_l1, prefetch_row};
+use crate::{Arch, RowPtr, Scalar, Stored, prefetch_l1, prefetch_row};
 
 /// Dots for rows of a CSR pattern.
 #[derive(Clone, Copy, Debug)]
-pub struct SddmmRows<T> {
+pub struct SddmmRows<D: Stored> {
     /// CSR row pointers.
     pub row_ptr: RowPtr,
     /// CSR column indices.
     pub columns: *const u32,
     /// Factors of the dots, one per nonzero; null for none.
-    pub values: *const T,
+    pub values: *const D::Scalar,
     /// First row and one past the last.
     pub rows: [usize; 2],
     /// The nonzeros to take: rows that begin before or end after are taken in part.
     pub nonzeros: [usize; 2],
     /// C.
-    pub c: *const T,
+    pub c: *const D,
     /// Row stride of C.
     pub ldc: usize,
     /// B.
-    pub b: *const T,
+    pub b: *const D,
     /// Row stride of B.
     pub ldb: usize,
     /// Columns of B and C.
     pub n: usize,
     /// One element per nonzero, of which the task's are written.
-    pub out: *mut T,
+    pub out: *mut D::Scalar,
     /// How many nonzeros ahead rows of B are prefetched; 0 for not at all.
     pub prefetch_distance: usize,
     /// Columns of a panel that a block of rows shares, and all columns.
@@ -60,12 +61,12 @@ pub struct SddmmRows<T> {
 /// # Safety
 /// The CSR arrays are valid, every row is a row of C and every column a row of B, the operands have the strides and
 /// sizes stated, and no one else uses the task's part of `out` at the same time.
-pub unsafe fn sddmm_rows<T: Scalar>(arch: Arch, task: SddmmRows<T>) {
-    dispatch_compiled!(arch, Rows(task), Rows<f32>, Rows<f64>);
+pub unsafe fn sddmm_rows<D: Stored>(arch: Arch, task: SddmmRows<D>) {
+    dispatch_stored!(arch, Rows(task), Rows);
 }
 
 #[derive(Clone, Copy)]
-struct Rows<T>(SddmmRows<T>);
+struct Rows<D: Stored>(SddmmRows<D>);
 
 /// Widest tile of C held in registers beside the sums of a group of dots and what becomes of them.
 #[inline(always)]
@@ -73,14 +74,14 @@ pub(crate) const fn max_vectors(registers: usize) -> usize {
     if registers >= 32 { 8 } else { 4 }
 }
 
-impl<T: Scalar> WithSimd for Rows<T> {
+impl<D: Stored> WithSimd for Rows<D> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        for tile in tiles(self.0.n, T::lanes::<S>(), max_vectors(S::REGISTER_COUNT)) {
+        for tile in tiles_of::<S, D>(self.0.n, max_vectors(S::REGISTER_COUNT)) {
             // SAFETY: the promise of `sddmm_rows`; the tile is inside the rows of B and C.
-            unsafe { with_width!(tile, rows_tile::<S, T>(simd, &self.0, tile)) }
+            unsafe { with_width!(tile, rows_tile::<S, D>(simd, &self.0, tile)) }
         }
     }
 }
@@ -90,9 +91,9 @@ impl<T: Scalar> WithSimd for Rows<T> {
 /// # Safety
 /// As [`sddmm_rows`].
 #[inline(always)]
-unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd: S, task: &SddmmRows<T>, tile: Tile) {
-    let mask = T::first_lanes(simd, tile.rest);
-    let output = Output::new(task.out, task.values, task.out, tile, tile.is_last(T::lanes::<S>(), task.n));
+unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd: S, task: &SddmmRows<D>, tile: Tile) {
+    let mask = tile.mask::<S, D::Scalar>(simd);
+    let output = Output::new(task.out, task.values, task.out, tile, tile.is_last(D::Scalar::lanes::<S>(), task.n));
     // SAFETY: the promise of `sddmm_rows`.
     unsafe {
         for Part { row: i, start, end, .. } in
@@ -109,9 +110,9 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
                 prefetch_distance: task.prefetch_distance,
             };
             let c = task.c.wrapping_add(i * task.ldc + tile.start);
-            prefetch_row(c.wrapping_add(2 * task.ldc), NV * T::lanes::<S>() * size_of::<T>());
-            let c = tile::load::<S, T, NV, TAIL>(simd, mask, c);
-            dots::<S, T, NV, TAIL>(simd, mask, &c, end - start, &rows, &output.at(start, start));
+            prefetch_row(c.wrapping_add(2 * task.ldc), NV * D::Scalar::lanes::<S>() * size_of::<D>());
+            let c = tile::load::<S, D, NV, TAIL>(simd, mask, c);
+            dots::<S, D, NV, TAIL>(simd, mask, &c, end - start, &rows, &output.at(start, start));
         }
     }
 }
@@ -122,7 +123,7 @@ pub const PAIRED_LANES: usize = 8;
 
 /// Dots of one row block with one panel of B, packed unless it is already.
 #[derive(Clone, Copy, Debug)]
-pub struct SddmmPanel<'a, T> {
+pub struct SddmmPanel<'a, D: Stored> {
     /// Where the nonzeros are.
     pub block: Block<'a>,
     /// Position in `out` (and `values`) of each row segment's first dot, the others following, two to a pair; null for
@@ -132,13 +133,13 @@ pub struct SddmmPanel<'a, T> {
     /// valid for reads of [`PAIRED_LANES`] more.
     pub order: *const u8,
     /// Factors of the dots, by position in `out`; null for none, which they must be where `starts` is null.
-    pub values: *const T,
-    /// The row block of C.
-    pub c: *const T,
+    pub values: *const D::Scalar,
+    /// The row block of C, as it is computed with.
+    pub c: *const D::Scalar,
     /// Row stride of C.
     pub ldc: usize,
-    /// The rows of B in the panel.
-    pub b: *const T,
+    /// The rows of B in the panel; null when they are packed before each tile.
+    pub b: *const D,
     /// Row stride of B.
     pub ldb: usize,
     /// Rows of B in the panel.
@@ -146,13 +147,13 @@ pub struct SddmmPanel<'a, T> {
     /// Columns of B and C.
     pub n: usize,
     /// The dots.
-    pub out: *mut T,
+    pub out: *mut D::Scalar,
     /// Most vectors of a tile, at most 8. Narrow tiles leave room for wide panels.
     pub tile_vectors: usize,
     /// Room for the packed panel: `width` rows of a tile.
-    pub scratch: *mut T,
+    pub scratch: *mut D::Scalar,
     /// Where `starts` is not null and the row is longer than a tile, room for the block's dots.
-    pub sums: *mut T,
+    pub sums: *mut D::Scalar,
 }
 
 /// Runs the task.
@@ -160,19 +161,39 @@ pub struct SddmmPanel<'a, T> {
 /// # Safety
 /// The block's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
 /// one else uses the task's part of `out`, the scratch or the sums at the same time.
-pub unsafe fn sddmm_panel<T: Scalar>(arch: Arch, task: SddmmPanel<'_, T>) {
-    dispatch_compiled!(arch, task, SddmmPanel<'_, f32>, SddmmPanel<'_, f64>, |arch, task| task.dispatch(arch));
+pub unsafe fn sddmm_panel<D: Stored>(arch: Arch, task: SddmmPanel<'_, D>) {
+    let SddmmPanel { block, starts, order, values, c, ldc, b, ldb, width, n, out, tile_vectors, scratch, sums } = task;
+    let pack = |tile: Tile| {
+        if D::NARROW {
+            let row = tile.vectors * arch.lanes::<D::Scalar>();
+            let (from, columns) = (b.wrapping_add(tile.start), row.min(n - tile.start));
+            let (rows, factor) = (width, D::Scalar::ONE);
+            let task = WidenRows { from, stride: ldb, rows, n: columns, factor, to: scratch, to_stride: row };
+            // SAFETY: the caller's promise.
+            unsafe { widen_rows(arch, task) };
+        }
+    };
+    let b = if D::NARROW { std::ptr::null() } else { b.cast::<D::Scalar>() };
+    let task = SddmmPanel { block, starts, order, values, c, ldc, b, ldb, width, n, out, tile_vectors, scratch, sums };
+    run_tiles(arch, (task, &pack));
+}
+
+/// Runs the task, whose operands are as they are computed with, and before each tile what comes with it.
+fn run_tiles<T: Scalar>(arch: Arch, task: (SddmmPanel<'_, T>, &dyn Fn(Tile))) {
+    type Tiles<'a, T> = (SddmmPanel<'a, T>, &'a dyn Fn(Tile));
+    dispatch_compiled!(arch, task, Tiles<'_, f32>, Tiles<'_, f64>, |arch, task| task.0.dispatch(arch, task.1));
 }
 
 impl<T: Scalar> SddmmPanel<'_, T> {
     /// To the code for each tile's width, order of the dots and kind of output: what is known before the loop is no
     /// load and no branch in it (scattered, 4096 x 4096, one thread, 90 % zeros, N = 32: 45 % of peak instead of 42).
     #[inline(always)]
-    fn dispatch(&self, arch: Arch) {
+    fn dispatch(&self, arch: Arch, pack: &dyn Fn(Tile)) {
         // Sums of tiles stay in the block's own order, near; only the last tile's go to their places, far apart.
         let sums = if self.starts.is_null() { self.out } else { self.sums };
         let lanes = arch.lanes::<T>();
         for tile in tiles(self.n, lanes, max_vectors(arch.registers()).min(self.tile_vectors)) {
+            pack(tile);
             let last = tile.is_last(lanes, self.n);
             let output = Output::new(self.out, self.values, sums, tile, last);
             match output.plain() {
@@ -190,7 +211,7 @@ impl<T: Scalar> SddmmPanel<'_, T> {
 }
 
 /// One tile of a panel.
-struct PanelTile<'a, T, O, const SCATTERED: bool, const NV: usize> {
+struct PanelTile<'a, T: Scalar, O, const SCATTERED: bool, const NV: usize> {
     task: &'a SddmmPanel<'a, T>,
     tile: Tile,
     output: O,
@@ -267,7 +288,7 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
         let panel = task.packed(&rows, tile);
         // What is copied next is prefetched meanwhile, a row at each pair or row segment: this panel's next tile or, as
         // blocks mostly have nonzeros in all panels, the first one of the next.
-        let copied = if panel == task.scratch.cast_const() { task.width } else { 0 };
+        let copied = if panel == task.scratch.cast_const() && !task.b.is_null() { task.width } else { 0 };
         let to_come = match tile.is_last(T::lanes::<S>(), task.n) {
             true => task.b.wrapping_add(task.width * task.ldb),
             false => task.b.wrapping_add(tile.start + NV * T::lanes::<S>()),
@@ -349,6 +370,9 @@ impl<T: Scalar> SddmmPanel<'_, T> {
         let row_bytes = TileRows::<S, T, NV>::BYTES;
         // SAFETY: the caller's promise.
         unsafe {
+            if self.b.is_null() {
+                return self.scratch;
+            }
             let b = self.b.add(tile.start);
             let tight = tile.rest == 0 && self.ldb * size_of::<T>() == row_bytes;
             if tight && b.addr().is_multiple_of(row_bytes.min(64)) {

@@ -20,46 +20,50 @@
 
 use pulp::{Simd, WithSimd};
 
-use crate::arch::dispatch_compiled;
+use crate::arch::{dispatch_compiled, dispatch_stored};
 use crate::block::{Block, Offsets};
+use crate::convert::{WidenRows, widen_rows};
 use crate::rows::{Gathered, axpy_gathered, axpy_packed, axpy_pair};
 use crate::spread::Spread;
-use crate::tile::{self, Tile, TileRows, tiles, with_elements, with_vectors, with_width};
+use crate::stored::{Mask, Vector};
+use crate::tile::{self, Tile, TileRows, tiles, tiles_of, with_elements, with_vectors, with_width};
 use crate::walk::{Part, Walk};
-use crate::{Arch, RowPtr, Scalar, prefetch_row, stream_fence};
+use crate::{Arch, RowPtr, Scalar, Stored, prefetch_row, stream_fence};
 
 /// Rows of a CSR matrix times B, straight from CSR.
 #[derive(Clone, Copy, Debug)]
-pub struct SpmmRows<T> {
+pub struct SpmmRows<D: Stored> {
     /// CSR row pointers.
     pub row_ptr: RowPtr,
     /// CSR column indices.
     pub columns: *const u32,
     /// CSR values, of which the task's are read.
-    pub values: *const T,
+    pub values: *const D::Scalar,
     /// First row and one past the last.
     pub rows: [usize; 2],
     /// The nonzeros to take: rows that begin before or end after are taken in part.
     pub nonzeros: [usize; 2],
     /// B.
-    pub b: *const T,
+    pub b: *const D,
     /// Row stride of B.
     pub ldb: usize,
     /// Columns of B and C.
     pub n: usize,
     /// alpha.
-    pub alpha: T,
+    pub alpha: D::Scalar,
     /// beta; with 0, C is not read.
-    pub beta: T,
+    pub beta: D::Scalar,
     /// C.
-    pub c: *mut T,
+    pub c: *mut D,
     /// Row stride of C.
     pub ldc: usize,
-    /// Where the first row goes instead of C (with beta 0), unless null.
-    pub carry_out: *mut T,
+    /// Where the first row goes instead of C (with beta 0), unless null; likewise the last one, if it is another, where elements are
+    /// narrow: the parts of a row are rounded once, together.
+    pub carry_out: [*mut D::Scalar; 2],
     /// How many nonzeros ahead rows of B are prefetched; 0 for not at all.
     pub prefetch_distance: usize,
-    /// Columns of a panel that a block of rows shares, and all columns.
+    /// Columns of a panel that a block of rows shares, and all columns. Narrow elements have all of them in one panel: a row that
+    /// came in parts would be rounded at each.
     pub panel: [usize; 2],
     /// Whether rows of C bypass the caches, where they are written in one go.
     pub stream: bool,
@@ -70,14 +74,14 @@ pub struct SpmmRows<T> {
 /// # Safety
 /// The CSR arrays are valid, every column is a row of B, B and C have the strides and sizes stated, and no one else
 /// writes the rows or reads `carry_out` at the same time.
-pub unsafe fn spmm_rows<T: Scalar>(arch: Arch, task: SpmmRows<T>) {
-    dispatch_compiled!(arch, Rows(task), Rows<f32>, Rows<f64>);
+pub unsafe fn spmm_rows<D: Stored>(arch: Arch, task: SpmmRows<D>) {
+    dispatch_stored!(arch, Rows(task), Rows);
 }
 
 #[derive(Clone, Copy)]
-struct Rows<T>(SpmmRows<T>);
+struct Rows<D: Stored>(SpmmRows<D>);
 
-impl<T: Scalar> WithSimd for Rows<T> {
+impl<D: Stored> WithSimd for Rows<D> {
     type Output = ();
 
     #[inline(always)]
@@ -86,9 +90,9 @@ impl<T: Scalar> WithSimd for Rows<T> {
             // SAFETY: the promise of `spmm_rows`.
             return unsafe { spmv(&self.0) };
         }
-        for tile in tiles(self.0.n, T::lanes::<S>(), 8) {
+        for tile in tiles_of::<S, D>(self.0.n, 8) {
             // SAFETY: the promise of `spmm_rows`; the tile is inside the rows of B and C.
-            unsafe { with_width!(tile, rows_tile::<S, T>(simd, &self.0, tile)) }
+            unsafe { with_width!(tile, rows_tile::<S, D>(simd, &self.0, tile)) }
         }
         if self.0.stream {
             stream_fence();
@@ -96,32 +100,47 @@ impl<T: Scalar> WithSimd for Rows<T> {
     }
 }
 
-impl<T: Scalar> SpmmRows<T> {
+impl<D: Stored> SpmmRows<D> {
     /// Its parts of rows, in order.
     ///
     /// # Safety
     /// As [`spmm_rows`].
     #[inline(always)]
-    unsafe fn walk(&self) -> Walk<T> {
+    unsafe fn walk(&self) -> Walk<D::Scalar> {
         // SAFETY: the caller's promise.
         unsafe { Walk::new(self.row_ptr, self.columns, self.values, self.rows, self.nonzeros, self.panel) }
     }
 
-    /// Where the result of a part goes, and with which beta: the parts of a row add up.
+    /// Where the result of a part goes instead of C; null for C.
     #[inline(always)]
-    fn target(&self, part: &Part) -> (*mut T, T) {
-        let carries = part.row == self.rows[0] && !self.carry_out.is_null();
-        let c = if carries { self.carry_out } else { self.c.wrapping_add(part.row * self.ldc) };
-        (
-            c,
-            if !part.first {
-                T::ONE
-            } else if carries {
-                T::ZERO
-            } else {
-                self.beta
-            },
-        )
+    fn carries(&self, part: &Part) -> *mut D::Scalar {
+        if part.row == self.rows[0] && !self.carry_out[0].is_null() {
+            self.carry_out[0]
+        } else if D::NARROW && part.row + 1 == self.rows[1] {
+            self.carry_out[1]
+        } else {
+            std::ptr::null_mut()
+        }
+    }
+
+    /// Where the result of a part goes, as it is computed or, with null there, as C stores it; and with which beta: the parts of a
+    /// row add up.
+    #[inline(always)]
+    fn target(&self, part: &Part) -> (*mut D::Scalar, *mut D, D::Scalar) {
+        let carries = self.carries(part);
+        let beta = if !part.first {
+            D::Scalar::ONE
+        } else if carries.is_null() {
+            self.beta
+        } else {
+            D::Scalar::ZERO
+        };
+        let c = self.c.wrapping_add(part.row * self.ldc);
+        match D::NARROW {
+            true => (carries, c, beta),
+            // One place, and one copy of the code that stores there.
+            false => (std::ptr::null_mut(), if carries.is_null() { c } else { carries.cast() }, beta),
+        }
     }
 }
 
@@ -130,9 +149,8 @@ impl<T: Scalar> SpmmRows<T> {
 /// # Safety
 /// As [`spmm_rows`].
 #[inline(always)]
-unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd: S, task: &SpmmRows<T>, tile: Tile) {
-    let mask = T::first_lanes(simd, tile.rest);
-    let alpha = T::splat(simd, task.alpha);
+unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd: S, task: &SpmmRows<D>, tile: Tile) {
+    let mask = tile.mask::<S, D::Scalar>(simd);
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
         for part in task.walk() {
@@ -140,7 +158,6 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
             if start == end && !part.first {
                 continue;
             }
-            let (c, beta) = task.target(&part);
             let rows = Gathered {
                 columns: task.columns.add(start),
                 base: task.b.add(tile.start),
@@ -148,26 +165,51 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
                 last: task.nonzeros[1].saturating_sub(1 + start),
                 prefetch_distance: task.prefetch_distance,
             };
-            let zero = [T::splat(simd, T::ZERO); NV];
+            let zero = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
             let sum =
-                axpy_gathered::<S, T, NV, TAIL>(simd, mask, zero, end - start, task.values.wrapping_add(start), &rows);
-            let c = c.add(tile.start);
+                axpy_gathered::<S, D, NV, TAIL>(simd, mask, zero, end - start, task.values.wrapping_add(start), &rows);
+            let (carries, c, beta) = task.target(&part);
+            let (c, factors) = (c.wrapping_add(tile.start), [task.alpha, beta]);
+            if !carries.is_null() {
+                finish::<S, D::Scalar, NV, TAIL>(simd, mask, sum, factors, carries.add(tile.start), false);
+                continue;
+            }
             if task.panel[0] < task.panel[1] {
-                prefetch_row(c.wrapping_add(4 * task.ldc), NV * T::lanes::<S>() * size_of::<T>());
+                prefetch_row(c.wrapping_add(4 * task.ldc), NV * D::Scalar::lanes::<S>() * size_of::<D>());
             }
-            let mut out = zero;
-            if beta != T::ZERO {
-                let old = tile::load::<S, T, NV, TAIL>(simd, mask, c);
-                for j in 0..NV {
-                    out[j] = T::vmul(simd, T::splat(simd, beta), old[j]);
-                }
-            }
-            for j in 0..NV {
-                out[j] = T::vmul_add(simd, alpha, sum[j], out[j]);
-            }
-            let stream = task.stream && part.first && part.last && beta == T::ZERO;
-            tile::store_or_stream::<S, T, NV, TAIL>(simd, mask, c, out, stream);
+            let stream = task.stream && part.first && part.last && beta == D::Scalar::ZERO && tile.rest == 0;
+            finish::<S, D, NV, TAIL>(simd, mask, sum, factors, c, stream);
         }
+    }
+}
+
+/// out = alpha sum + beta out; with beta 0, `out` is not read.
+///
+/// # Safety
+/// `out` is valid for reads and writes of the tile.
+#[inline(always)]
+unsafe fn finish<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
+    simd: S,
+    mask: Mask<D, S>,
+    sum: [Vector<D, S>; NV],
+    [alpha, beta]: [D::Scalar; 2],
+    out: *mut D,
+    stream: bool,
+) {
+    let mut tile = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
+    let alpha = D::Scalar::splat(simd, alpha);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if beta != D::Scalar::ZERO {
+            let old = tile::load::<S, D, NV, TAIL>(simd, mask, out);
+            for j in 0..NV {
+                tile[j] = D::Scalar::vmul(simd, D::Scalar::splat(simd, beta), old[j]);
+            }
+        }
+        for j in 0..NV {
+            tile[j] = D::Scalar::vmul_add(simd, alpha, sum[j], tile[j]);
+        }
+        tile::store_or_stream::<S, D, NV, TAIL>(simd, mask, out, tile, stream);
     }
 }
 
@@ -177,7 +219,7 @@ unsafe fn rows_tile<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(simd:
 /// # Safety
 /// As [`spmm_rows`].
 #[inline(always)]
-unsafe fn spmv<T: Scalar>(task: &SpmmRows<T>) {
+unsafe fn spmv<D: Stored>(task: &SpmmRows<D>) {
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
         let mut next = task.row_ptr.at(task.rows[0]);
@@ -185,9 +227,14 @@ unsafe fn spmv<T: Scalar>(task: &SpmmRows<T>) {
             let start = next.max(task.nonzeros[0]);
             next = task.row_ptr.at(row + 1);
             let end = next.min(task.nonzeros[1]);
-            let (c, beta) = task.target(&Part { row, slot: 0, start, end, first: true, last: true });
+            let part = Part { row, slot: 0, start, end, first: true, last: true };
+            let (carries, c, beta) = task.target(&part);
             let sum = task.alpha * spmv_row(task, start, end);
-            *c = if beta == T::ZERO { sum } else { sum + beta * *c };
+            if carries.is_null() {
+                *c = D::narrow(if beta == D::Scalar::ZERO { sum } else { sum + beta * (*c).widen() });
+            } else {
+                *carries = sum;
+            }
         }
     }
 }
@@ -198,14 +245,14 @@ unsafe fn spmv<T: Scalar>(task: &SpmmRows<T>) {
 /// # Safety
 /// As [`spmm_rows`]; the nonzeros are the task's.
 #[inline(always)]
-unsafe fn spmv_row<T: Scalar>(task: &SpmmRows<T>, start: usize, end: usize) -> T {
+unsafe fn spmv_row<D: Stored>(task: &SpmmRows<D>, start: usize, end: usize) -> D::Scalar {
     const SUMS: usize = 8;
-    let mut sums = [T::ZERO; SUMS];
+    let mut sums = [D::Scalar::ZERO; SUMS];
     // SAFETY: the nonzeros below `end` are the task's, and their columns rows of B.
     unsafe {
         let term = |p: usize| {
             let j = *task.columns.wrapping_add(p) as usize;
-            *task.values.wrapping_add(p) * *task.b.wrapping_add(j * task.ldb)
+            *task.values.wrapping_add(p) * (*task.b.wrapping_add(j * task.ldb)).widen()
         };
         let mut p = start;
         while p + SUMS <= end {
@@ -225,33 +272,35 @@ unsafe fn spmv_row<T: Scalar>(task: &SpmmRows<T>, start: usize, end: usize) -> T
 /// C = beta C for `rows` rows of `n` elements; with beta 0, C is not read.
 ///
 /// # Safety
-/// `c` is valid for reads and writes of the rows.
-pub unsafe fn scale_rows<T: Scalar>(arch: Arch, beta: T, rows: usize, n: usize, c: *mut T, ldc: usize) {
-    dispatch_compiled!(arch, Scale { beta, rows, n, c, ldc }, Scale<f32>, Scale<f64>);
+/// `c` is valid for writes of the rows and, unless beta is 0, for reads.
+pub unsafe fn scale_rows<D: Stored>(arch: Arch, beta: D::Scalar, rows: usize, n: usize, c: *mut D, ldc: usize) {
+    dispatch_stored!(arch, Scale { beta, rows, n, c, ldc }, Scale);
 }
 
 #[derive(Clone, Copy)]
-struct Scale<T> {
-    beta: T,
+struct Scale<D: Stored> {
+    beta: D::Scalar,
     rows: usize,
     n: usize,
-    c: *mut T,
+    c: *mut D,
     ldc: usize,
 }
 
-impl<T: Scalar> WithSimd for Scale<T> {
+impl<D: Stored> WithSimd for Scale<D> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         for i in 0..self.rows {
-            // SAFETY: the promise of `scale_rows`; nothing else refers to the row.
-            let row = unsafe { std::slice::from_raw_parts_mut(self.c.add(i * self.ldc), self.n) };
-            if self.beta == T::ZERO {
-                row.fill(T::ZERO);
-            } else if self.beta != T::ONE {
-                for x in row {
-                    *x = self.beta * *x;
+            let row = self.c.wrapping_add(i * self.ldc);
+            // SAFETY: the promise of `scale_rows`; nothing else refers to the row, and zero bytes are zeros.
+            unsafe {
+                if self.beta == D::Scalar::ZERO {
+                    row.write_bytes(0, self.n);
+                } else if self.beta != D::Scalar::ONE {
+                    for x in std::slice::from_raw_parts_mut(row, self.n) {
+                        *x = D::narrow(self.beta * x.widen());
+                    }
                 }
             }
         }
@@ -260,13 +309,13 @@ impl<T: Scalar> WithSimd for Scale<T> {
 
 /// One row block times one panel of B, packed: C_i += sum_j w_j B_j.
 #[derive(Clone, Copy, Debug)]
-pub struct SpmmPanel<'a, T> {
+pub struct SpmmPanel<'a, D: Stored> {
     /// Where the nonzeros are.
     pub block: Block<'a>,
     /// The weight of each nonzero in the order of the block.
-    pub weights: *const T,
-    /// The rows of B in the panel, from the first of the tile's columns.
-    pub b: *const T,
+    pub weights: *const D::Scalar,
+    /// The rows of B in the panel, from the first of the tile's columns; null when the scratch has them already, times alpha.
+    pub b: *const D,
     /// Row stride of B.
     pub ldb: usize,
     /// Rows of B in the panel.
@@ -274,17 +323,17 @@ pub struct SpmmPanel<'a, T> {
     /// Columns of B and C to compute.
     pub n: usize,
     /// Factor of B.
-    pub alpha: T,
+    pub alpha: D::Scalar,
     /// The row block of C.
-    pub c: *mut T,
+    pub c: *mut D::Scalar,
     /// Row stride of C.
     pub ldc: usize,
     /// Factor of each row of C before the addition, by row of the block; null for 1.
-    pub rescale: *const T,
+    pub rescale: *const D::Scalar,
     /// Vectors of a tile: columns of B and C that are computed in one pass over the nonzeros.
     pub vectors: usize,
     /// Room for the packed panel: `width` rows of `vectors` registers.
-    pub scratch: *mut T,
+    pub scratch: *mut D::Scalar,
 }
 
 /// Runs the task.
@@ -292,11 +341,42 @@ pub struct SpmmPanel<'a, T> {
 /// # Safety
 /// The block's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
 /// one else uses the rows of C or the scratch at the same time.
-pub unsafe fn spmm_panel<T: Scalar>(arch: Arch, task: SpmmPanel<'_, T>) {
-    dispatch_compiled!(arch, task, SpmmPanel<'_, f32>, SpmmPanel<'_, f64>, |arch, task| task.dispatch(arch));
+pub unsafe fn spmm_panel<D: Stored>(arch: Arch, task: SpmmPanel<'_, D>) {
+    let SpmmPanel { block, weights, b, ldb, width, n, alpha, c, ldc, rescale, vectors, scratch } = task;
+    let of = |b: *const D::Scalar, n, c, vectors| SpmmPanel::<'_, D::Scalar> {
+        block,
+        weights,
+        b,
+        ldb,
+        width,
+        n,
+        alpha,
+        c,
+        ldc,
+        rescale,
+        vectors,
+        scratch,
+    };
+    if !D::NARROW {
+        return of(b.cast(), n, c, vectors).run(arch);
+    }
+    let lanes = arch.lanes::<D::Scalar>();
+    for Tile { start, vectors, .. } in tiles(n, lanes, vectors) {
+        let (row, columns) = (vectors * lanes, (vectors * lanes).min(n - start));
+        let from = b.wrapping_add(start);
+        let rows = WidenRows { from, stride: ldb, rows: width, n: columns, factor: alpha, to: scratch, to_stride: row };
+        // SAFETY: the caller's promise.
+        unsafe { widen_rows(arch, rows) };
+        of(std::ptr::null(), columns, c.wrapping_add(start), vectors).run(arch);
+    }
 }
 
 impl<T: Scalar> SpmmPanel<'_, T> {
+    /// Runs the task, whose operands are as they are computed with.
+    fn run(self, arch: Arch) {
+        dispatch_compiled!(arch, self, SpmmPanel<'_, f32>, SpmmPanel<'_, f64>, |arch, task| task.dispatch(arch));
+    }
+
     /// To the code for each tile's width.
     #[inline(always)]
     fn dispatch(&self, arch: Arch) {
@@ -311,7 +391,7 @@ impl<T: Scalar> SpmmPanel<'_, T> {
 const PREFETCH_DISTANCE: usize = 2;
 
 /// One tile of a panel. Only copying it and the rows of C know tails: what is packed has whole registers.
-struct PanelTile<'a, T, const NV: usize> {
+struct PanelTile<'a, T: Scalar, const NV: usize> {
     task: &'a SpmmPanel<'a, T>,
     tile: Tile,
 }
@@ -351,7 +431,9 @@ unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize>(simd: S, task: &SpmmPa
     let (mut weights, scratch) = (task.weights, task.scratch);
     // SAFETY: the promise of `spmm_panel`; weights and offsets advance over the block's own.
     unsafe {
-        rows.pack(task.b.add(tile.start), task.ldb, task.width, Some(task.alpha), scratch);
+        if !task.b.is_null() {
+            rows.pack(task.b.add(tile.start), task.ldb, task.width, Some(task.alpha), scratch);
+        }
         let mut offsets = Offsets::new(task.block.offsets.as_ptr());
         let pairs = task.block.pairs;
         for (k, pair) in pairs.iter().enumerate() {

@@ -5,7 +5,8 @@
 
 use pulp::Simd;
 
-use crate::{LINE, Scalar, store_streaming};
+use crate::stored::{Mask, Vector};
+use crate::{LINE, Scalar, Stored};
 
 /// One tile of a row: `vectors` registers from element `start` on.
 #[derive(Clone, Copy)]
@@ -22,6 +23,12 @@ impl Tile {
     pub fn is_last(&self, lanes: usize, n: usize) -> bool {
         self.start + self.vectors * lanes >= n
     }
+
+    /// The mask of its last vector in loops that always have one.
+    #[inline(always)]
+    pub fn mask<S: Simd, T: Scalar>(&self, simd: S) -> T::Mask<S> {
+        T::first_lanes(simd, if self.rest == 0 { T::lanes::<S>() } else { self.rest })
+    }
 }
 
 /// The tiles of a row, from its start; made by [`tiles`]. An iterator by hand: a closure per tile would not be inlined,
@@ -31,6 +38,8 @@ pub(crate) struct Tiles {
     lanes: usize,
     max: usize,
     start: usize,
+    /// Whether tiles may have three vectors.
+    threes: bool,
 }
 
 /// The tiles of a row of `n` elements in vectors of `lanes`, of 1, 2, 3, 4 or 8 vectors each and at most `max`.
@@ -39,7 +48,14 @@ pub(crate) struct Tiles {
 /// element come in fours or alone: the scalar instruction set exists as a fallback, and is compiled for no more.
 #[inline(always)]
 pub(crate) fn tiles(n: usize, lanes: usize, max: usize) -> Tiles {
-    Tiles { n, lanes, max, start: 0 }
+    Tiles { n, lanes, max, start: 0, threes: true }
+}
+
+/// Likewise for elements of `D`. Where they are narrow there are fewer widths, none of three vectors, and the last vector always has
+/// a mask: half as much to compile, for loops that wait for memory.
+#[inline(always)]
+pub(crate) fn tiles_of<S: Simd, D: Stored>(n: usize, max: usize) -> Tiles {
+    Tiles { threes: !D::NARROW, ..tiles(n, D::Scalar::lanes::<S>(), max) }
 }
 
 impl Iterator for Tiles {
@@ -61,7 +77,8 @@ impl Iterator for Tiles {
             }
             8.. => 8,
             v @ (1 | 2) => v,
-            3 | 5 | 6 => 3,
+            3 | 5 | 6 if self.threes => 3,
+            3 => 2,
             _ => 4,
         };
         self.start = start + vectors * self.lanes;
@@ -72,10 +89,17 @@ impl Iterator for Tiles {
 /// Calls `$f::<.., NV, TAIL>($args)` with the tile's width as const generics.
 macro_rules! with_width {
     ($tile:expr, $f:ident :: <$s:ty, $t:ty> ($($arg:expr),* $(,)?)) => {
-        if const { size_of::<<$t as $crate::Scalar>::Vector<$s>>() == size_of::<$t>() } {
+        if const { size_of::<$crate::stored::Vector<$t, $s>>() == size_of::<<$t as $crate::Stored>::Scalar>() } {
             match $tile.vectors {
                 4 => $f::<$s, $t, 4, false>($($arg),*),
                 _ => $f::<$s, $t, 1, false>($($arg),*),
+            }
+        } else if const { <$t as $crate::Stored>::NARROW } {
+            match $tile.vectors {
+                1 => $f::<$s, $t, 1, true>($($arg),*),
+                2 => $f::<$s, $t, 2, true>($($arg),*),
+                4 => $f::<$s, $t, 4, true>($($arg),*),
+                _ => $f::<$s, $t, 8, true>($($arg),*),
             }
         } else {
             match ($tile.vectors, $tile.rest != 0) {
@@ -126,17 +150,17 @@ pub(crate) use with_elements;
 /// # Safety
 /// `p` is valid for reads of the tile's elements.
 #[inline(always)]
-pub(crate) unsafe fn load<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+pub(crate) unsafe fn load<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     simd: S,
-    mask: T::Mask<S>,
-    p: *const T,
-) -> [T::Vector<S>; NV] {
-    let mut tile = [T::splat(simd, T::ZERO); NV];
+    mask: Mask<D, S>,
+    p: *const D,
+) -> [Vector<D, S>; NV] {
+    let mut tile = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
     for j in 0..NV {
         // SAFETY: the caller's promise; vector j is inside the tile.
         unsafe {
-            let p = p.add(j * T::lanes::<S>());
-            tile[j] = if TAIL && j == NV - 1 { T::load_masked(simd, mask, p) } else { T::load(simd, p) };
+            let p = p.add(j * D::Scalar::lanes::<S>());
+            tile[j] = if TAIL && j == NV - 1 { D::read_masked(simd, mask, p) } else { D::read(simd, p) };
         }
     }
     tile
@@ -147,47 +171,47 @@ pub(crate) unsafe fn load<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>
 /// # Safety
 /// `p` is valid for writes of the tile's elements.
 #[inline(always)]
-pub(crate) unsafe fn store<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+pub(crate) unsafe fn store<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     simd: S,
-    mask: T::Mask<S>,
-    p: *mut T,
-    tile: [T::Vector<S>; NV],
+    mask: Mask<D, S>,
+    p: *mut D,
+    tile: [Vector<D, S>; NV],
 ) {
     for j in 0..NV {
         // SAFETY: the caller's promise; vector j is inside the tile.
         unsafe {
-            let p = p.add(j * T::lanes::<S>());
+            let p = p.add(j * D::Scalar::lanes::<S>());
             if TAIL && j == NV - 1 {
-                T::store_masked(simd, mask, p, tile[j]);
+                D::write_masked(simd, mask, p, tile[j]);
             } else {
-                T::store(simd, p, tile[j]);
+                D::write(simd, p, tile[j]);
             }
         }
     }
 }
 
 /// Stores the tile at `p`, past the caches if it is to `stream` and consists of whole cache lines: a part of a line would
-/// have to be merged in memory. [`stream_fence`](crate::stream_fence) follows before another thread reads it.
+/// have to be merged in memory. Narrow tiles to `stream` have no tail. [`stream_fence`](crate::stream_fence) follows before another thread reads it.
 ///
 /// # Safety
 /// As [`store`].
 #[inline(always)]
-pub(crate) unsafe fn store_or_stream<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+pub(crate) unsafe fn store_or_stream<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     simd: S,
-    mask: T::Mask<S>,
-    p: *mut T,
-    tile: [T::Vector<S>; NV],
+    mask: Mask<D, S>,
+    p: *mut D,
+    tile: [Vector<D, S>; NV],
     stream: bool,
 ) {
-    let whole = !TAIL && (NV * size_of::<T::Vector<S>>()).is_multiple_of(LINE);
+    let whole = (!TAIL || D::NARROW) && (NV * D::Scalar::lanes::<S>() * size_of::<D>()).is_multiple_of(LINE);
     // SAFETY: the caller's promise; lines are multiples of registers, so that registers are aligned.
     unsafe {
         if whole && stream && p.addr().is_multiple_of(LINE) {
             for j in 0..NV {
-                store_streaming(simd, p.add(j * T::lanes::<S>()), tile[j]);
+                D::write_streaming(simd, p.add(j * D::Scalar::lanes::<S>()), tile[j]);
             }
         } else {
-            store::<S, T, NV, TAIL>(simd, mask, p, tile);
+            store::<S, D, NV, TAIL>(simd, mask, p, tile);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored};
 
 use super::{Cpu, NodeCpus};
 use crate::dense::{MatMut, MatRef, padded_stride};
@@ -120,13 +120,13 @@ impl<T: Scalar> NumaCsr<T> {
     ///
     /// # Errors
     /// As [`PageBuffer::zeros`].
-    pub fn output(&self, cols: usize) -> Result<NumaMat<T>> {
-        let mut out = NumaMat::untouched(self.rows, cols)?;
+    pub fn output<D: Stored>(&self, cols: usize) -> Result<NumaMat<D>> {
+        let mut out = NumaMat::<D>::untouched(self.rows, cols)?;
         let stride = out.stride;
         let rows = |part: &Vec<Chunk<T>>| Some(part.first()?.rows.start * stride..part.last()?.rows.end * stride);
         out.buffer.advise_huge_pages(&self.chunks.iter().filter_map(rows).collect::<Vec<_>>());
         let slots = self.row_slots(out.as_mut());
-        self.write_first(&slots, |rows: MatMut<'_, T>| rows.into_data().fill(T::ZERO));
+        self.write_first(&slots, |rows: MatMut<'_, D>| rows.into_data().fill(D::default()));
         drop(slots);
         Ok(out)
     }
@@ -145,7 +145,7 @@ impl<T: Scalar> NumaCsr<T> {
     ///
     /// # Errors
     /// [`Error::Shape`] when `c` has another number of rows; as [`PageBuffer::zeros`].
-    pub fn owned(&self, c: MatRef<'_, T>) -> Result<NumaMat<T>> {
+    pub fn owned<D: Stored>(&self, c: MatRef<'_, D>) -> Result<NumaMat<D>> {
         if c.rows() != self.rows {
             return Err(Error::shape("placed operand", format!("{} rows for {}", c.rows(), self.rows)));
         }
@@ -177,7 +177,7 @@ impl<T: Scalar> NumaCsr<T> {
     ///
     /// # Errors
     /// As [`PageBuffer::zeros`]; [`Error::Unavailable`] when the operating system refuses to interleave.
-    pub fn share<'b>(&self, b: MatRef<'b, T>) -> Result<SharedMat<'b, T>> {
+    pub fn share<'b, D: Stored>(&self, b: MatRef<'b, D>) -> Result<SharedMat<'b, D>> {
         Ok(match self.placement.shared() {
             BPlacement::Alone => SharedMat::Alone(b),
             BPlacement::Interleave => {
@@ -211,10 +211,10 @@ impl<T: Scalar> NumaCsr<T> {
     ///
     /// # Errors
     /// [`Error::Shape`] when `out` has other rows than the matrix; the first error of `task` in the order of rows.
-    pub fn run(
+    pub fn run<D: Stored>(
         &self,
-        out: MatMut<'_, T>,
-        task: impl Fn(&Cpu, usize, (usize, usize), MatMut<'_, T>) -> Result<()> + Sync,
+        out: MatMut<'_, D>,
+        task: impl Fn(&Cpu, usize, (usize, usize), MatMut<'_, D>) -> Result<()> + Sync,
     ) -> Result<()> {
         if out.rows() != self.rows {
             return Err(Error::shape("placed run", format!("output of {} rows for {}", out.rows(), self.rows)));
@@ -272,7 +272,7 @@ impl<T: Scalar> NumaCsr<T> {
     }
 
     /// The rows of `out` of each chunk, to be taken once.
-    fn row_slots<'o>(&self, out: MatMut<'o, T>) -> Vec<Vec<Mutex<Option<MatMut<'o, T>>>>> {
+    fn row_slots<'o, D>(&self, out: MatMut<'o, D>) -> Vec<Vec<Mutex<Option<MatMut<'o, D>>>>> {
         let (cols, stride) = (out.cols(), out.stride());
         let mut rest = out.into_data();
         let mut slots: Vec<Vec<_>> = self.chunks.iter().map(|_| Vec::new()).collect();
@@ -313,7 +313,7 @@ pub struct NumaMat<T> {
     stride: usize,
 }
 
-impl<T: Scalar> NumaMat<T> {
+impl<T: Stored> NumaMat<T> {
     /// Zeros that nobody has touched, with the row stride of [`crate::Mat`].
     fn untouched(rows: usize, cols: usize) -> Result<Self> {
         let stride = padded_stride::<T>(cols);
@@ -349,7 +349,7 @@ pub enum SharedMat<'b, T> {
     Copies(Vec<NumaMat<T>>),
 }
 
-impl<T: Scalar> SharedMat<'_, T> {
+impl<T: Stored> SharedMat<'_, T> {
     /// The copy for the pool at `place`.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored};
 
 use super::random::Stream;
 use crate::dense::Mat;
@@ -10,14 +10,14 @@ use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
 use crate::{memory, parallel};
 
-/// Numbers in [-0.5, 0.5): of `bits` as many as f32 holds exactly, so that both element types get the same ones.
-fn centred<T: Scalar>(bits: u64) -> T {
-    T::from_f64((bits >> 40) as f64 / (1u64 << 24) as f64 - 0.5)
+/// Numbers in [-0.5, 0.5): of `bits` as many as f32 holds exactly, so that both element types get the same ones; narrower types get the nearest.
+fn centred<D: Stored>(bits: u64) -> D {
+    D::narrow(D::Scalar::from_f64((bits >> 40) as f64 / (1u64 << 24) as f64 - 0.5))
 }
 
 /// `count` numbers uniform in [-0.5, 0.5).
 #[inline(never)]
-pub fn uniform_values<T: Scalar>(count: usize, seed: u64) -> Vec<T> {
+pub fn uniform_values<D: Stored>(count: usize, seed: u64) -> Vec<D> {
     parallel::map(count, |p| centred(Stream::new(seed, p as u64).bits()))
 }
 
@@ -27,7 +27,7 @@ pub fn uniform_values<T: Scalar>(count: usize, seed: u64) -> Vec<T> {
 /// # Errors
 /// As [`Mat::zeros`].
 #[inline(never)]
-pub fn uniform_dense<T: Scalar>(rows: usize, cols: usize, seed: u64) -> Result<Mat<T>> {
+pub fn uniform_dense<D: Stored>(rows: usize, cols: usize, seed: u64) -> Result<Mat<D>> {
     Mat::from_fn(rows, cols, |i, j| centred(Stream::new(seed, (i * cols + j) as u64).bits()))
 }
 

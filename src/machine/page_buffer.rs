@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 
 use memmap2::MmapMut;
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::Stored;
 
 use super::pages;
 use crate::error::{Error, Result};
@@ -19,13 +19,13 @@ pub struct PageBuffer<T> {
     element: PhantomData<T>,
 }
 
-impl<T: Scalar> PageBuffer<T> {
+impl<T: Stored> PageBuffer<T> {
     /// `len` zeros.
     ///
     /// # Errors
     /// [`Error::Argument`] when they do not fit the address space or the operating system refuses them.
     pub fn zeros(len: usize) -> Result<Self> {
-        let fail = |why: String| Error::argument("buffer", format!("{len} elements of {}: {why}", T::NAME));
+        let fail = |why: String| Error::argument("buffer", format!("{len} elements of {}: {why}", T::DTYPE));
         let bytes = len.checked_mul(size_of::<T>()).filter(|&n| n <= isize::MAX as usize);
         let bytes = bytes.ok_or_else(|| fail("more than the address space".to_owned()))?;
         let pages = match bytes {
@@ -79,20 +79,20 @@ fn advise(pages: &MmapMut, bytes: Range<usize>, huge: bool) {
     let _ = (pages, bytes, huge);
 }
 
-impl<T: Scalar> Deref for PageBuffer<T> {
+impl<T: Stored> Deref for PageBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
         match &self.pages {
             // SAFETY: the mapping holds `len` elements, aligned to a page, initialised to zero bytes, which is the number
-            // 0 of both element types; it lives as long as `self`.
+            // 0 of every element type; it lives as long as `self`.
             Some(pages) => unsafe { std::slice::from_raw_parts(pages.as_ptr().cast(), self.len) },
             None => &[],
         }
     }
 }
 
-impl<T: Scalar> DerefMut for PageBuffer<T> {
+impl<T: Stored> DerefMut for PageBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match &mut self.pages {
             // SAFETY: as above, and `self` is borrowed mutably.

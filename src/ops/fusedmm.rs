@@ -8,18 +8,19 @@
 
 use sparsimd_kernels::edge::Edge;
 use sparsimd_kernels::{
-    EdgeBlock, EdgeRows, FusedRows, Scalar, SddmmPanel, SddmmRows, SpmmPanel, SpmmRows, edge_block, edge_rows,
-    fused_rows, normalise_rows, scale_rows, sddmm_panel, sddmm_rows, spmm_panel, spmm_rows,
+    EdgeBlock, EdgeRows, FusedRows, Scalar, SddmmPanel, SddmmRows, SpmmPanel, SpmmRows, Stored, edge_block, edge_rows,
+    fused_rows, normalise_rows, sddmm_panel, sddmm_rows, spmm_panel, spmm_rows,
 };
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
-use super::run::{CarryOuts, Shared};
+use super::row_sums::{RowSums, Widened};
+use super::run::{CarryOuts, Shared, scratch, shared_rows};
 use crate::cpu::Cpu;
 use crate::cut;
 use crate::dense::{ALIGN, Aligned, MatMut, MatRef, check_shape};
 use crate::error::Result;
-use crate::formats::{BlockView, Panel, PatternRef, RowBlock};
+use crate::formats::{BlockView, Panel, PatternRef};
 use crate::plan::{Op, PanelPlan, Stages, Task};
 
 /// Most vectors of a tile, of dots and of sums.
@@ -41,6 +42,8 @@ impl Cpu {
     /// attention), or a function of the caller's own, which is compiled into the kernel. Rows without nonzeros become
     /// zeros. Edge values take at most 4 MiB for each thread at a time.
     ///
+    /// The dense operands may store bf16 or f16 ([`Stored`]): edge values and sums are f32 then, and each element of E is rounded once.
+    ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) when the shapes do not fit, N or P is 0, `a` was prepared for another
     /// operation, or it has no values where f needs them; [`Error::Argument`](crate::Error::Argument) when `a` was prepared
@@ -57,28 +60,28 @@ impl Cpu {
     /// assert_eq!(e.row(1), v.row(1)); // one neighbour has all the weight
     /// # Ok::<(), sparsimd::Error>(())
     /// ```
-    pub fn fusedmm<'a, T: Scalar, F: Edge<T>>(
+    pub fn fusedmm<'a, D: Stored, F: Edge<D::Scalar>>(
         &self,
-        a: impl Into<SparseOperand<'a, T>>,
+        a: impl Into<SparseOperand<'a, D::Scalar>>,
         edge: F,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        d: MatRef<'_, T>,
-        e: MatMut<'_, T>,
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        d: MatRef<'_, D>,
+        e: MatMut<'_, D>,
     ) -> Result<()> {
         self.fusedmm_operand(a.into(), edge, c, b, d, e)
     }
 
     /// [`Cpu::fusedmm`] of an operand.
     #[inline(never)]
-    pub(crate) fn fusedmm_operand<T: Scalar, F: Edge<T>>(
+    pub(crate) fn fusedmm_operand<D: Stored, F: Edge<D::Scalar>>(
         &self,
-        a: SparseOperand<'_, T>,
+        a: SparseOperand<'_, D::Scalar>,
         edge: F,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        d: MatRef<'_, T>,
-        e: MatMut<'_, T>,
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        d: MatRef<'_, D>,
+        e: MatMut<'_, D>,
     ) -> Result<()> {
         const OP: &str = "fusedmm";
         let pattern = a.pattern();
@@ -102,26 +105,26 @@ impl Cpu {
     }
 
     /// The direct path; shapes have been checked.
-    fn fused_directly<T: Scalar, F: Edge<T>>(
+    fn fused_directly<D: Stored, F: Edge<D::Scalar>>(
         &self,
         pattern: PatternRef<'_>,
-        values: Option<&[T]>,
+        values: Option<&[D::Scalar]>,
         direct: &Direct<'_>,
         edge: F,
-        Dense { c, b, d }: Dense<'_, T>,
-        mut e: MatMut<'_, T>,
+        Dense { c, b, d }: Dense<'_, D>,
+        mut e: MatMut<'_, D>,
     ) {
         let (n, width) = (c.cols(), e.cols());
         let tasks = &direct.tasks;
-        let mut carry_outs = CarryOuts::new(tasks, width);
-        let carry_out = carry_outs.shared();
-        let mut partial = vec![[[T::ZERO; 2]; 2]; tasks.len()];
+        let mut carry_outs = CarryOuts::new::<D>(tasks, width);
+        let carry_out = carry_outs.shared(tasks);
+        let mut partial = vec![[[D::Scalar::ZERO; 2]; 2]; tasks.len()];
         let states = Shared(partial.as_mut_ptr());
         let (lde, out) = (e.stride(), Shared(e.reborrow().into_data().as_mut_ptr()));
         let rows = |k: usize| FusedRows {
             row_ptr: pattern.row_ptr().raw(),
             columns: pattern.col_idx().as_ptr(),
-            values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
+            values: values.map_or(std::ptr::null(), <[D::Scalar]>::as_ptr),
             rows: tasks[k].rows,
             nonzeros: tasks[k].nonzeros,
             c: (c.data().as_ptr(), c.stride()),
@@ -130,40 +133,45 @@ impl Cpu {
             d: (d.data().as_ptr(), d.stride()),
             e: (out.get(), lde),
             width,
-            carry_out: carry_out(k, &tasks[k]),
+            carry_out: carry_out(k),
+            row: std::ptr::null_mut(),
             partial: states.get().wrapping_add(k),
             prefetch_distance: direct.prefetch_distance,
-            panel: [direct.width, pattern.cols()],
+            panel: [if D::NARROW { pattern.cols() } else { direct.width }, pattern.cols()],
             stream: direct.stream,
         };
         let work = pattern.nnz().saturating_mul(n + width);
         if (b.data().as_ptr(), b.stride()) == (d.data().as_ptr(), d.stride()) {
-            // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in a task,
-            // its carry-out and its states are its own.
-            self.for_each(tasks.len(), work, |k| unsafe { fused_rows(self.arch(), edge, rows(k)) });
+            self.for_each(tasks.len(), work, |k| {
+                let mut row = scratch::<D::Scalar>(if D::NARROW { width } else { 0 });
+                let task = FusedRows { row: row.as_mut_ptr(), ..rows(k) };
+                // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in a
+                // task, its carry-outs, its states and its room for a row are its own.
+                unsafe { fused_rows(self.arch(), edge, task) }
+            });
         } else {
             self.fused_in_stages(tasks, &direct.stages, edge, work, rows);
         }
         if F::SOFTMAX {
             merge_softmax(tasks, &carry_outs, &partial, e);
         } else {
-            carry_outs.add_to(tasks, e);
+            carry_outs.add_to(tasks, D::Scalar::ZERO, e);
         }
     }
 
     /// The direct path where D is not B: dots and weights of many tasks, then their sums. `rows` are those of a task, as
     /// [`fused_rows`] takes them.
-    fn fused_in_stages<T: Scalar, F: Edge<T>>(
+    fn fused_in_stages<D: Stored, F: Edge<D::Scalar>>(
         &self,
         tasks: &[Task],
         stages: &Stages,
         edge: F,
         work: usize,
-        rows: impl Fn(usize) -> FusedRows<T> + Send + Sync,
+        rows: impl Fn(usize) -> FusedRows<D> + Send + Sync,
     ) {
         let most = stages.nonzeros * self.threads();
         let mut begin = 0;
-        let mut weights = Aligned::<T>::new(ALIGN);
+        let mut weights = Aligned::<D::Scalar>::new(ALIGN);
         while begin < tasks.len() {
             let base = tasks[begin].nonzeros[0];
             let fit = cut::first(begin..tasks.len(), |k| tasks[k].nonzeros[1] - base > most);
@@ -202,6 +210,8 @@ impl Cpu {
             self.for_each(count, work, |k| {
                 let task = rows(begin + k);
                 let (panel, prefetch_distance) = stages.sums;
+                // Parts of narrow rows would be rounded each.
+                let panel = if D::NARROW { task.panel[1] } else { panel };
                 let sums = SpmmRows {
                     row_ptr: task.row_ptr,
                     columns: task.columns,
@@ -211,8 +221,8 @@ impl Cpu {
                     b: task.d.0,
                     ldb: task.d.1,
                     n: task.width,
-                    alpha: T::ONE,
-                    beta: T::ZERO,
+                    alpha: D::Scalar::ONE,
+                    beta: D::Scalar::ZERO,
                     c: task.e.0,
                     ldc: task.e.1,
                     carry_out: task.carry_out,
@@ -229,13 +239,13 @@ impl Cpu {
     }
 
     /// The panel path; shapes have been checked, `values` are in panel order.
-    fn fused_by_panels<T: Scalar, F: Edge<T>>(
+    fn fused_by_panels<D: Stored, F: Edge<D::Scalar>>(
         &self,
         (plan, panel): (&PanelPlan, &Panel),
-        values: Option<&[T]>,
+        values: Option<&[D::Scalar]>,
         edge: F,
-        dense: Dense<'_, T>,
-        e: MatMut<'_, T>,
+        dense: Dense<'_, D>,
+        e: MatMut<'_, D>,
     ) {
         let (width, vectors) = (e.cols(), plan.tile_vectors);
         let work = panel.nnz().saturating_mul(dense.c.cols() + width);
@@ -244,37 +254,42 @@ impl Cpu {
             let row_block = &panel.row_blocks()[k];
             let rows = row_block.rows.len();
             let e = out.get().wrapping_add(row_block.rows.start * lde);
+            let c = Widened::new(self.arch(), dense.c, row_block.rows.clone());
+            let mut sums = RowSums::<D>::new(self.arch(), rows, width);
             let largest = row_block.blocks().map(|block| block.nnz).max().unwrap_or(0);
             let mut room = Room {
                 packed: self.packed_panel(panel, TILE_VECTORS),
-                weights: vec![T::ZERO; largest],
-                states: vec![[T::NEG_INFINITY, T::ZERO]; if F::SOFTMAX { rows } else { 0 }],
-                rescale: vec![T::ONE; if F::SOFTMAX { rows } else { 0 }],
+                weights: vec![D::Scalar::ZERO; largest],
+                states: vec![[D::Scalar::NEG_INFINITY, D::Scalar::ZERO]; if F::SOFTMAX { rows } else { 0 }],
+                rescale: vec![D::Scalar::ONE; if F::SOFTMAX { rows } else { 0 }],
             };
             // SAFETY: the rows of a row block are its own task's, and inside E.
-            unsafe { scale_rows(self.arch(), T::ZERO, rows, width, e, lde) };
+            let (to, stride) = unsafe { sums.begin(D::Scalar::ZERO, width, e, lde) };
+            let output = Output { e: to, lde: stride, width, vectors };
             for block in row_block.blocks() {
                 let values = values.map(|values| &values[block.first..]);
-                self.fused_block(row_block, block, values, edge, dense, Output { e, lde, width, vectors }, &mut room);
+                self.fused_block(&c, block, values, edge, dense, output, &mut room);
             }
             if F::SOFTMAX {
                 // SAFETY: one state per row of the row block.
-                unsafe { normalise_rows(self.arch(), &room.states, width, e, lde) };
+                unsafe { normalise_rows(self.arch(), &room.states, width, to, stride) };
             }
+            // SAFETY: as above.
+            unsafe { sums.end(width, e, lde) };
         });
     }
 
     /// One block: its dots, their weights, and the sum weighted by them.
     #[expect(clippy::too_many_arguments, reason = "one block of the caller's loop, with all that the loop holds")]
-    fn fused_block<T: Scalar, F: Edge<T>>(
+    fn fused_block<D: Stored, F: Edge<D::Scalar>>(
         &self,
-        row_block: &RowBlock,
+        c: &Widened<D>,
         block: BlockView<'_>,
-        values: Option<&[T]>,
+        values: Option<&[D::Scalar]>,
         edge: F,
-        Dense { c, b, d }: Dense<'_, T>,
-        out: Output<T>,
-        room: &mut Room<T>,
+        Dense { b, d, .. }: Dense<'_, D>,
+        out: Output<D::Scalar>,
+        room: &mut Room<D::Scalar>,
     ) {
         let weights = room.weights.as_mut_ptr();
         let dots = SddmmPanel {
@@ -282,12 +297,12 @@ impl Cpu {
             starts: std::ptr::null(),
             order: std::ptr::null(),
             values: std::ptr::null(),
-            c: c.data()[row_block.rows.start * c.stride()..].as_ptr(),
+            c: c.as_ptr(),
             ldc: c.stride(),
             b: b.data()[block.column * b.stride()..].as_ptr(),
             ldb: b.stride(),
             width: block.width,
-            n: c.cols(),
+            n: b.cols(),
             out: weights,
             tile_vectors: TILE_VECTORS,
             scratch: room.packed.as_mut_ptr(),
@@ -296,7 +311,7 @@ impl Cpu {
         let edges = EdgeBlock {
             block: block.block,
             weights,
-            values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
+            values: values.map_or(std::ptr::null(), <[D::Scalar]>::as_ptr),
             nnz: block.nnz,
             states: room.states.as_mut_ptr(),
             rescale: room.rescale.as_mut_ptr(),
@@ -308,7 +323,7 @@ impl Cpu {
             ldb: d.stride(),
             width: block.width,
             n: out.width,
-            alpha: T::ONE,
+            alpha: D::Scalar::ONE,
             c: out.e,
             ldc: out.lde,
             rescale: if F::SOFTMAX { room.rescale.as_ptr() } else { std::ptr::null() },
@@ -345,33 +360,27 @@ struct Room<T> {
 }
 
 /// Rows in several parts, each with its own (m, l): E_i = sum_k e^(m_k - m) E_k / sum_k e^(m_k - m) l_k, m the largest.
-fn merge_softmax<T: Scalar>(tasks: &[Task], carry_outs: &CarryOuts<T>, partial: &[[[T; 2]; 2]], mut e: MatMut<'_, T>) {
-    let mut k = 0;
-    while k < tasks.len() {
-        // The row that goes on in the tasks after k, and the last of them that has a part of it.
-        let row = tasks[k].rows[1].saturating_sub(1);
-        let mut end = k + 1;
-        while end < tasks.len() && tasks[end].continues && tasks[end].rows[0] == row {
-            end += 1;
-        }
-        if end == k + 1 {
-            k += 1;
-            continue;
-        }
-        let states: Vec<[T; 2]> = (k..end).map(|part| partial[part][usize::from(part == k)]).collect();
-        let largest = states.iter().fold(T::NEG_INFINITY, |m, s| if s[0] > m { s[0] } else { m });
-        let factor = |m: T| if m == T::NEG_INFINITY { T::ZERO } else { (m - largest).exp() };
-        let mut sum = T::ZERO;
+fn merge_softmax<D: Stored>(
+    tasks: &[Task],
+    carry_outs: &CarryOuts<D::Scalar>,
+    partial: &[[[D::Scalar; 2]; 2]],
+    mut e: MatMut<'_, D>,
+) {
+    for (k, row, end) in shared_rows(tasks) {
+        let states: Vec<_> = (k..end).map(|part| partial[part][usize::from(part == k)]).collect();
+        let largest = states.iter().fold(D::Scalar::NEG_INFINITY, |m, s| if s[0] > m { s[0] } else { m });
+        let factor = |m: D::Scalar| if m == D::Scalar::NEG_INFINITY { D::Scalar::ZERO } else { (m - largest).exp() };
+        let mut sum = D::Scalar::ZERO;
         for &[m, l] in &states {
             sum += factor(m) * l;
         }
         let out = e.reborrow().into_row(row);
-        out.iter_mut().for_each(|x| *x = factor(states[0][0]) / sum * *x);
+        let mut total = carry_outs.first_part(k, out);
+        total.iter_mut().for_each(|x| *x = factor(states[0][0]) / sum * *x);
         for (part, &[m, _]) in (k..end).zip(&states).skip(1) {
             let weight = factor(m) / sum;
-            out.iter_mut().zip(carry_outs.row(part)).for_each(|(x, &carry_out)| *x += weight * carry_out);
+            total.iter_mut().zip(carry_outs.row(part)).for_each(|(x, &carry_out)| *x += weight * carry_out);
         }
-        // The last part's task may begin another row that goes on.
-        k = if tasks[end - 1].rows[1] - 1 > row { end - 1 } else { end };
+        out.iter_mut().zip(total).for_each(|(x, total)| *x = D::narrow(total));
     }
 }

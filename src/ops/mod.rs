@@ -26,6 +26,7 @@ mod mttkrp;
 mod operand;
 mod placed;
 mod prepare;
+mod row_sums;
 mod run;
 mod sddmm;
 mod spmm;

@@ -11,7 +11,7 @@
 
 use std::sync::Mutex;
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored};
 
 use super::Prepared;
 use crate::cpu::{Chunk, Cpu, NodeCpus, NumaCsr, NumaMat, SharedMat};
@@ -121,7 +121,7 @@ impl<T: Scalar> NumaPrepared<T> {
     ///
     /// # Errors
     /// As [`NumaCsr::output`].
-    pub fn output(&self, cols: usize) -> Result<NumaMat<T>> {
+    pub fn output<D: Stored>(&self, cols: usize) -> Result<NumaMat<D>> {
         self.csr.output(cols)
     }
 
@@ -129,7 +129,7 @@ impl<T: Scalar> NumaPrepared<T> {
     ///
     /// # Errors
     /// As [`NumaCsr::owned`].
-    pub fn owned(&self, c: MatRef<'_, T>) -> Result<NumaMat<T>> {
+    pub fn owned<D: Stored>(&self, c: MatRef<'_, D>) -> Result<NumaMat<D>> {
         self.csr.owned(c)
     }
 
@@ -145,7 +145,7 @@ impl<T: Scalar> NumaPrepared<T> {
     ///
     /// # Errors
     /// As [`NumaCsr::share`].
-    pub fn share<'b>(&self, b: MatRef<'b, T>) -> Result<SharedMat<'b, T>> {
+    pub fn share<'b, D: Stored>(&self, b: MatRef<'b, D>) -> Result<SharedMat<'b, D>> {
         self.csr.share(b)
     }
 
@@ -153,7 +153,7 @@ impl<T: Scalar> NumaPrepared<T> {
     ///
     /// # Errors
     /// As [`Cpu::spmm`].
-    pub fn spmm(&self, alpha: T, b: &SharedMat<'_, T>, beta: T, c: MatMut<'_, T>) -> Result<()> {
+    pub fn spmm<D: Stored<Scalar = T>>(&self, alpha: T, b: &SharedMat<'_, D>, beta: T, c: MatMut<'_, D>) -> Result<()> {
         self.csr.run(c, |cpu, place, (owner, chunk), rows| {
             cpu.spmm(alpha, &self.prepared[owner][chunk], b.on(place)?, beta, rows)
         })
@@ -163,7 +163,13 @@ impl<T: Scalar> NumaPrepared<T> {
     ///
     /// # Errors
     /// As [`Cpu::sddmm`].
-    pub fn sddmm(&self, scaled: bool, c: MatRef<'_, T>, b: &SharedMat<'_, T>, out: &mut [T]) -> Result<()> {
+    pub fn sddmm<D: Stored<Scalar = T>>(
+        &self,
+        scaled: bool,
+        c: MatRef<'_, D>,
+        b: &SharedMat<'_, D>,
+        out: &mut [T],
+    ) -> Result<()> {
         self.check_rows("sddmm", c)?;
         self.csr.run_values(out, |cpu, place, (owner, chunk), values| {
             let c = c.row_range(self.csr.chunks()[owner][chunk].rows())?;
@@ -179,13 +185,13 @@ impl<T: Scalar> NumaPrepared<T> {
     ///
     /// # Errors
     /// As [`Cpu::fusedmm`].
-    pub fn fusedmm<F: Edge<T>>(
+    pub fn fusedmm<D: Stored<Scalar = T>, F: Edge<T>>(
         &self,
         edge: F,
-        c: MatRef<'_, T>,
-        b: &SharedMat<'_, T>,
-        d: &SharedMat<'_, T>,
-        e: MatMut<'_, T>,
+        c: MatRef<'_, D>,
+        b: &SharedMat<'_, D>,
+        d: &SharedMat<'_, D>,
+        e: MatMut<'_, D>,
     ) -> Result<()> {
         self.check_rows("fusedmm", c)?;
         self.csr.run(e, |cpu, place, (owner, chunk), rows| {
@@ -194,7 +200,7 @@ impl<T: Scalar> NumaPrepared<T> {
         })
     }
 
-    fn check_rows(&self, op: &'static str, c: MatRef<'_, T>) -> Result<()> {
+    fn check_rows<D>(&self, op: &'static str, c: MatRef<'_, D>) -> Result<()> {
         if c.rows() == self.csr.rows() {
             return Ok(());
         }

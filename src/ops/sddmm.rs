@@ -1,9 +1,10 @@
 //! SDDMM: out_p = (C B^T)_ij for each nonzero p = (i, j) of a pattern.
 
-use sparsimd_kernels::{Scalar, SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
+use sparsimd_kernels::{Scalar, SddmmPanel, SddmmRows, Stored, sddmm_panel, sddmm_rows};
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
+use super::row_sums::Widened;
 use super::run::{Shared, scratch};
 use crate::cpu::Cpu;
 use crate::dense::{MatRef, check_shape};
@@ -13,6 +14,8 @@ use crate::plan::Op;
 
 impl Cpu {
     /// out_p = (C B^T)_ij for each nonzero p = (i, j) of the pattern, in CSR order; C dense M x N, B dense K x N.
+    ///
+    /// C and B may store bf16 or f16 ([`Stored`]): what is computed, and stored in `out`, is f32 then.
     ///
     /// # Errors
     /// [`Error::Shape`] when the shapes do not fit, N is 0, or `a` was prepared for another operation;
@@ -29,12 +32,12 @@ impl Cpu {
     /// assert_eq!(out, [4.0, 12.0, 16.0]);
     /// # Ok::<(), sparsimd::Error>(())
     /// ```
-    pub fn sddmm<'a, T: Scalar>(
+    pub fn sddmm<'a, D: Stored>(
         &self,
-        a: impl Into<SparseOperand<'a, T>>,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        out: &mut [T],
+        a: impl Into<SparseOperand<'a, D::Scalar>>,
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        out: &mut [D::Scalar],
     ) -> Result<()> {
         self.sampled("sddmm", a.into(), None, c, b, out)
     }
@@ -43,12 +46,12 @@ impl Cpu {
     ///
     /// # Errors
     /// As [`Cpu::sddmm`], and when `a` has no values.
-    pub fn sddmm_scaled<'a, T: Scalar>(
+    pub fn sddmm_scaled<'a, D: Stored>(
         &self,
-        a: impl Into<SparseOperand<'a, T>>,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        out: &mut [T],
+        a: impl Into<SparseOperand<'a, D::Scalar>>,
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        out: &mut [D::Scalar],
     ) -> Result<()> {
         let a = a.into();
         self.sampled("sddmm_scaled", a, Some(a.need_values("sddmm_scaled")?), c, b, out)
@@ -56,14 +59,14 @@ impl Cpu {
 
     /// Both, by path.
     #[inline(never)]
-    pub(crate) fn sampled<T: Scalar>(
+    pub(crate) fn sampled<D: Stored>(
         &self,
         op: &'static str,
-        a: SparseOperand<'_, T>,
-        values: Option<&[T]>,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        out: &mut [T],
+        a: SparseOperand<'_, D::Scalar>,
+        values: Option<&[D::Scalar]>,
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        out: &mut [D::Scalar],
     ) -> Result<()> {
         let pattern = a.pattern();
         check_columns(op, c.cols())?;
@@ -89,7 +92,7 @@ impl Cpu {
             return Ok(());
         };
         // Dots come out by ascending column; then each goes to its place, and meets its value there.
-        let mut sorted = vec![T::ZERO; out.len()];
+        let mut sorted = vec![D::Scalar::ZERO; out.len()];
         self.sampled_by_panels(panel, None, c, b, &mut sorted);
         match values {
             None => order.iter().zip(&sorted).for_each(|(&p, &dot)| out[p] = dot),
@@ -99,14 +102,14 @@ impl Cpu {
     }
 
     /// The direct path; shapes have been checked.
-    fn sampled_directly<T: Scalar>(
+    fn sampled_directly<D: Stored>(
         &self,
         pattern: PatternRef<'_>,
-        values: Option<&[T]>,
+        values: Option<&[D::Scalar]>,
         direct: &Direct<'_>,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        out: &mut [T],
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        out: &mut [D::Scalar],
     ) {
         let n = c.cols();
         let tasks = &direct.tasks;
@@ -119,7 +122,7 @@ impl Cpu {
                     SddmmRows {
                         row_ptr: pattern.row_ptr().raw(),
                         columns: pattern.col_idx().as_ptr(),
-                        values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
+                        values: values.map_or(std::ptr::null(), <[D::Scalar]>::as_ptr),
                         rows: tasks[k].rows,
                         nonzeros: tasks[k].nonzeros,
                         c: c.data().as_ptr(),
@@ -138,29 +141,30 @@ impl Cpu {
 
     /// The panel path, by panels and vectors of a tile; shapes have been checked, `values` and `out` are in row-sorted
     /// order.
-    fn sampled_by_panels<T: Scalar>(
+    fn sampled_by_panels<D: Stored>(
         &self,
         (panel, tile_vectors): (&Panel, usize),
-        values: Option<&[T]>,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        out: &mut [T],
+        values: Option<&[D::Scalar]>,
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        out: &mut [D::Scalar],
     ) {
         let n = c.cols();
         let work = out.len().saturating_mul(n);
         let out = Shared(out.as_mut_ptr());
         self.for_each(panel.row_blocks().len(), work, |k| {
             let row_block = &panel.row_blocks()[k];
-            let mut packed = self.packed_panel::<T>(panel, tile_vectors);
-            let mut sums = scratch::<T>(row_block.blocks().map(|block| block.nnz).max().unwrap_or(0));
+            let rows = Widened::new(self.arch(), c, row_block.rows.clone());
+            let mut packed = self.packed_panel::<D::Scalar>(panel, tile_vectors);
+            let mut sums = scratch::<D::Scalar>(row_block.blocks().map(|block| block.nnz).max().unwrap_or(0));
             for block in row_block.blocks() {
                 let task = SddmmPanel {
                     block: block.block,
                     starts: block.starts.as_ptr(),
                     order: block.order.as_ptr(),
-                    values: values.map_or(std::ptr::null(), <[T]>::as_ptr),
-                    c: c.data()[row_block.rows.start * c.stride()..].as_ptr(),
-                    ldc: c.stride(),
+                    values: values.map_or(std::ptr::null(), <[D::Scalar]>::as_ptr),
+                    c: rows.as_ptr(),
+                    ldc: rows.stride(),
                     b: b.data()[block.column * b.stride()..].as_ptr(),
                     ldb: b.stride(),
                     width: block.width,

@@ -1,9 +1,10 @@
 //! SpMM: C = alpha A B + beta C and C = alpha A^T B + beta C.
 
-use sparsimd_kernels::{Scalar, SpmmPanel, SpmmRows, scale_rows, spmm_panel, spmm_rows};
+use sparsimd_kernels::{Scalar, SpmmPanel, SpmmRows, Stored, scale_rows, spmm_panel, spmm_rows};
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
+use super::row_sums::RowSums;
 use super::run::{CarryOuts, Shared, scratch};
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef, check_shape};
@@ -16,6 +17,8 @@ impl Cpu {
     ///
     /// With beta = 0, C is not read. From a [`Csr`](crate::Csr) it runs directly; from a
     /// [`Prepared`](super::Prepared) as its plan says. The same operand, plan and number of threads give the same bits.
+    ///
+    /// B and C may store bf16 or f16 ([`Stored`]): alpha, A, beta and the sums are f32 then, and each element of C is rounded once.
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) when the shapes do not fit, N is 0, or `a` has no values or was prepared for
@@ -31,26 +34,26 @@ impl Cpu {
     /// assert_eq!(c.row(0), [40.0, 43.0, 46.0, 49.0]);
     /// # Ok::<(), sparsimd::Error>(())
     /// ```
-    pub fn spmm<'a, T: Scalar>(
+    pub fn spmm<'a, D: Stored>(
         &self,
-        alpha: T,
-        a: impl Into<SparseOperand<'a, T>>,
-        b: MatRef<'_, T>,
-        beta: T,
-        c: MatMut<'_, T>,
+        alpha: D::Scalar,
+        a: impl Into<SparseOperand<'a, D::Scalar>>,
+        b: MatRef<'_, D>,
+        beta: D::Scalar,
+        c: MatMut<'_, D>,
     ) -> Result<()> {
         self.spmm_operand(alpha, a.into(), b, beta, c)
     }
 
     /// [`Cpu::spmm`] of an operand.
     #[inline(never)]
-    pub(crate) fn spmm_operand<T: Scalar>(
+    pub(crate) fn spmm_operand<D: Stored>(
         &self,
-        alpha: T,
-        a: SparseOperand<'_, T>,
-        b: MatRef<'_, T>,
-        beta: T,
-        c: MatMut<'_, T>,
+        alpha: D::Scalar,
+        a: SparseOperand<'_, D::Scalar>,
+        b: MatRef<'_, D>,
+        beta: D::Scalar,
+        c: MatMut<'_, D>,
     ) -> Result<()> {
         let values = a.need_values("spmm")?;
         check_operands("spmm", a.pattern().rows(), a.pattern().cols(), b, c.as_ref())?;
@@ -72,26 +75,26 @@ impl Cpu {
     ///
     /// # Errors
     /// As [`Cpu::spmm`].
-    pub fn spmm_t<'a, T: Scalar>(
+    pub fn spmm_t<'a, D: Stored>(
         &self,
-        alpha: T,
-        a: impl Into<SparseOperand<'a, T>>,
-        b: MatRef<'_, T>,
-        beta: T,
-        c: MatMut<'_, T>,
+        alpha: D::Scalar,
+        a: impl Into<SparseOperand<'a, D::Scalar>>,
+        b: MatRef<'_, D>,
+        beta: D::Scalar,
+        c: MatMut<'_, D>,
     ) -> Result<()> {
         self.spmm_t_operand(alpha, a.into(), b, beta, c)
     }
 
     /// [`Cpu::spmm_t`] of an operand.
     #[inline(never)]
-    pub(crate) fn spmm_t_operand<T: Scalar>(
+    pub(crate) fn spmm_t_operand<D: Stored>(
         &self,
-        alpha: T,
-        a: SparseOperand<'_, T>,
-        b: MatRef<'_, T>,
-        beta: T,
-        c: MatMut<'_, T>,
+        alpha: D::Scalar,
+        a: SparseOperand<'_, D::Scalar>,
+        b: MatRef<'_, D>,
+        beta: D::Scalar,
+        c: MatMut<'_, D>,
     ) -> Result<()> {
         let values = a.need_values("spmm_t")?;
         check_operands("spmm_t", a.pattern().cols(), a.pattern().rows(), b, c.as_ref())?;
@@ -117,22 +120,24 @@ impl Cpu {
 
     /// The direct path; shapes have been checked.
     #[expect(clippy::too_many_arguments, reason = "the operation's own, and how to run it")]
-    fn spmm_directly<T: Scalar>(
+    fn spmm_directly<D: Stored>(
         &self,
-        alpha: T,
+        alpha: D::Scalar,
         pattern: PatternRef<'_>,
-        values: &[T],
+        values: &[D::Scalar],
         direct: &Direct<'_>,
-        b: MatRef<'_, T>,
-        beta: T,
-        mut c: MatMut<'_, T>,
+        b: MatRef<'_, D>,
+        beta: D::Scalar,
+        mut c: MatMut<'_, D>,
     ) {
         let n = c.cols();
         // alpha = 0 does not look at A and B, as in BLAS.
-        let skip = alpha == T::ZERO;
+        let skip = alpha == D::Scalar::ZERO;
         let tasks = &direct.tasks;
-        let mut carry_outs = CarryOuts::new(tasks, n);
-        let carry_out = carry_outs.shared();
+        let mut carry_outs = CarryOuts::new::<D>(tasks, n);
+        let carry_out = carry_outs.shared(tasks);
+        // Parts of narrow rows would be rounded each.
+        let width = if D::NARROW { pattern.cols() } else { direct.width };
         let (ldc, out) = (c.stride(), Shared(c.reborrow().into_data().as_mut_ptr()));
         self.for_each(tasks.len(), pattern.nnz().saturating_mul(n), |k| {
             let task = &tasks[k];
@@ -160,45 +165,48 @@ impl Cpu {
                         beta,
                         c: out.get(),
                         ldc,
-                        carry_out: carry_out(k, task),
+                        carry_out: carry_out(k),
                         prefetch_distance: direct.prefetch_distance,
-                        panel: [direct.width, pattern.cols()],
+                        panel: [width, pattern.cols()],
                         stream: direct.stream,
                     },
                 );
             }
         });
         if !skip {
-            carry_outs.add_to(tasks, c);
+            carry_outs.add_to(tasks, beta, c);
         }
     }
 
     /// The panel path; shapes have been checked, `values` are in panel order.
-    fn spmm_by_panels<T: Scalar>(
+    fn spmm_by_panels<D: Stored>(
         &self,
-        alpha: T,
+        alpha: D::Scalar,
         (plan, panel): (&PanelPlan, &Panel),
-        values: &[T],
-        b: MatRef<'_, T>,
-        beta: T,
-        c: MatMut<'_, T>,
+        values: &[D::Scalar],
+        b: MatRef<'_, D>,
+        beta: D::Scalar,
+        c: MatMut<'_, D>,
     ) {
         let n = c.cols();
         let (ldc, out) = (c.stride(), Shared(c.into_data().as_mut_ptr()));
-        let columns_of = |vectors: usize| vectors * self.arch().vector_bytes() / size_of::<T>();
+        let columns_of = |vectors: usize| vectors * self.arch().vector_bytes() / size_of::<D::Scalar>();
         let (tile, pass) = (columns_of(plan.tile_vectors), columns_of(plan.pass_vectors));
         self.for_each(panel.row_blocks().len(), values.len().saturating_mul(n), |k| {
             let row_block = &panel.row_blocks()[k];
-            let c = out.get().wrapping_add(row_block.rows.start * ldc);
-            // SAFETY: the rows of a row block are its own task's, and inside C.
-            unsafe { scale_rows(self.arch(), beta, row_block.rows.len(), n, c, ldc) };
-            if alpha == T::ZERO {
-                return;
+            let (rows, c) = (row_block.rows.len(), out.get().wrapping_add(row_block.rows.start * ldc));
+            if alpha == D::Scalar::ZERO {
+                // SAFETY: the rows of a row block are its own task's, and inside C.
+                return unsafe { scale_rows(self.arch(), beta, rows, n, c, ldc) };
             }
-            let mut packed = scratch::<T>(panel.width() * tile);
+            let mut packed = scratch::<D::Scalar>(panel.width() * tile);
             // So many columns pass over all panels at a time that the row block of C stays in L2 however wide C is; a
             // block's values are read from afar once per pass, not once per tile.
+            let mut sums = RowSums::<D>::new(self.arch(), rows, pass.min(n));
             for column in (0..n).step_by(pass) {
+                let columns = pass.min(n - column);
+                // SAFETY: the rows of a row block are its own task's, and inside C.
+                let (out, stride) = unsafe { sums.begin(beta, columns, c.wrapping_add(column), ldc) };
                 for block in row_block.blocks() {
                     let task = SpmmPanel {
                         block: block.block,
@@ -206,10 +214,10 @@ impl Cpu {
                         b: b.data()[block.column * b.stride()..].as_ptr().wrapping_add(column),
                         ldb: b.stride(),
                         width: block.width,
-                        n: pass.min(n - column),
+                        n: columns,
                         alpha,
-                        c: c.wrapping_add(column),
-                        ldc,
+                        c: out,
+                        ldc: stride,
                         rescale: std::ptr::null(),
                         vectors: plan.tile_vectors,
                         scratch: packed.as_mut_ptr(),
@@ -218,18 +226,20 @@ impl Cpu {
                     // rows and the scratch are this task's own, and the scratch has a panel's room.
                     unsafe { spmm_panel(self.arch(), task) };
                 }
+                // SAFETY: as above.
+                unsafe { sums.end(columns, c.wrapping_add(column), ldc) };
             }
         });
     }
 }
 
 /// Checks B and C against op(A) of `rows` x `cols`.
-fn check_operands<T: Scalar>(
+fn check_operands<D: Stored>(
     op: &'static str,
     rows: usize,
     cols: usize,
-    b: MatRef<'_, T>,
-    c: MatRef<'_, T>,
+    b: MatRef<'_, D>,
+    c: MatRef<'_, D>,
 ) -> Result<()> {
     check_columns(op, c.cols())?;
     check_shape(op, "B", b.shape(), (cols, c.cols()))?;

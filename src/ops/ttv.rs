@@ -47,7 +47,7 @@ impl Cpu {
                 beta: T::ZERO,
                 c: y.get(),
                 ldc: 1,
-                carry_out: std::ptr::null_mut(),
+                carry_out: [std::ptr::null_mut(); 2],
                 prefetch_distance: 0,
                 panel: [x.dim; 2],
                 stream: false,

@@ -1,6 +1,6 @@
 //! SpMM, SDDMM and FusedMM.
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored};
 
 use super::{Expected, Limits, finite, finite_rows};
 use crate::dense::{MatRef, check_shape};
@@ -45,7 +45,13 @@ pub enum Edge<'a> {
 ///
 /// # Errors
 /// [`crate::Error::Shape`].
-pub fn spmm<T: Scalar>(alpha: T, a: &Csr<T>, b: MatRef<'_, T>, beta: T, c: MatRef<'_, T>) -> Result<Expected> {
+pub fn spmm<D: Stored>(
+    alpha: D::Scalar,
+    a: &Csr<D::Scalar>,
+    b: MatRef<'_, D>,
+    beta: D::Scalar,
+    c: MatRef<'_, D>,
+) -> Result<Expected> {
     product("reference::spmm", alpha, a, b, beta, c)
 }
 
@@ -55,23 +61,29 @@ pub fn spmm<T: Scalar>(alpha: T, a: &Csr<T>, b: MatRef<'_, T>, beta: T, c: MatRe
 ///
 /// # Errors
 /// [`crate::Error::Shape`].
-pub fn spmm_t<T: Scalar>(alpha: T, a: &Csr<T>, b: MatRef<'_, T>, beta: T, c: MatRef<'_, T>) -> Result<Expected> {
+pub fn spmm_t<D: Stored>(
+    alpha: D::Scalar,
+    a: &Csr<D::Scalar>,
+    b: MatRef<'_, D>,
+    beta: D::Scalar,
+    c: MatRef<'_, D>,
+) -> Result<Expected> {
     product("reference::spmm_t", alpha, &a.transpose(), b, beta, c)
 }
 
 #[inline(never)]
-fn product<T: Scalar>(
+fn product<D: Stored>(
     op: &'static str,
-    alpha: T,
-    a: &Csr<T>,
-    b: MatRef<'_, T>,
-    beta: T,
-    c: MatRef<'_, T>,
+    alpha: D::Scalar,
+    a: &Csr<D::Scalar>,
+    b: MatRef<'_, D>,
+    beta: D::Scalar,
+    c: MatRef<'_, D>,
 ) -> Result<Expected> {
     let n = b.cols();
     check_shape(op, "B", b.shape(), (a.cols(), n))?;
     check_shape(op, "C", c.shape(), (a.rows(), n))?;
-    let (alpha, beta, limits) = (alpha.to_f64(), beta.to_f64(), Limits::of::<T>());
+    let (alpha, beta, limits) = (alpha.to_f64(), beta.to_f64(), Limits::of::<D::Scalar>());
     let expected = Expected::by_rows(a.rows(), n, |i, values, bounds| {
         let nonzeros = row(a, i);
         let count = nonzeros.len();
@@ -81,13 +93,14 @@ fn product<T: Scalar>(
         for (k, (value, bound)) in values.iter_mut().zip(bounds).enumerate() {
             *value *= alpha;
             *bound *= alpha.abs();
-            let old = if beta == 0.0 { 0.0 } else { beta * c.row(i)[k].to_f64() };
+            let old = if beta == 0.0 { 0.0 } else { beta * c.row(i)[k].widen().to_f64() };
             *value += old;
             *bound = limits.sum(count + usize::from(beta != 0.0), *bound + old.abs());
         }
     })?;
     let scalars = alpha.is_finite() && beta.is_finite();
-    Ok(expected.forgive_overflow(|| scalars && finite(a.values()) && finite_rows(b) && (beta == 0.0 || finite_rows(c))))
+    let finite = || scalars && finite(a.values()) && finite_rows(b) && (beta == 0.0 || finite_rows(c));
+    Ok(expected.forgive_overflow(finite).stored_as::<D>())
 }
 
 /// Row `i` as columns and values.
@@ -97,17 +110,18 @@ fn row<T: Scalar>(a: &Csr<T>, i: usize) -> impl ExactSizeIterator<Item = (usize,
 }
 
 /// values += w b and magnitudes += v |b|.
-fn add_row<T: Scalar>(w: f64, v: f64, b: &[T], values: &mut [f64], magnitudes: &mut [f64]) {
+fn add_row<D: Stored>(w: f64, v: f64, b: &[D], values: &mut [f64], magnitudes: &mut [f64]) {
     for ((value, magnitude), b) in values.iter_mut().zip(magnitudes).zip(b) {
-        *value += w * b.to_f64();
-        *magnitude += v * b.to_f64().abs();
+        let b = b.widen().to_f64();
+        *value += w * b;
+        *magnitude += v * b.abs();
     }
 }
 
 /// (s, sum |c| |b|) for s = c . b.
-fn dot<T: Scalar>(c: &[T], b: &[T]) -> (f64, f64) {
+fn dot<D: Stored>(c: &[D], b: &[D]) -> (f64, f64) {
     c.iter().zip(b).fold((0.0, 0.0), |(s, magnitude), (c, b)| {
-        let product = c.to_f64() * b.to_f64();
+        let product = c.widen().to_f64() * b.widen().to_f64();
         (s + product, magnitude + product.abs())
     })
 }
@@ -119,11 +133,11 @@ fn dot<T: Scalar>(c: &[T], b: &[T]) -> (f64, f64) {
 /// # Errors
 /// [`crate::Error::Shape`].
 #[inline(never)]
-pub fn sddmm<T: Scalar>(a: &Csr<T>, scaled: bool, c: MatRef<'_, T>, b: MatRef<'_, T>) -> Result<Expected> {
+pub fn sddmm<D: Stored>(a: &Csr<D::Scalar>, scaled: bool, c: MatRef<'_, D>, b: MatRef<'_, D>) -> Result<Expected> {
     let n = c.cols();
     check_shape("reference::sddmm", "C", c.shape(), (a.rows(), n))?;
     check_shape("reference::sddmm", "B", b.shape(), (a.cols(), n))?;
-    let limits = Limits::of::<T>();
+    let limits = Limits::of::<D::Scalar>();
     let element = |i: usize, (j, x): (usize, f64)| {
         let (s, magnitude) = dot(c.row(i), b.row(j));
         let x = if scaled { x } else { 1.0 };
@@ -168,20 +182,20 @@ pub fn sddmm<T: Scalar>(a: &Csr<T>, scaled: bool, c: MatRef<'_, T>, b: MatRef<'_
 /// # Errors
 /// [`crate::Error::Shape`].
 #[inline(never)]
-pub fn fusedmm<T: Scalar>(
-    a: &Csr<T>,
+pub fn fusedmm<D: Stored>(
+    a: &Csr<D::Scalar>,
     edge: Edge<'_>,
-    c: MatRef<'_, T>,
-    b: MatRef<'_, T>,
-    d: MatRef<'_, T>,
+    c: MatRef<'_, D>,
+    b: MatRef<'_, D>,
+    d: MatRef<'_, D>,
 ) -> Result<Expected> {
     let op = "reference::fusedmm";
     let n = c.cols();
     check_shape(op, "C", c.shape(), (a.rows(), n))?;
     check_shape(op, "B", b.shape(), (a.cols(), n))?;
     check_shape(op, "D", d.shape(), (a.cols(), d.cols()))?;
-    let limits = Limits::of::<T>();
-    Expected::by_rows(a.rows(), d.cols(), |i, values, bounds| {
+    let limits = Limits::of::<D::Scalar>();
+    let expected = Expected::by_rows(a.rows(), d.cols(), |i, values, bounds| {
         let edges: Vec<Dot> = row(a, i)
             .map(|(j, a)| {
                 let (s, magnitude) = dot(c.row(i), b.row(j));
@@ -199,7 +213,8 @@ pub fn fusedmm<T: Scalar>(
         for bound in bounds.iter_mut().filter(|bound| bound.is_nan()) {
             *bound = 0.0;
         }
-    })
+    })?;
+    Ok(expected.stored_as::<D>())
 }
 
 /// A nonzero: its column, value, dot product and that one's error.
@@ -210,10 +225,10 @@ struct Dot {
     delta: f64,
 }
 
-fn pointwise_row<T: Scalar>(
+fn pointwise_row<D: Stored>(
     edges: &[Dot],
     edge: Edge<'_>,
-    d: MatRef<'_, T>,
+    d: MatRef<'_, D>,
     limits: Limits,
     values: &mut [f64],
     bounds: &mut [f64],
@@ -245,11 +260,11 @@ fn leaky(s: f64, slope: f64) -> f64 {
 }
 
 /// The softmax of `logit` of the scores, a function whose slope is at most `steepest`.
-fn softmax_row<T: Scalar>(
+fn softmax_row<D: Stored>(
     edges: &[Dot],
     logit: impl Fn(f64) -> f64,
     steepest: f64,
-    d: MatRef<'_, T>,
+    d: MatRef<'_, D>,
     limits: Limits,
     values: &mut [f64],
     bounds: &mut [f64],
@@ -271,8 +286,8 @@ fn softmax_row<T: Scalar>(
     if zeta > 0.5 {
         for (&Dot { j, .. }, &(w, _)) in edges.iter().zip(&terms) {
             for ((value, bound), d) in values.iter_mut().zip(&mut *bounds).zip(d.row(j)) {
-                *value += w * d.to_f64();
-                *bound = bound.max(2.0 * d.to_f64().abs());
+                *value += w * d.widen().to_f64();
+                *bound = bound.max(2.0 * d.widen().to_f64().abs());
             }
         }
         return;

@@ -19,13 +19,20 @@
 //! magnitudes exceeds the largest number, intermediate results may overflow: anything is accepted, also where the reference
 //! itself overflows. An infinite or NaN operand wants an infinite or NaN result where the reference has one.
 //!
+//! A result that is stored as bf16 or f16 is computed in f32 and rounded once at the end. With that type's unit roundoff v, smallest
+//! normal number t and largest number, each element's bound becomes
+//! ```text
+//! bound + v (|exact| + bound + t)
+//! ```
+//! and anything is accepted where |exact| + bound exceeds the largest number. What operands store is exact.
+//!
 //! Operations that compute in stages say how they carry the first stage's error through the second one.
 
 mod matrix;
 mod mttkrp;
 mod tensor;
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored, bf16, f16};
 
 use crate::dense::MatRef;
 use crate::error::{Error, Result};
@@ -105,6 +112,21 @@ impl Expected {
         self
     }
 
+    /// The same for results that are rounded to `D` at the end.
+    fn stored_as<D: Stored>(mut self) -> Self {
+        // Unit roundoff, smallest normal and largest number.
+        let (v, tiny, max) = match D::DTYPE {
+            "bf16" => (bf16::EPSILON.to_f64() / 2.0, bf16::MIN_POSITIVE.to_f64(), bf16::MAX.to_f64()),
+            "f16" => (f16::EPSILON.to_f64() / 2.0, f16::MIN_POSITIVE.to_f64(), f16::MAX.to_f64()),
+            _ => return self,
+        };
+        for (value, bound) in self.values.iter().zip(&mut self.bounds).filter(|(value, _)| value.is_finite()) {
+            let largest = value.abs() + *bound;
+            *bound = if largest > max { f64::INFINITY } else { *bound + v * (largest + tiny) };
+        }
+        self
+    }
+
     /// The reference values.
     pub fn values(&self) -> &[f64] {
         &self.values
@@ -128,7 +150,7 @@ impl Expected {
     /// # Errors
     /// [`Error::Shape`] when `got` has other dimensions.
     #[inline(never)]
-    pub fn deviation<T: Scalar>(&self, got: MatRef<'_, T>) -> Result<Deviation> {
+    pub fn deviation<D: Stored>(&self, got: MatRef<'_, D>) -> Result<Deviation> {
         if (got.rows(), got.cols()) != (self.rows, self.cols) {
             let (rows, cols) = (got.rows(), got.cols());
             return Err(Error::shape("deviation", format!("{rows} x {cols}, expected {} x {}", self.rows, self.cols)));
@@ -136,7 +158,7 @@ impl Expected {
         let worst = parallel::map_tasks(self.rows, |i| {
             let row = i * self.cols..(i + 1) * self.cols;
             let elements = self.values[row.clone()].iter().zip(&self.bounds[row]).zip(got.row(i));
-            let errors = elements.map(|((&value, &bound), got)| error(got.to_f64(), value, bound));
+            let errors = elements.map(|((&value, &bound), got)| error(got.widen().to_f64(), value, bound));
             errors.enumerate().fold(Deviation { error: 0.0, row: i, col: 0 }, |worst, (col, error)| {
                 if error > worst.error { Deviation { error, row: i, col } } else { worst }
             })
@@ -150,18 +172,18 @@ impl Expected {
     ///
     /// # Errors
     /// [`Error::Shape`] when `got` has another length.
-    pub fn deviation_of_values<T: Scalar>(&self, got: &[T]) -> Result<Deviation> {
+    pub fn deviation_of_values<D: Stored>(&self, got: &[D]) -> Result<Deviation> {
         self.deviation(MatRef::new(got, 1, got.len(), got.len())?)
     }
 }
 
 /// Whether all of `values` are finite.
-fn finite<T: Scalar>(values: &[T]) -> bool {
-    values.iter().all(|x| x.to_f64().is_finite())
+fn finite<D: Stored>(values: &[D]) -> bool {
+    values.iter().all(|x| x.widen().to_f64().is_finite())
 }
 
 /// Whether all elements of `a` are finite.
-fn finite_rows<T: Scalar>(a: MatRef<'_, T>) -> bool {
+fn finite_rows<D: Stored>(a: MatRef<'_, D>) -> bool {
     (0..a.rows()).all(|i| finite(a.row(i)))
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored};
 
 use crate::dense::{Mat, MatRef};
 use crate::error::{Error, Result};
@@ -117,7 +117,7 @@ impl Permutation {
     ///
     /// # Errors
     /// [`Error::Shape`] when `b` does not have n rows; as [`Mat::zeros`].
-    pub fn rows_of_mat<T: Scalar>(&self, b: MatRef<'_, T>) -> Result<Mat<T>> {
+    pub fn rows_of_mat<D: Stored>(&self, b: MatRef<'_, D>) -> Result<Mat<D>> {
         self.check("rows_of_mat", "the rows of B", b.rows())?;
         let mut out = Mat::zeros(b.rows(), b.cols())?;
         out.iter_rows_mut().zip(&self.old).for_each(|(row, &p)| row.copy_from_slice(b.row(p as usize)));

@@ -4,7 +4,7 @@ use sparsimd::machine::Machine;
 use sparsimd::ops::SparseOperand;
 use sparsimd::plan::{Op, Plan, PlanOptions, Strategy};
 use sparsimd::reference::Expected;
-use sparsimd::{Arch, Cpu, Csr, Mat, MatMut, MatRef, Pattern, Prepared, Scalar, generate};
+use sparsimd::{Arch, Cpu, Csr, Mat, MatMut, MatRef, Pattern, Prepared, Scalar, Stored, generate};
 
 /// Widths of the dense operands: around one, two and more registers of every instruction set, and around whole tiles.
 pub const WIDTHS: [usize; 15] = [1, 2, 3, 15, 16, 17, 31, 32, 33, 64, 100, 128, 130, 256, 257];
@@ -62,7 +62,7 @@ pub fn on_every_path<T: Scalar>(
 }
 
 /// The dense `result` is within the bound of what is expected, and nothing was written between its rows.
-pub fn assert_dense<T: Scalar>(expected: &Expected, result: &Strided<T>, case: impl Fn() -> String) {
+pub fn assert_dense<D: Stored>(expected: &Expected, result: &Strided<D>, case: impl Fn() -> String) {
     let worst = expected.deviation(result.view()).unwrap();
     assert!(worst.error <= 1.0, "{}: {worst:?}", case());
     assert!(result.gaps_untouched(), "{}: wrote between the rows", case());
@@ -135,11 +135,12 @@ pub struct Strided<T> {
 /// Elements between the end of a row and the start of the next one.
 const GAP: usize = 3;
 
-impl<T: Scalar> Strided<T> {
+impl<D: Stored> Strided<D> {
     /// Uniform numbers.
     pub fn random(rows: usize, cols: usize, seed: u64) -> Self {
-        let values = generate::uniform_values::<T>(rows * cols, seed);
-        let mut out = Self { data: vec![T::from_f64(f64::NAN); 1 + rows * (cols + GAP)], rows, cols };
+        let values = generate::uniform_values::<D>(rows * cols, seed);
+        let mut out =
+            Self { data: vec![D::narrow(D::Scalar::from_f64(f64::NAN)); 1 + rows * (cols + GAP)], rows, cols };
         for i in 0..rows {
             out.data[1 + i * (cols + GAP)..][..cols].copy_from_slice(&values[i * cols..][..cols]);
         }
@@ -148,33 +149,33 @@ impl<T: Scalar> Strided<T> {
 
     /// NaN everywhere.
     pub fn nan(rows: usize, cols: usize) -> Self {
-        Self { data: vec![T::from_f64(f64::NAN); 1 + rows * (cols + GAP)], rows, cols }
+        Self { data: vec![D::narrow(D::Scalar::from_f64(f64::NAN)); 1 + rows * (cols + GAP)], rows, cols }
     }
 
-    pub fn view(&self) -> MatRef<'_, T> {
+    pub fn view(&self) -> MatRef<'_, D> {
         MatRef::new(&self.data[1..], self.rows, self.cols, self.cols + GAP).unwrap()
     }
 
-    pub fn view_mut(&mut self) -> MatMut<'_, T> {
+    pub fn view_mut(&mut self) -> MatMut<'_, D> {
         MatMut::new(&mut self.data[1..], self.rows, self.cols, self.cols + GAP).unwrap()
     }
 
     /// Whether what lies between the rows is still as it was.
     pub fn gaps_untouched(&self) -> bool {
-        let is_nan = |x: &T| x.to_f64().is_nan();
+        let is_nan = |x: &D| x.widen().to_f64().is_nan();
         is_nan(&self.data[0])
             && (0..self.rows).all(|i| self.data[1 + i * (self.cols + GAP)..][self.cols..][..GAP].iter().all(is_nan))
     }
 }
 
 /// An aligned matrix of uniform numbers.
-pub fn aligned<T: Scalar>(rows: usize, cols: usize, seed: u64) -> Mat<T> {
+pub fn aligned<D: Stored>(rows: usize, cols: usize, seed: u64) -> Mat<D> {
     generate::uniform_dense(rows, cols, seed).unwrap()
 }
 
 /// The bits of every element, to compare runs.
-pub fn bits<T: Scalar>(c: MatRef<'_, T>) -> Vec<u64> {
-    (0..c.rows()).flat_map(|i| c.row(i)).map(|x| x.to_f64().to_bits()).collect()
+pub fn bits<D: Stored>(c: MatRef<'_, D>) -> Vec<u64> {
+    (0..c.rows()).flat_map(|i| c.row(i)).map(|x| x.widen().to_f64().to_bits()).collect()
 }
 
 /// Whether the direct plan of `prepared` writes results past the caches.

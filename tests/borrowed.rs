@@ -144,7 +144,7 @@ every_index_type! {
 fn borrowed_and_owned_give_the_same_bits() {
     let a = generate::random_matrix::<f32>(300, 200, 0.9, 3).unwrap();
     let arrays = Arrays::<i32, i32, f32>::of(&a, OTHERS);
-    let b = generate::uniform_dense(200, 33, 1).unwrap();
+    let b = generate::uniform_dense::<f32>(200, 33, 1).unwrap();
     for cpu in executors() {
         let mut out = [Mat::zeros(300, 33).unwrap(), Mat::zeros(300, 33).unwrap()];
         cpu.spmm(1.0, &a, b.as_ref(), 0.0, out[0].as_mut()).unwrap();

@@ -144,6 +144,25 @@ typedef uint32_t sparsimd_edge;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// What 16 bits of a dense operand are.
+enum sparsimd_half
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // 8 bits of exponent, 7 of mantissa: the upper half of a float.
+  SPARSIMD_HALF_BF16 = 0,
+  // 5 bits of exponent, 10 of mantissa: IEEE 754's binary16.
+  SPARSIMD_HALF_F16 = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum sparsimd_half sparsimd_half;
+#else
+typedef uint32_t sparsimd_half;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // How a tensor is stored for MTTKRP.
 enum sparsimd_tensor_format
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -332,6 +351,71 @@ sparsimd_status sparsimd_cp_als_f64(const sparsimd_cpu *cpu,
                                     double *weights,
                                     double *fit,
                                     size_t *iterations);
+
+// C = alpha A B + beta C as sparsimd_spmm_f32(), B and C of the elements that `half`, a sparsimd_half, says. Sums are of
+// floats; each element of C is rounded once, to nearest, ties to even.
+sparsimd_status sparsimd_spmm_half(const sparsimd_cpu *cpu,
+                                   const sparsimd_plan *plan,
+                                   uint32_t half,
+                                   size_t n,
+                                   float alpha,
+                                   const uint16_t *b,
+                                   size_t ldb,
+                                   float beta,
+                                   uint16_t *c,
+                                   size_t ldc);
+
+// C = alpha A^T B + beta C as sparsimd_spmm_t_f32(), B and C of halves as in sparsimd_spmm_half().
+sparsimd_status sparsimd_spmm_t_half(const sparsimd_cpu *cpu,
+                                     const sparsimd_plan *plan,
+                                     uint32_t half,
+                                     size_t n,
+                                     float alpha,
+                                     const uint16_t *b,
+                                     size_t ldb,
+                                     float beta,
+                                     uint16_t *c,
+                                     size_t ldc);
+
+// As sparsimd_sddmm_f32(), C and B of the elements that `half`, a sparsimd_half, says; `out` is floats.
+sparsimd_status sparsimd_sddmm_half(const sparsimd_cpu *cpu,
+                                    const sparsimd_plan *plan,
+                                    uint32_t half,
+                                    size_t n,
+                                    const uint16_t *c,
+                                    size_t ldc,
+                                    const uint16_t *b,
+                                    size_t ldb,
+                                    float *out);
+
+// As sparsimd_sddmm_scaled_f32(), C and B of halves as in sparsimd_sddmm_half().
+sparsimd_status sparsimd_sddmm_scaled_half(const sparsimd_cpu *cpu,
+                                           const sparsimd_plan *plan,
+                                           uint32_t half,
+                                           size_t n,
+                                           const uint16_t *c,
+                                           size_t ldc,
+                                           const uint16_t *b,
+                                           size_t ldb,
+                                           float *out);
+
+// As sparsimd_fusedmm_f32(), C, B, D and E of the elements that `half`, a sparsimd_half, says. Edge values and sums are
+// floats; each element of E is rounded once.
+sparsimd_status sparsimd_fusedmm_half(const sparsimd_cpu *cpu,
+                                      const sparsimd_plan *plan,
+                                      uint32_t half,
+                                      uint32_t edge,
+                                      float scale,
+                                      size_t n,
+                                      const uint16_t *c,
+                                      size_t ldc,
+                                      const uint16_t *b,
+                                      size_t ldb,
+                                      size_t p,
+                                      const uint16_t *d,
+                                      size_t ldd,
+                                      uint16_t *e,
+                                      size_t lde);
 
 // Copies a matrix of `rows` x `cols` in CSR: `rows + 1` row pointers, and as many column indices and values as the last row
 // pointer says. `values` may be null for a pattern alone, which is enough for SDDMM and for FusedMM without scaling.

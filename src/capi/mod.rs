@@ -13,6 +13,7 @@
 #![allow(clippy::missing_safety_doc, reason = "the rules are the same for every function, and stated once, above")]
 
 mod decomposition;
+mod half;
 mod handle;
 mod matrix;
 mod plan;
@@ -28,6 +29,7 @@ use handle::{Handle, Place};
 use status::guard;
 
 pub use decomposition::*;
+pub use half::*;
 pub use matrix::*;
 pub use plan::*;
 pub use product::*;

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 
 use sparsimd::capi::*;
-use sparsimd::{Csr, MatRef, Pattern, reference};
+use sparsimd::{Csr, MatRef, Pattern, Stored, bf16, f16, reference};
 
 fn message() -> String {
     // SAFETY: valid until this thread's next failure.
@@ -75,6 +75,51 @@ fn spmm_with_strides_and_new_values() {
     unsafe { good(sparsimd_plan_set_values_f32(f.plan, [0.0, 0.0, 1.0].as_ptr(), 3)) };
     good(f.spmm(&b, 4, &mut c, 3));
     assert_eq!(c, [0.0, 0.0, 7.0, 4.0, 5.0, 7.0]);
+}
+
+#[test]
+fn operands_of_halves() {
+    /// The bits of `values`, and what bits are.
+    fn check<D: Stored<Scalar = f32>>(half: Half, bits: fn(D) -> u16, from_bits: fn(u16) -> D) {
+        let f = Fixture::new(Op::Spmm);
+        let b: Vec<D> = (0..12).map(|i| D::narrow(i as f32 / 3.0)).collect();
+        let b_bits: Vec<u16> = b.iter().map(|&x| bits(x)).collect();
+        let mut c = [bits(D::narrow(7.0)); 6];
+        let (half, n) = (half as u32, 2);
+        // SAFETY: B holds 3 rows of 4, C 2 rows of 3 elements.
+        unsafe {
+            let (b, c) = (b_bits.as_ptr(), c.as_mut_ptr());
+            good(sparsimd_spmm_half(f.cpu, f.plan, half, n, 1.0, b, 4, 0.0, c, 3));
+            refused(sparsimd_spmm_half(f.cpu, f.plan, 2, n, 1.0, b, 4, 0.0, c, 3), Status::Argument, "sparsimd_half");
+        }
+        let c: Vec<D> = c.iter().map(|&x| from_bits(x)).collect();
+        let a = Csr::new(Pattern::new(2, 3, ROW_PTR.to_vec(), COL_IDX.to_vec()).unwrap(), VALUES.to_vec()).unwrap();
+        let (b_view, c_view) = (MatRef::new(&b, 3, 2, 4).unwrap(), MatRef::new(&c, 2, 2, 3).unwrap());
+        let expected = reference::spmm(1.0, &a, b_view, 0.0, c_view).unwrap();
+        assert!(expected.deviation(c_view).unwrap().error <= 1.0);
+        assert_eq!([c[2], c[5]], [D::narrow(7.0); 2], "elements between the rows are left alone");
+        let (f, mut out) = (Fixture::new(Op::Sddmm), [0.0f32; 3]);
+        let expected = reference::sddmm(&a, true, b_view.row_range(0..2).unwrap(), b_view).unwrap();
+        // SAFETY: C is the first 2 of B's 3 rows; one element for each nonzero.
+        unsafe {
+            let (b, out) = (b_bits.as_ptr(), out.as_mut_ptr());
+            good(sparsimd_sddmm_scaled_half(f.cpu, f.plan, half, n, b, 4, b, 4, out));
+        }
+        assert!(expected.deviation_of_values(&out).unwrap().error <= 1.0);
+        let (f, mut e) = (Fixture::new(Op::FusedMm), [0u16; 4]);
+        let views = (b_view.row_range(0..2).unwrap(), b_view);
+        let expected = reference::fusedmm(&a, reference::Edge::Scale, views.0, views.1, views.1).unwrap();
+        // SAFETY: as above; E holds 2 rows of 2 elements.
+        unsafe {
+            let (b, e) = (b_bits.as_ptr(), e.as_mut_ptr());
+            let scale = Edge::Scale as u32;
+            good(sparsimd_fusedmm_half(f.cpu, f.plan, half, scale, 0.0, n, b, 4, b, 4, n, b, 4, e, 2));
+        }
+        let e: Vec<D> = e.iter().map(|&x| from_bits(x)).collect();
+        assert!(expected.deviation(MatRef::new(&e, 2, 2, 2).unwrap()).unwrap().error <= 1.0);
+    }
+    check(Half::Bf16, bf16::to_bits, bf16::from_bits);
+    check(Half::F16, f16::to_bits, f16::from_bits);
 }
 
 #[test]

@@ -14,6 +14,7 @@
 
 mod decomposition;
 mod elementwise;
+mod half;
 mod handle;
 mod matrix;
 mod plan;
@@ -31,6 +32,7 @@ use status::guard;
 
 pub use decomposition::*;
 pub use elementwise::*;
+pub use half::*;
 pub use matrix::*;
 pub use plan::*;
 pub use product::*;

@@ -8,7 +8,7 @@ use super::value::Element;
 use super::view::{mat, mat_mut, slice_mut};
 use crate::dense::addresses;
 use crate::plan::Op;
-use sparsimd_kernels::edge;
+use sparsimd_kernels::{Stored, edge};
 
 /// The function f of FusedMM: the weight of a nonzero from the dot product s and the value a.
 #[repr(u32)]
@@ -25,21 +25,21 @@ pub enum Edge {
 }
 
 /// A dense matrix of an argument list: its first element and its row stride.
-type Dense<T> = (T, usize);
+pub(super) type Dense<T> = (T, usize);
 
 #[expect(clippy::too_many_arguments, reason = "the operation's own")]
-unsafe fn spmm<T: Element>(
+pub(super) unsafe fn spmm<D: Stored<Scalar: Element>>(
     transposed: bool,
     cpu: *const CpuHandle,
     plan: *const PlanHandle,
     n: usize,
-    alpha: T,
-    b: Dense<*const T>,
-    beta: T,
-    c: Dense<*mut T>,
+    alpha: D::Scalar,
+    b: Dense<*const D>,
+    beta: D::Scalar,
+    c: Dense<*mut D>,
 ) -> Outcome {
     // SAFETY: by the rules of the interface.
-    let (cpu, plan) = unsafe { (handle::get(cpu)?, handle::get(plan)?.of::<T>()?) };
+    let (cpu, plan) = unsafe { (handle::get(cpu)?, handle::get(plan)?.of::<D::Scalar>()?) };
     let a = plan.operand(if transposed { Op::SpmmTransposed } else { Op::Spmm })?;
     let (rows, cols) = (a.pattern().rows(), a.pattern().cols());
     let (into, from) = if transposed { (cols, rows) } else { (rows, cols) };
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn sparsimd_spmm_f32(
     ldc: usize,
 ) -> Status {
     // SAFETY: by the rules of the interface.
-    guard(|| unsafe { spmm(false, cpu, plan, n, alpha, (b, ldb), beta, (c, ldc)) })
+    guard(|| unsafe { spmm::<f32>(false, cpu, plan, n, alpha, (b, ldb), beta, (c, ldc)) })
 }
 
 /// As sparsimd_spmm_f32().
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn sparsimd_spmm_f64(
     ldc: usize,
 ) -> Status {
     // SAFETY: by the rules of the interface.
-    guard(|| unsafe { spmm(false, cpu, plan, n, alpha, (b, ldb), beta, (c, ldc)) })
+    guard(|| unsafe { spmm::<f64>(false, cpu, plan, n, alpha, (b, ldb), beta, (c, ldc)) })
 }
 
 /// C = alpha A^T B + beta C: A sparse M x K, B dense M x n, C dense K x n.
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn sparsimd_spmm_t_f32(
     ldc: usize,
 ) -> Status {
     // SAFETY: by the rules of the interface.
-    guard(|| unsafe { spmm(true, cpu, plan, n, alpha, (b, ldb), beta, (c, ldc)) })
+    guard(|| unsafe { spmm::<f32>(true, cpu, plan, n, alpha, (b, ldb), beta, (c, ldc)) })
 }
 
 /// As sparsimd_spmm_t_f32().
@@ -122,20 +122,20 @@ pub unsafe extern "C" fn sparsimd_spmm_t_f64(
     ldc: usize,
 ) -> Status {
     // SAFETY: by the rules of the interface.
-    guard(|| unsafe { spmm(true, cpu, plan, n, alpha, (b, ldb), beta, (c, ldc)) })
+    guard(|| unsafe { spmm::<f64>(true, cpu, plan, n, alpha, (b, ldb), beta, (c, ldc)) })
 }
 
-unsafe fn sddmm<T: Element>(
+pub(super) unsafe fn sddmm<D: Stored<Scalar: Element>>(
     scaled: bool,
     cpu: *const CpuHandle,
     plan: *const PlanHandle,
     n: usize,
-    c: Dense<*const T>,
-    b: Dense<*const T>,
-    out: *mut T,
+    c: Dense<*const D>,
+    b: Dense<*const D>,
+    out: *mut D::Scalar,
 ) -> Outcome {
     // SAFETY: by the rules of the interface.
-    let (cpu, plan) = unsafe { (handle::get(cpu)?, handle::get(plan)?.of::<T>()?) };
+    let (cpu, plan) = unsafe { (handle::get(cpu)?, handle::get(plan)?.of::<D::Scalar>()?) };
     let a = plan.operand(Op::Sddmm)?;
     let pattern = a.pattern();
     // SAFETY: by the rules of the interface.
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn sparsimd_sddmm_f32(
     out: *mut f32,
 ) -> Status {
     // SAFETY: by the rules of the interface.
-    guard(|| unsafe { sddmm(false, cpu, plan, n, (c, ldc), (b, ldb), out) })
+    guard(|| unsafe { sddmm::<f32>(false, cpu, plan, n, (c, ldc), (b, ldb), out) })
 }
 
 /// As sparsimd_sddmm_f32().
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn sparsimd_sddmm_f64(
     out: *mut f64,
 ) -> Status {
     // SAFETY: by the rules of the interface.
-    guard(|| unsafe { sddmm(false, cpu, plan, n, (c, ldc), (b, ldb), out) })
+    guard(|| unsafe { sddmm::<f64>(false, cpu, plan, n, (c, ldc), (b, ldb), out) })
 }
 
 /// out_p = a_ij (C B^T)_ij for each nonzero p = (i, j) of A, otherwise as sparsimd_sddmm_f32().
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn sparsimd_sddmm_scaled_f32(
     out: *mut f32,
 ) -> Status {
     // SAFETY: by the rules of the interface.
-    guard(|| unsafe { sddmm(true, cpu, plan, n, (c, ldc), (b, ldb), out) })
+    guard(|| unsafe { sddmm::<f32>(true, cpu, plan, n, (c, ldc), (b, ldb), out) })
 }
 
 /// As sparsimd_sddmm_scaled_f32().
@@ -214,23 +214,23 @@ pub unsafe extern "C" fn sparsimd_sddmm_scaled_f64(
     out: *mut f64,
 ) -> Status {
     // SAFETY: by the rules of the interface.
-    guard(|| unsafe { sddmm(true, cpu, plan, n, (c, ldc), (b, ldb), out) })
+    guard(|| unsafe { sddmm::<f64>(true, cpu, plan, n, (c, ldc), (b, ldb), out) })
 }
 
 #[expect(clippy::too_many_arguments, reason = "the operation's own")]
-unsafe fn fusedmm<T: Element>(
+pub(super) unsafe fn fusedmm<D: Stored<Scalar: Element>>(
     cpu: *const CpuHandle,
     plan: *const PlanHandle,
-    (weight, scale): (u32, T),
+    (weight, scale): (u32, D::Scalar),
     n: usize,
-    c: Dense<*const T>,
-    b: Dense<*const T>,
+    c: Dense<*const D>,
+    b: Dense<*const D>,
     p: usize,
-    d: Dense<*const T>,
-    e: Dense<*mut T>,
+    d: Dense<*const D>,
+    e: Dense<*mut D>,
 ) -> Outcome {
     // SAFETY: by the rules of the interface.
-    let (cpu, plan) = unsafe { (handle::get(cpu)?, handle::get(plan)?.of::<T>()?) };
+    let (cpu, plan) = unsafe { (handle::get(cpu)?, handle::get(plan)?.of::<D::Scalar>()?) };
     let a = plan.operand(Op::FusedMm)?;
     let (rows, cols) = (a.pattern().rows(), a.pattern().cols());
     // SAFETY: by the rules of the interface.
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn sparsimd_fusedmm_f32(
     lde: usize,
 ) -> Status {
     // SAFETY: by the rules of the interface.
-    guard(|| unsafe { fusedmm(cpu, plan, (edge, scale), n, (c, ldc), (b, ldb), p, (d, ldd), (e, lde)) })
+    guard(|| unsafe { fusedmm::<f32>(cpu, plan, (edge, scale), n, (c, ldc), (b, ldb), p, (d, ldd), (e, lde)) })
 }
 
 /// As sparsimd_fusedmm_f32().
@@ -304,5 +304,5 @@ pub unsafe extern "C" fn sparsimd_fusedmm_f64(
     lde: usize,
 ) -> Status {
     // SAFETY: by the rules of the interface.
-    guard(|| unsafe { fusedmm(cpu, plan, (edge, scale), n, (c, ldc), (b, ldb), p, (d, ldd), (e, lde)) })
+    guard(|| unsafe { fusedmm::<f64>(cpu, plan, (edge, scale), n, (c, ldc), (b, ldb), p, (d, ldd), (e, lde)) })
 }

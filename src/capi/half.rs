@@ -1,0 +1,153 @@
+//! The operations on a plan whose dense operands store halves. The plan is one of f32, which is what is computed with.
+
+use super::CpuHandle;
+use super::plan::PlanHandle;
+use super::product::{fusedmm, sddmm, spmm};
+use super::status::{Failure, Outcome, Status, guard};
+use sparsimd_kernels::{bf16, f16};
+
+/// What 16 bits of a dense operand are.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug)]
+pub enum Half {
+    /// 8 bits of exponent, 7 of mantissa: the upper half of a float.
+    Bf16 = 0,
+    /// 5 bits of exponent, 10 of mantissa: IEEE 754's binary16.
+    F16 = 1,
+}
+
+/// The call for bf16 or for f16.
+fn by_half(half: u32, of_bf16: impl FnOnce() -> Outcome, of_f16: impl FnOnce() -> Outcome) -> Status {
+    guard(|| match half {
+        0 => of_bf16(),
+        1 => of_f16(),
+        _ => Err(Failure::argument("half", &format!("{half} is not a sparsimd_half"))),
+    })
+}
+
+/// C = alpha A B + beta C as sparsimd_spmm_f32(), B and C of the elements that `half`, a sparsimd_half, says. Sums are of
+/// floats; each element of C is rounded once, to nearest, ties to even.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_spmm_half(
+    cpu: *const CpuHandle,
+    plan: *const PlanHandle,
+    half: u32,
+    n: usize,
+    alpha: f32,
+    b: *const u16,
+    ldb: usize,
+    beta: f32,
+    c: *mut u16,
+    ldc: usize,
+) -> Status {
+    by_half(
+        half,
+        // SAFETY: by the rules of the interface; both types are 16 bits of any value.
+        || unsafe { spmm::<bf16>(false, cpu, plan, n, alpha, (b.cast(), ldb), beta, (c.cast(), ldc)) },
+        // SAFETY: likewise.
+        || unsafe { spmm::<f16>(false, cpu, plan, n, alpha, (b.cast(), ldb), beta, (c.cast(), ldc)) },
+    )
+}
+
+/// C = alpha A^T B + beta C as sparsimd_spmm_t_f32(), B and C of halves as in sparsimd_spmm_half().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_spmm_t_half(
+    cpu: *const CpuHandle,
+    plan: *const PlanHandle,
+    half: u32,
+    n: usize,
+    alpha: f32,
+    b: *const u16,
+    ldb: usize,
+    beta: f32,
+    c: *mut u16,
+    ldc: usize,
+) -> Status {
+    by_half(
+        half,
+        // SAFETY: by the rules of the interface; both types are 16 bits of any value.
+        || unsafe { spmm::<bf16>(true, cpu, plan, n, alpha, (b.cast(), ldb), beta, (c.cast(), ldc)) },
+        // SAFETY: likewise.
+        || unsafe { spmm::<f16>(true, cpu, plan, n, alpha, (b.cast(), ldb), beta, (c.cast(), ldc)) },
+    )
+}
+
+/// As sparsimd_sddmm_f32(), C and B of the elements that `half`, a sparsimd_half, says; `out` is floats.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_sddmm_half(
+    cpu: *const CpuHandle,
+    plan: *const PlanHandle,
+    half: u32,
+    n: usize,
+    c: *const u16,
+    ldc: usize,
+    b: *const u16,
+    ldb: usize,
+    out: *mut f32,
+) -> Status {
+    by_half(
+        half,
+        // SAFETY: by the rules of the interface; both types are 16 bits of any value.
+        || unsafe { sddmm::<bf16>(false, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out) },
+        // SAFETY: likewise.
+        || unsafe { sddmm::<f16>(false, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out) },
+    )
+}
+
+/// As sparsimd_sddmm_scaled_f32(), C and B of halves as in sparsimd_sddmm_half().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_sddmm_scaled_half(
+    cpu: *const CpuHandle,
+    plan: *const PlanHandle,
+    half: u32,
+    n: usize,
+    c: *const u16,
+    ldc: usize,
+    b: *const u16,
+    ldb: usize,
+    out: *mut f32,
+) -> Status {
+    by_half(
+        half,
+        // SAFETY: by the rules of the interface; both types are 16 bits of any value.
+        || unsafe { sddmm::<bf16>(true, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out) },
+        // SAFETY: likewise.
+        || unsafe { sddmm::<f16>(true, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out) },
+    )
+}
+
+/// As sparsimd_fusedmm_f32(), C, B, D and E of the elements that `half`, a sparsimd_half, says. Edge values and sums are
+/// floats; each element of E is rounded once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_fusedmm_half(
+    cpu: *const CpuHandle,
+    plan: *const PlanHandle,
+    half: u32,
+    edge: u32,
+    scale: f32,
+    n: usize,
+    c: *const u16,
+    ldc: usize,
+    b: *const u16,
+    ldb: usize,
+    p: usize,
+    d: *const u16,
+    ldd: usize,
+    e: *mut u16,
+    lde: usize,
+) -> Status {
+    let edge = (edge, scale);
+    by_half(
+        half,
+        // SAFETY: by the rules of the interface; both types are 16 bits of any value.
+        || unsafe {
+            let (c, b, d, e) = ((c.cast(), ldc), (b.cast(), ldb), (d.cast(), ldd), (e.cast(), lde));
+            fusedmm::<bf16>(cpu, plan, edge, n, c, b, p, d, e)
+        },
+        // SAFETY: likewise.
+        || unsafe {
+            let (c, b, d, e) = ((c.cast(), ldc), (b.cast(), ldb), (d.cast(), ldd), (e.cast(), lde));
+            fusedmm::<f16>(cpu, plan, edge, n, c, b, p, d, e)
+        },
+    )
+}

@@ -6,12 +6,22 @@ use sparsimd::{Cpu, Mat, MatRef, Result, Scalar, reference};
 
 use super::Verdict;
 use super::device;
+use super::fused_heads::{self, Fused};
 use super::matrix::{Common, EdgeName, Measured, Ready, SLOPE, dense_bytes, sparse_bytes};
 use super::reorder::Ordered;
 use super::timing::{Dtype, Times};
 
 /// Runs, verifies and times the operation.
-pub fn run(args: &Common) -> Result<Verdict> {
+pub fn run(fused: &Fused) -> Result<Verdict> {
+    let args = &fused.common;
+    if fused.is_general() {
+        fused.check()?;
+        let op = if fused.backward { "fusedmm_gradient" } else { "fusedmm" };
+        return match args.dtype {
+            Dtype::F32 => args.run::<f32>(op, |_, cpu, a| fused_heads::measure(fused, cpu, a), device::fusedmm),
+            Dtype::F64 => args.run::<f64>(op, |_, cpu, a| fused_heads::measure(fused, cpu, a), device::fusedmm),
+        };
+    }
     match args.dtype {
         Dtype::F32 => args.run::<f32>("fusedmm", by_edge, device::fusedmm),
         Dtype::F64 => args.run::<f64>("fusedmm", by_edge, device::fusedmm),

@@ -10,6 +10,7 @@ mod cp;
 mod decomposition;
 mod device;
 mod executor;
+mod fused_heads;
 mod fusedmm;
 mod generate;
 mod info;
@@ -70,7 +71,7 @@ enum Command {
     /// The entries of C B^T at the nonzeros of A.
     Sddmm(matrix::Common),
     /// E = f(C B^T at the nonzeros of A) D, without storing the entries.
-    Fusedmm(matrix::Common),
+    Fusedmm(fused_heads::Fused),
     /// Measure the machine and the operations on an input, and draw both.
     Roofline(roofline::Args),
     /// Write a matrix or tensor file in another format or order; the endings of the names tell which.
@@ -130,7 +131,8 @@ impl Command {
     /// The sparse operand as the user named it, where the command has one.
     fn operand(&self) -> Option<String> {
         match self {
-            Self::Spmm(args) | Self::Sddmm(args) | Self::Fusedmm(args) => args.source.operand(),
+            Self::Spmm(args) | Self::Sddmm(args) => args.source.operand(),
+            Self::Fusedmm(args) => args.common.source.operand(),
             Self::Convert(args) => Some(args.operand()),
             Self::Generate(args) => Some(args.operand()),
             Self::Mttkrp(args) => args.operand(),

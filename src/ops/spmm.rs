@@ -117,7 +117,7 @@ impl Cpu {
 
     /// The direct path; shapes have been checked.
     #[expect(clippy::too_many_arguments, reason = "the operation's own, and how to run it")]
-    fn spmm_directly<T: Scalar>(
+    pub(super) fn spmm_directly<T: Scalar>(
         &self,
         alpha: T,
         pattern: PatternRef<'_>,
@@ -174,7 +174,7 @@ impl Cpu {
     }
 
     /// The panel path; shapes have been checked, `values` are in panel order.
-    fn spmm_by_panels<T: Scalar>(
+    pub(super) fn spmm_by_panels<T: Scalar>(
         &self,
         alpha: T,
         (plan, panel): (&PanelPlan, &Panel),

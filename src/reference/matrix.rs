@@ -105,7 +105,7 @@ fn add_row<T: Scalar>(w: f64, v: f64, b: &[T], values: &mut [f64], magnitudes: &
 }
 
 /// (s, sum |c| |b|) for s = c . b.
-fn dot<T: Scalar>(c: &[T], b: &[T]) -> (f64, f64) {
+pub(super) fn dot<T: Scalar>(c: &[T], b: &[T]) -> (f64, f64) {
     c.iter().zip(b).fold((0.0, 0.0), |(s, magnitude), (c, b)| {
         let product = c.to_f64() * b.to_f64();
         (s + product, magnitude + product.abs())
@@ -236,11 +236,11 @@ fn pointwise_row<T: Scalar>(
     }
 }
 
-fn sigmoid(s: f64) -> f64 {
+pub(super) fn sigmoid(s: f64) -> f64 {
     1.0 / (1.0 + (-s).exp())
 }
 
-fn leaky(s: f64, slope: f64) -> f64 {
+pub(super) fn leaky(s: f64, slope: f64) -> f64 {
     if s > 0.0 { s } else { slope * s }
 }
 

@@ -3,23 +3,19 @@
 //!
 //! `cargo run --release --example graph_convolution [GRAPH.mtx]`; by default the graph that ships with the project.
 
-use std::path::PathBuf;
-use std::time::Instant;
+mod common;
 
-use sparsimd::io::{ReadOptions, read_matrix};
+use common::{argument, graph, normalised, shortest};
 use sparsimd::plan::{Op, PlanOptions};
-use sparsimd::{Coo, Cpu, Csr, Error, Mat, Result, generate};
+use sparsimd::{Cpu, Csr, Mat, Result, generate};
 
 const FEATURES_IN: usize = 64;
 const FEATURES_OUT: usize = 128;
 const RUNS: usize = 20;
 
 fn main() -> Result<()> {
-    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/ca-CondMat.mtx.gz");
-    let path = std::env::args_os().nth(1).map_or_else(|| PathBuf::from(default), PathBuf::from);
     let cpu = Cpu::new()?;
-    let graph: Csr<f32> = cpu.install(|| read_matrix(&path, ReadOptions::default()))?.into_csr()?;
-    let a = normalised(&graph)?;
+    let a = normalised(&graph::<f32>(&cpu, argument())?)?;
     let nodes = a.rows();
 
     let h = generate::uniform_dense::<f32>(nodes, FEATURES_IN, 1)?;
@@ -30,19 +26,19 @@ fn main() -> Result<()> {
     // Forward: Z = A (H W), H' = relu(Z).
     let forward = cpu.prepare(&a, &PlanOptions::new(Op::Spmm, FEATURES_OUT).reuse(RUNS))?;
     let mut z = Mat::zeros(nodes, FEATURES_OUT)?;
-    let seconds = shortest(|| cpu.spmm(1.0, &forward, hw.as_ref(), 0.0, z.as_mut()))?;
+    let seconds = shortest(RUNS, || cpu.spmm(1.0, &forward, hw.as_ref(), 0.0, z.as_mut()))?;
     report("forward   A (H W)", seconds, &a, &forward.plan().to_string());
 
     // Backward, from dL/dH' = 1: dL/dZ is 1 where the rectifier passed.
     let dz = Mat::from_fn(nodes, FEATURES_OUT, |i, j| if z.row(i)[j] > 0.0 { 1.0f32 } else { 0.0 })?;
     let backward = cpu.prepare(&a, &PlanOptions::new(Op::SpmmTransposed, FEATURES_OUT).reuse(RUNS))?;
     let mut dhw = Mat::zeros(nodes, FEATURES_OUT)?;
-    let seconds = shortest(|| cpu.spmm_t(1.0, &backward, dz.as_ref(), 0.0, dhw.as_mut()))?;
+    let seconds = shortest(RUNS, || cpu.spmm_t(1.0, &backward, dz.as_ref(), 0.0, dhw.as_mut()))?;
     report("backward  A^T dZ", seconds, &a, &backward.plan().to_string());
 
     let edges = cpu.prepare(&a, &PlanOptions::new(Op::Sddmm, FEATURES_OUT).reuse(RUNS))?;
     let mut da = vec![0.0f32; a.nnz()];
-    let seconds = shortest(|| cpu.sddmm(&edges, dz.as_ref(), hw.as_ref(), &mut da))?;
+    let seconds = shortest(RUNS, || cpu.sddmm(&edges, dz.as_ref(), hw.as_ref(), &mut da))?;
     report("edges     dZ (H W)^T", seconds, &a, &edges.plan().to_string());
 
     let active = (0..nodes).flat_map(|i| z.row(i)).filter(|&&x| x > 0.0).count();
@@ -50,36 +46,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// D^-1/2 (A + I) D^-1/2 with ones for the weights of A; a loop that A has already stays single.
-fn normalised(graph: &Csr<f32>) -> Result<Csr<f32>> {
-    let n = graph.rows();
-    if n != graph.cols() {
-        let detail = format!("{} x {} is not square, as the matrix of a graph is", n, graph.cols());
-        return Err(Error::Argument { name: "graph", detail });
-    }
-    let edges = Coo::from(graph);
-    let mut entries: Vec<(u32, u32)> = edges.row_idx().iter().copied().zip(edges.col_idx().iter().copied()).collect();
-    entries.retain(|(i, j)| i != j);
-    entries.extend((0..n as u32).map(|i| (i, i)));
-    let mut degree = vec![0.0f32; n];
-    entries.iter().for_each(|&(i, _)| degree[i as usize] += 1.0);
-    let values = entries.iter().map(|&(i, j)| 1.0 / (degree[i as usize] * degree[j as usize]).sqrt()).collect();
-    let (rows, cols) = entries.into_iter().unzip();
-    Coo::new(n, n, rows, cols, values)?.to_csr()
-}
-
 fn report(what: &str, seconds: f64, a: &Csr<f32>, plan: &str) {
     let gflops = 2.0 * a.nnz() as f64 * FEATURES_OUT as f64 / seconds / 1e9;
     println!("{what:<20} {:.3} ms, {gflops:.1} GFLOP/s ({plan})", 1e3 * seconds);
-}
-
-/// The shortest of some runs, in seconds.
-fn shortest(mut run: impl FnMut() -> Result<()>) -> Result<f64> {
-    let mut best = f64::INFINITY;
-    for _ in 0..RUNS {
-        let start = Instant::now();
-        run()?;
-        best = best.min(start.elapsed().as_secs_f64());
-    }
-    Ok(best)
 }

@@ -5,8 +5,9 @@
 //!
 //! `cargo run --release --example sparse_attention`
 
-use std::time::Instant;
+mod common;
 
+use common::shortest;
 use sparsimd::plan::{Op, PlanOptions};
 use sparsimd::{Cpu, Csr, Mat, Pattern, Result, edge, generate};
 
@@ -35,14 +36,15 @@ fn main() -> Result<()> {
     println!("plan: {}", attention.plan());
     let mut fused = Mat::zeros(TOKENS, WIDTH)?;
     let softmax = edge::Softmax { scale };
-    let one_pass = shortest(|| cpu.fusedmm(&attention, softmax, q.as_ref(), k.as_ref(), v.as_ref(), fused.as_mut()))?;
+    let one_pass =
+        shortest(RUNS, || cpu.fusedmm(&attention, softmax, q.as_ref(), k.as_ref(), v.as_ref(), fused.as_mut()))?;
 
     // Three steps, with the weights in memory between them.
     let mut weights = Csr::new(pattern.clone(), vec![0.0f32; pattern.nnz()])?;
     let scores = cpu.prepare::<f32>(&pattern, &PlanOptions::new(Op::Sddmm, WIDTH).reuse(RUNS))?;
     let mut average = cpu.prepare(&weights, &PlanOptions::new(Op::Spmm, WIDTH).reuse(RUNS))?;
     let mut stepwise = Mat::zeros(TOKENS, WIDTH)?;
-    let three_steps = shortest(|| {
+    let three_steps = shortest(RUNS, || {
         cpu.sddmm(&scores, q.as_ref(), k.as_ref(), weights.values_mut())?;
         for i in 0..TOKENS {
             softmax_of(&mut weights.values_mut()[pattern.row_ptr()[i]..pattern.row_ptr()[i + 1]], scale);
@@ -71,15 +73,4 @@ fn softmax_of(row: &mut [f32], scale: f32) {
         sum += *s;
     }
     row.iter_mut().for_each(|s| *s /= sum);
-}
-
-/// The shortest of some runs, in seconds.
-fn shortest(mut run: impl FnMut() -> Result<()>) -> Result<f64> {
-    let mut best = f64::INFINITY;
-    for _ in 0..RUNS {
-        let start = Instant::now();
-        run()?;
-        best = best.min(start.elapsed().as_secs_f64());
-    }
-    Ok(best)
 }

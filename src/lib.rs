@@ -107,3 +107,8 @@ pub use sparsimd_kernels::{Arch, Scalar, Stored, bf16, edge, f16};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// So does that of the page on gradients.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/gradients.md")]
+struct Gradients;

@@ -106,7 +106,7 @@ fn operands_of_halves() {
             good(sparsimd_sddmm_scaled_half(f.cpu, f.plan, half, n, b, 4, b, 4, out));
         }
         assert!(expected.deviation_of_values(&out).unwrap().error <= 1.0);
-        let (f, mut e) = (Fixture::new(Op::FusedMm), [0u16; 4]);
+        let (f, mut e) = (Fixture::new(Op::Fusedmm), [0u16; 4]);
         let views = (b_view.row_range(0..2).unwrap(), b_view);
         let expected = reference::fusedmm(&a, reference::Edge::Scale, views.0, views.1, views.1).unwrap();
         // SAFETY: as above; E holds 2 rows of 2 elements.

@@ -6,12 +6,23 @@ use sparsimd::{Cpu, Error, Mat, MatRef, Result, Scalar, Stored, bf16, f16, refer
 
 use super::Verdict;
 use super::device;
+use super::fused_heads::{self, Fused};
 use super::matrix::{Common, EdgeName, Measured, Ready, SLOPE, dense_bytes, sparse_bytes};
 use super::reorder::Ordered;
 use super::timing::{StoredDtype, Times};
 
 /// Runs, verifies and times the operation.
-pub fn run(args: &Common) -> Result<Verdict> {
+pub fn run(fused: &Fused) -> Result<Verdict> {
+    let args = &fused.common;
+    if fused.is_general() {
+        fused.check()?;
+        let op = if fused.backward { "fusedmm_gradient" } else { "fusedmm" };
+        return match args.dtype {
+            StoredDtype::F32 => args.run::<f32>(op, |_, cpu, a| fused_heads::measure(fused, cpu, a), device::fusedmm),
+            StoredDtype::F64 => args.run::<f64>(op, |_, cpu, a| fused_heads::measure(fused, cpu, a), device::fusedmm),
+            StoredDtype::Bf16 | StoredDtype::F16 => Err(args.no_dtype("fusedmm with heads, masks or gradients")),
+        };
+    }
     match args.dtype {
         StoredDtype::F32 => args.run::<f32>("fusedmm", by_edge::<f32>, device::fusedmm),
         StoredDtype::F64 => args.run::<f64>("fusedmm", by_edge::<f64>, device::fusedmm),

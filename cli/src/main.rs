@@ -11,6 +11,7 @@ mod decomposition;
 mod device;
 mod executor;
 mod fpga;
+mod fused_heads;
 mod fusedmm;
 mod generate;
 mod info;
@@ -74,7 +75,7 @@ enum Command {
     /// The entries of C B^T at the nonzeros of A.
     Sddmm(matrix::Common),
     /// E = f(C B^T at the nonzeros of A) D, without storing the entries.
-    Fusedmm(matrix::Common),
+    Fusedmm(fused_heads::Fused),
     /// Measure the machine and the operations on an input, and draw both.
     Roofline(roofline::Args),
     /// Write a matrix, tensor or dense file in another format or order; the endings of the names tell which.
@@ -142,7 +143,7 @@ impl Command {
         match self {
             Self::Spmm(args) => args.settle("spmm", &["b"]),
             Self::Sddmm(args) => args.settle("sddmm", &["c", "b"]),
-            Self::Fusedmm(args) => args.settle("fusedmm", &["c", "b", "d"]),
+            Self::Fusedmm(args) => args.common.settle("fusedmm", &["c", "b", "d"]),
             _ => Ok(()),
         }
     }
@@ -150,7 +151,8 @@ impl Command {
     /// The sparse operand as the user named it, where the command has one.
     fn operand(&self) -> Option<String> {
         match self {
-            Self::Spmm(args) | Self::Sddmm(args) | Self::Fusedmm(args) => args.source.operand(),
+            Self::Spmm(args) | Self::Sddmm(args) => args.source.operand(),
+            Self::Fusedmm(args) => args.common.source.operand(),
             Self::Convert(args) => Some(args.operand()),
             Self::Generate(args) => Some(args.operand()),
             Self::Mttkrp(args) => args.operand(),

@@ -100,6 +100,29 @@ fn operations_report_their_keys() {
 }
 
 #[test]
+fn heads_and_gradients_are_verified() {
+    let matrix = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/pyfr_p6hex_m460.mtx");
+    for (extra, op, products) in [
+        (&["--heads", "3", "--edge", "softmax"][..], "fusedmm", 2.0),
+        (&["--scores", "sums", "--edge", "leaky-relu"], "fusedmm", 1.0),
+        (&["--backward", "--edge", "scale"], "fusedmm_gradient", 5.0),
+        (&["--backward", "--edge", "softmax", "--heads", "11", "--dropout", "0.2"], "fusedmm_gradient", 5.0),
+        (&["--backward", "--scores", "sums", "--edge", "softmax-leaky-relu", "--heads", "3"], "fusedmm_gradient", 2.0),
+    ] {
+        for dtype in ["f32", "f64"] {
+            let mut args = vec!["fusedmm", "--matrix", matrix, "-n", "33", "--dtype", dtype, "--threads", "2"];
+            args.extend(["--repeat", "2", "--verify", "--json"]);
+            args.extend(extra);
+            let report = json(&args);
+            assert_eq!((&report["op"], &report["verified"]), (&op.into(), &true.into()), "{report}");
+            let number = |key: &str| report[key].as_f64().expect("a number");
+            let flops = 2.0 * products * 7056.0 * 33.0;
+            approx::assert_relative_eq!(number("gflops"), flops / number("min_s") / 1e9, max_relative = 1e-9);
+        }
+    }
+}
+
+#[test]
 fn random_matrices_and_text_output() {
     let args = ["spmm", "--random", "100x80@0.9", "--seed", "5", "-n", "8", "--repeat", "2"];
     let text = output(&args);
@@ -173,6 +196,10 @@ fn errors_are_one_line_and_status_2() {
         (vec!["spmm", random[0], random[1], "-n", "4", "--path", "fast"], "fast"),
         (vec!["spmm", random[0], random[1], "-n", "4", "--edge", "sigmoid"], "sigmoid"),
         (vec!["sddmm", random[0], random[1], "-n", "4", "--edge", "softmax"], "softmax"),
+        (vec!["fusedmm", random[0], random[1], "-n", "4", "--heads", "3"], "3 heads"),
+        (vec!["fusedmm", random[0], random[1], "-n", "4", "--heads", "0"], "0 heads"),
+        (vec!["fusedmm", random[0], random[1], "-n", "4", "--dropout", "1.5"], "1.5"),
+        (vec!["fusedmm", random[0], random[1], "-n", "4", "--backward", "--reorder", "rcm"], "reorder"),
         (vec!["spmm", random[0], random[1], "-n", "4", "--dtype", "f16"], "f16"),
         (vec!["spmm", random[0], random[1], "-n", "4", "--repeat", "1", "--out", "/nowhere/c.mtx"], "/nowhere/c.mtx"),
         (vec!["spmm", "--random", "10x10", "-n", "4"], "MxK@SPARSITY"),

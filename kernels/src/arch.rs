@@ -125,6 +125,17 @@ impl Arch {
         if matches!(self.0, Inner::Scalar) { 1 } else { self.vector_bytes() / size_of::<T>() }
     }
 
+    /// The widest instruction set, of this one and narrower ones, whose registers divide rows of `width` elements; this one where none
+    /// does that has registers of more than one element.
+    pub(crate) fn dividing<T: Scalar>(self, width: usize) -> Self {
+        let fits = |arch: &Self| arch.lanes::<T>() > 1 && width.is_multiple_of(arch.lanes::<T>());
+        if fits(&self) {
+            return self;
+        }
+        let narrower = |arch: &Self| arch.vector_bytes() < self.vector_bytes() && fits(arch);
+        Self::available().into_iter().rev().find(narrower).unwrap_or(self)
+    }
+
     /// Vector registers.
     pub fn registers(self) -> usize {
         match self.0 {

@@ -409,7 +409,7 @@ unsafe fn group<S: Simd, D: Stored, const NV: usize, const TAIL: bool, const DOT
 
 /// The sums across the lanes of four registers, as far as one register holds them apart.
 #[inline(always)]
-fn sum_group<S: Simd, T: Scalar>(simd: S, sums: &[T::Vector<S>; GROUP]) -> T::Vector<S> {
+pub(crate) fn sum_group<S: Simd, T: Scalar>(simd: S, sums: &[T::Vector<S>; GROUP]) -> T::Vector<S> {
     #[cfg(target_arch = "x86_64")]
     if let Some(sum) = x86::sum_group::<S, T>(simd, sums) {
         return sum;
@@ -427,7 +427,7 @@ fn sum_group<S: Simd, T: Scalar>(simd: S, sums: &[T::Vector<S>; GROUP]) -> T::Ve
 
 /// The register of the dots of all groups.
 #[inline(always)]
-fn join<S: Simd, T: Scalar>(simd: S, groups: [T::Vector<S>; GROUPS]) -> T::Vector<S> {
+pub(crate) fn join<S: Simd, T: Scalar>(simd: S, groups: [T::Vector<S>; GROUPS]) -> T::Vector<S> {
     #[cfg(target_arch = "x86_64")]
     if let Some(dots) = x86::join::<S, T>(simd, &groups) {
         return dots;

@@ -85,6 +85,13 @@ pub trait Scalar:
     fn vmin<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     /// `x` where `x` is NaN, else `y`.
     fn vpropagate_nan<S: Simd>(simd: S, x: Self::Vector<S>, y: Self::Vector<S>) -> Self::Vector<S>;
+    /// `a` where `x` is above 0, else (and where `x` is NaN) `b`.
+    fn vselect_positive<S: Simd>(
+        simd: S,
+        x: Self::Vector<S>,
+        a: Self::Vector<S>,
+        b: Self::Vector<S>,
+    ) -> Self::Vector<S>;
     /// The lanes as integers, shifted left by [`Scalar::MANTISSA_BITS`]: moves a small integer into the exponent.
     fn vshift_to_exponent<S: Simd>(simd: S, a: Self::Vector<S>) -> Self::Vector<S>;
     /// `a b + c` by lane, fused where the instruction set can (unfused on the scalar one: a library call otherwise).
@@ -203,6 +210,17 @@ macro_rules! scalar {
             #[inline(always)]
             fn vpropagate_nan<S: Simd>(simd: S, x: Self::Vector<S>, y: Self::Vector<S>) -> Self::Vector<S> {
                 simd.$select(simd.$equal(x, x), y, x)
+            }
+            #[inline(always)]
+            fn vselect_positive<S: Simd>(
+                simd: S,
+                x: Self::Vector<S>,
+                a: Self::Vector<S>,
+                b: Self::Vector<S>,
+            ) -> Self::Vector<S> {
+                // max(x, tiny) is x for what is above 0, and for nothing else.
+                let tiny = simd.$splat($t::from_bits(1));
+                simd.$select(simd.$equal(simd.$max(x, tiny), x), a, b)
             }
             #[inline(always)]
             fn vshift_to_exponent<S: Simd>(_: S, mut a: Self::Vector<S>) -> Self::Vector<S> {

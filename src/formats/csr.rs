@@ -110,6 +110,34 @@ impl Pattern {
         &self.col_idx[self.row_ptr[i]..self.row_ptr[i + 1]]
     }
 
+    /// The pattern of the nonzeros (i, j) for which `keep(i, j)`, in the same order.
+    ///
+    /// The causal mask of attention is `filtered(|i, j| j <= i)`: what it excludes is then not computed at all.
+    ///
+    /// ```
+    /// let all = sparsimd::Pattern::new(2, 2, vec![0, 2, 4], vec![0, 1, 0, 1])?;
+    /// assert_eq!(all.filtered(|i, j| j <= i).col_idx(), [0, 0, 1]);
+    /// # Ok::<(), sparsimd::Error>(())
+    /// ```
+    pub fn filtered(&self, keep: impl Fn(usize, usize) -> bool) -> Arc<Self> {
+        self.kept(keep, |_| {})
+    }
+
+    /// As [`Pattern::filtered`]; `each` is called with the position of every nonzero that is kept.
+    fn kept(&self, keep: impl Fn(usize, usize) -> bool, mut each: impl FnMut(usize)) -> Arc<Self> {
+        let (mut row_ptr, mut col_idx) = (vec![0], Vec::new());
+        for i in 0..self.rows {
+            for p in self.row_ptr[i]..self.row_ptr[i + 1] {
+                if keep(i, self.col_idx[p] as usize) {
+                    col_idx.push(self.col_idx[p]);
+                    each(p);
+                }
+            }
+            row_ptr.push(col_idx.len());
+        }
+        Arc::new(Self::from_parts(self.rows, self.cols, row_ptr, col_idx))
+    }
+
     /// The pattern of arrays whose invariants hold.
     pub(super) fn from_parts(rows: usize, cols: usize, row_ptr: Vec<usize>, col_idx: Vec<u32>) -> Self {
         Self { rows, cols, row_ptr, col_idx }
@@ -175,6 +203,13 @@ impl<T: Scalar> Csr<T> {
 
     /// The matrix with `values`, as many as there are nonzeros, on `pattern`.
     pub(super) fn from_parts(pattern: Arc<Pattern>, values: Vec<T>) -> Self {
+        Self { pattern, values }
+    }
+
+    /// The nonzeros (i, j) for which `keep(i, j)`, in the same order ([`Pattern::filtered`]).
+    pub fn filtered(&self, keep: impl Fn(usize, usize) -> bool) -> Self {
+        let mut values = Vec::new();
+        let pattern = self.pattern.kept(keep, |p| values.push(self.values[p]));
         Self { pattern, values }
     }
 

@@ -19,8 +19,12 @@
 //! COO goes through [`FiberCoo`](crate::formats::FiberCoo), its entries by the fibers of the mode, and so does every
 //! other format by way of `to_coo`.
 
+mod differentiable;
 mod elementwise;
 mod fusedmm;
+mod fusedmm_heads;
+mod gradient;
+mod heads;
 mod measure;
 mod mttkrp;
 mod operand;
@@ -34,6 +38,9 @@ mod ttm;
 mod ttm_chain;
 mod ttv;
 
+pub use differentiable::Differentiable;
+pub use fusedmm_heads::EdgeWeighting;
+pub use gradient::FusedGradient;
 #[cfg(feature = "decomp")]
 pub(crate) use mttkrp::SweepState;
 pub use mttkrp::{MttkrpCounts, MttkrpTensor};

@@ -324,6 +324,11 @@ impl<T: Scalar> Prepared<T> {
         self.transposed.as_ref().map_or(&self.pattern, |(pattern, _)| pattern)
     }
 
+    /// The position in CSR order of each nonzero of A^T; of A, none.
+    pub(super) fn order(&self) -> Option<&[usize]> {
+        self.transposed.as_ref().map(|(_, order)| &order[..])
+    }
+
     /// The values in the order in which they are used, if there are any.
     pub(super) fn values(&self) -> Option<&[T]> {
         self.values.as_deref()

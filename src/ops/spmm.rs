@@ -120,7 +120,7 @@ impl Cpu {
 
     /// The direct path; shapes have been checked.
     #[expect(clippy::too_many_arguments, reason = "the operation's own, and how to run it")]
-    fn spmm_directly<D: Stored>(
+    pub(super) fn spmm_directly<D: Stored>(
         &self,
         alpha: D::Scalar,
         pattern: PatternRef<'_>,
@@ -179,7 +179,7 @@ impl Cpu {
     }
 
     /// The panel path; shapes have been checked, `values` are in panel order.
-    fn spmm_by_panels<D: Stored>(
+    pub(super) fn spmm_by_panels<D: Stored>(
         &self,
         alpha: D::Scalar,
         (plan, panel): (&PanelPlan, &Panel),

@@ -119,7 +119,7 @@ fn add_row<D: Stored>(w: f64, v: f64, b: &[D], values: &mut [f64], magnitudes: &
 }
 
 /// (s, sum |c| |b|) for s = c . b.
-fn dot<D: Stored>(c: &[D], b: &[D]) -> (f64, f64) {
+pub(super) fn dot<D: Stored>(c: &[D], b: &[D]) -> (f64, f64) {
     c.iter().zip(b).fold((0.0, 0.0), |(s, magnitude), (c, b)| {
         let product = c.widen().to_f64() * b.widen().to_f64();
         (s + product, magnitude + product.abs())
@@ -251,11 +251,11 @@ fn pointwise_row<D: Stored>(
     }
 }
 
-fn sigmoid(s: f64) -> f64 {
+pub(super) fn sigmoid(s: f64) -> f64 {
     1.0 / (1.0 + (-s).exp())
 }
 
-fn leaky(s: f64, slope: f64) -> f64 {
+pub(super) fn leaky(s: f64, slope: f64) -> f64 {
     if s > 0.0 { s } else { slope * s }
 }
 

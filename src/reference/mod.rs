@@ -28,6 +28,7 @@
 //!
 //! Operations that compute in stages say how they carry the first stage's error through the second one.
 
+mod heads;
 mod matrix;
 mod mttkrp;
 mod tensor;
@@ -38,6 +39,7 @@ use crate::dense::MatRef;
 use crate::error::{Error, Result};
 use crate::{memory, parallel};
 
+pub use heads::{FusedGradients, Scores, Weighting, fusedmm_gradient, fusedmm_heads};
 pub use matrix::{Edge, fusedmm, sddmm, spmm, spmm_t};
 pub use mttkrp::mttkrp;
 pub use tensor::{ttm, ttv};

@@ -1,0 +1,460 @@
+//! SpMM and SDDMM of H heads side by side: head h has the columns h w to (h + 1) w of the dense operands and the numbers at
+//! p H + h of the nonzeros p.
+//!
+//! ```text
+//! SpMM:   C_i,h = sum over p = (i, j) of a_ph B_j,h       SDDMM:  out_ph = C_i,h . B_j,h
+//! ```
+//!
+//! Where a head is whole registers, 1, 2 or 4 of them, a tile of the row is several heads, and a nonzero's column index is read
+//! once for them. Four dots of a tile, of four heads, are summed across the lanes as those of four nonzeros are in SDDMM with one head
+//! (`dot`). Otherwise head goes after head.
+
+use pulp::{Simd, WithSimd};
+
+use crate::arch::dispatch_compiled;
+use crate::dot::{GROUP, Sink, dots, join, sum_group};
+use crate::rows::{Gathered, axpy_gathered};
+use crate::sddmm::max_vectors;
+use crate::tile::{self, Lines, Tile, tiles, with_vectors};
+use crate::{Arch, RowPtr, Scalar};
+
+/// Rows of a CSR pattern, and what is gathered for them.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadRows<T> {
+    /// CSR row pointers.
+    pub row_ptr: RowPtr,
+    /// CSR column indices.
+    pub columns: *const u32,
+    /// First row and one past the last.
+    pub rows: [usize; 2],
+    /// The nonzeros to take: rows that begin before or end after are taken in part.
+    pub nonzeros: [usize; 2],
+    /// B.
+    pub b: *const T,
+    /// Row stride of B.
+    pub ldb: usize,
+    /// H.
+    pub heads: usize,
+    /// Columns of a head.
+    pub width: usize,
+    /// How many nonzeros ahead rows of B are prefetched; 0 for not at all.
+    pub prefetch_distance: usize,
+}
+
+/// SpMM of heads.
+#[derive(Clone, Copy, Debug)]
+pub struct SpmmHeads<T> {
+    /// The rows.
+    pub rows: HeadRows<T>,
+    /// H values for each nonzero.
+    pub values: *const T,
+    /// C.
+    pub c: *mut T,
+    /// Row stride of C.
+    pub ldc: usize,
+    /// Where the first row goes instead of C, unless null.
+    pub carry_out: *mut T,
+}
+
+/// SDDMM of heads.
+#[derive(Clone, Copy, Debug)]
+pub struct SddmmHeads<T> {
+    /// The rows.
+    pub rows: HeadRows<T>,
+    /// C.
+    pub c: *const T,
+    /// Row stride of C.
+    pub ldc: usize,
+    /// H numbers for each nonzero, of which the task's are written.
+    pub out: *mut T,
+}
+
+/// Runs the task.
+///
+/// # Safety
+/// The CSR arrays are valid, every row is a row of C and every column a row of B, the operands have the strides and sizes stated,
+/// and no one else uses the task's rows of C or `carry_out` at the same time.
+pub unsafe fn spmm_heads<T: Scalar>(arch: Arch, task: SpmmHeads<T>) {
+    let arch = arch.dividing::<T>(task.rows.width);
+    dispatch_compiled!(arch, Sums(task), Sums<f32>, Sums<f64>);
+}
+
+/// Runs the task.
+///
+/// # Safety
+/// As [`spmm_heads`], with the task's part of `out` instead of rows of C.
+pub unsafe fn sddmm_heads<T: Scalar>(arch: Arch, task: SddmmHeads<T>) {
+    let arch = arch.dividing::<T>(task.rows.width);
+    dispatch_compiled!(arch, Dots(task), Dots<f32>, Dots<f64>);
+}
+
+impl<T: Scalar> HeadRows<T> {
+    /// The task's nonzeros of row `i`.
+    ///
+    /// # Safety
+    /// As [`spmm_heads`].
+    #[inline(always)]
+    unsafe fn nonzeros(&self, i: usize) -> [usize; 2] {
+        // SAFETY: the caller's promise.
+        let [start, end] = unsafe { [self.row_ptr.at(i), self.row_ptr.at(i + 1)] };
+        let start = start.max(self.nonzeros[0]);
+        [start, end.min(self.nonzeros[1]).max(start)]
+    }
+
+    /// The rows of B of the nonzeros from `start` on, which is one of the task's, from column `column` on.
+    ///
+    /// # Safety
+    /// As [`spmm_heads`].
+    #[inline(always)]
+    unsafe fn gathered(&self, start: usize, column: usize) -> Gathered<T> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Gathered {
+                columns: self.columns.add(start),
+                base: self.b.add(column),
+                stride: self.ldb,
+                last: self.nonzeros[1] - 1 - start,
+                prefetch_distance: self.prefetch_distance,
+            }
+        }
+    }
+
+    /// Registers of a head, where it is whole registers of more than one element; else 0.
+    #[inline(always)]
+    fn registers<S: Simd>(&self) -> usize {
+        let lanes = T::lanes::<S>();
+        if lanes > 1 && self.width.is_multiple_of(lanes) { self.width / lanes } else { 0 }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Sums<T>(SpmmHeads<T>);
+
+impl<T: Scalar> WithSimd for Sums<T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let task = &self.0;
+        let registers = task.rows.registers::<S>();
+        let total = task.rows.heads * registers;
+        // SAFETY: the promise of `spmm_heads`; registers from `first` on are inside the rows.
+        unsafe {
+            if !matches!(registers, 1 | 2 | 4) {
+                return task.by_heads(simd);
+            }
+            let mut first = 0;
+            while first < total {
+                let left = total - first;
+                first += match (registers, left) {
+                    (1, 8..) => task.tile::<S, 1, 8>(simd, first),
+                    (1, 4..) => task.tile::<S, 1, 4>(simd, first),
+                    (1, 2..) => task.tile::<S, 1, 2>(simd, first),
+                    (1, _) => task.tile::<S, 1, 1>(simd, first),
+                    (2, 8..) => task.tile::<S, 2, 8>(simd, first),
+                    (2, _) => task.tile::<S, 2, 2>(simd, first),
+                    (_, 8..) => task.tile::<S, 4, 8>(simd, first),
+                    _ => task.tile::<S, 4, 4>(simd, first),
+                };
+            }
+        }
+    }
+}
+
+impl<T: Scalar> SpmmHeads<T> {
+    /// Where row `i` goes.
+    #[inline(always)]
+    fn target(&self, i: usize) -> *mut T {
+        if i == self.rows.rows[0] && !self.carry_out.is_null() {
+            self.carry_out
+        } else {
+            self.c.wrapping_add(i * self.ldc)
+        }
+    }
+
+    /// The `NV` registers from register `first` of the rows on, `K` to a head; `NV`.
+    ///
+    /// # Safety
+    /// As [`spmm_heads`].
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const K: usize, const NV: usize>(&self, simd: S, first: usize) -> usize {
+        // As in `axpy_gathered`: eight chains of dependent multiply-adds.
+        match NV {
+            // SAFETY: the caller's promise.
+            1 | 2 => unsafe { self.sets::<S, 4, K, NV>(simd, first) },
+            // SAFETY: likewise.
+            4 => unsafe { self.sets::<S, 2, K, NV>(simd, first) },
+            // SAFETY: likewise.
+            _ => unsafe { self.sets::<S, 1, K, NV>(simd, first) },
+        }
+        NV
+    }
+
+    /// [`SpmmHeads::tile`] in `SETS` nonzeros per step.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn sets<S: Simd, const SETS: usize, const K: usize, const NV: usize>(&self, simd: S, first: usize) {
+        let (lanes, heads) = (T::lanes::<S>(), self.rows.heads);
+        let bytes = NV * lanes * size_of::<T>();
+        let mask = T::first_lanes(simd, 0);
+        // SAFETY: the caller's promise; t + u < n throughout.
+        unsafe {
+            for i in self.rows.rows[0]..self.rows.rows[1] {
+                let [start, end] = self.rows.nonzeros(i);
+                let n = end - start;
+                let mut sums = [[T::splat(simd, T::ZERO); NV]; SETS];
+                if n > 0 {
+                    let rows = self.rows.gathered(start, first * lanes);
+                    let values = self.values.add(start * heads + first / K);
+                    let mut t = 0;
+                    while t + SETS <= n {
+                        for u in 0..SETS {
+                            let (b, w) = (rows.row(t + u, bytes), values.add((t + u) * heads));
+                            for j in 0..NV {
+                                let w = T::splat(simd, *w.add(j / K));
+                                sums[u][j] = T::vmul_add(simd, w, T::load(simd, b.add(j * lanes)), sums[u][j]);
+                            }
+                        }
+                        t += SETS;
+                    }
+                    while t < n {
+                        let (b, w) = (rows.row(t, bytes), values.add(t * heads));
+                        for j in 0..NV {
+                            let w = T::splat(simd, *w.add(j / K));
+                            sums[0][j] = T::vmul_add(simd, w, T::load(simd, b.add(j * lanes)), sums[0][j]);
+                        }
+                        t += 1;
+                    }
+                }
+                let mut sum = sums[0];
+                for set in &sums[1..] {
+                    for j in 0..NV {
+                        sum[j] = T::vadd(simd, sum[j], set[j]);
+                    }
+                }
+                tile::store::<S, T, NV, false>(simd, mask, self.target(i).add(first * lanes), sum);
+            }
+        }
+    }
+
+    /// Head after head.
+    ///
+    /// # Safety
+    /// As [`spmm_heads`].
+    #[inline(always)]
+    unsafe fn by_heads<S: Simd>(&self, simd: S) {
+        for tile in tiles(self.rows.width, T::lanes::<S>(), 8) {
+            // SAFETY: the caller's promise; the tile is inside each head's columns.
+            unsafe { with_vectors!(tile, sums_of_heads::<S, T>(simd, self, tile)) }
+        }
+    }
+}
+
+/// Values of one head that are held at a time.
+const CHUNK: usize = 64;
+
+/// One tile of each head, whose last register is masked.
+///
+/// # Safety
+/// As [`spmm_heads`].
+#[inline(always)]
+unsafe fn sums_of_heads<S: Simd, T: Scalar, const NV: usize>(simd: S, task: &SpmmHeads<T>, tile: Tile) {
+    let (lanes, heads) = (T::lanes::<S>(), task.rows.heads);
+    let mask = T::first_lanes(simd, if tile.rest == 0 { lanes } else { tile.rest });
+    let mut weights = Lines([T::ZERO; CHUNK]);
+    // SAFETY: the caller's promise; a chunk's values fit the buffer.
+    unsafe {
+        for i in task.rows.rows[0]..task.rows.rows[1] {
+            let [start, end] = task.rows.nonzeros(i);
+            for h in 0..heads {
+                let column = h * task.rows.width + tile.start;
+                let mut sum = [T::splat(simd, T::ZERO); NV];
+                let mut at = start;
+                while at < end {
+                    let len = CHUNK.min(end - at);
+                    for t in 0..len {
+                        weights.0[t] = *task.values.add((at + t) * heads + h);
+                    }
+                    let rows = task.rows.gathered(at, column);
+                    sum = axpy_gathered::<S, T, NV, true>(simd, mask, sum, len, weights.0.as_ptr(), &rows);
+                    at += len;
+                }
+                tile::store::<S, T, NV, true>(simd, mask, task.target(i).add(column), sum);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Dots<T>(SddmmHeads<T>);
+
+impl<T: Scalar> WithSimd for Dots<T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let task = &self.0;
+        let (registers, heads, lanes) = (task.rows.registers::<S>(), task.rows.heads, T::lanes::<S>());
+        // SAFETY: the promise of `sddmm_heads`; heads from `first` on are inside the rows.
+        unsafe {
+            if lanes < GROUP || !heads.is_multiple_of(GROUP) || !matches!(registers, 1 | 2) {
+                for tile in tiles(task.rows.width, lanes, max_vectors(S::REGISTER_COUNT)) {
+                    with_vectors!(tile, dots_of_heads::<S, T>(simd, task, tile));
+                }
+                return;
+            }
+            let mut first = 0;
+            while first < heads {
+                first += match (registers, heads - first) {
+                    (1, 8..) if S::REGISTER_COUNT >= 32 => task.tile::<S, 1, 8>(simd, first),
+                    (1, _) => task.tile::<S, 1, 4>(simd, first),
+                    _ => task.tile::<S, 2, 8>(simd, first),
+                };
+            }
+        }
+    }
+}
+
+impl<T: Scalar> SddmmHeads<T> {
+    /// The `NV / K` heads from `first` on, four or eight, of `K` registers each; how many.
+    ///
+    /// # Safety
+    /// As [`sddmm_heads`].
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const K: usize, const NV: usize>(&self, simd: S, first: usize) -> usize {
+        let (lanes, own) = (T::lanes::<S>(), NV / K);
+        let (column, bytes, mask) = (first * K * lanes, NV * lanes * size_of::<T>(), T::first_lanes(simd, 0));
+        // Groups of a register of dots, and of a nonzero; nonzeros of a step, whose dots are whole registers.
+        let (of_register, of_nonzero) = (lanes / GROUP, own / GROUP);
+        let step = (of_register / of_nonzero).max(1);
+        // SAFETY: the caller's promise; past the last nonzero, the last one again.
+        unsafe {
+            for i in self.rows.rows[0]..self.rows.rows[1] {
+                let [start, end] = self.rows.nonzeros(i);
+                if start == end {
+                    continue;
+                }
+                let c = tile::load::<S, T, NV, false>(simd, mask, self.c.add(i * self.ldc + column));
+                let rows = self.rows.gathered(start, column);
+                let n = end - start;
+                let mut t = 0;
+                while t < n {
+                    let mut register = 0;
+                    while register * lanes < step * own {
+                        let mut sums = [T::splat(simd, T::ZERO); GROUP];
+                        for g in 0..of_register {
+                            let group = register * of_register + g;
+                            let b = rows.row(
+                                (t + group / of_nonzero).min(n - 1),
+                                if group.is_multiple_of(of_nonzero) { bytes } else { 0 },
+                            );
+                            let part = group % of_nonzero * GROUP;
+                            let mut products = [T::splat(simd, T::ZERO); GROUP];
+                            for u in 0..GROUP {
+                                let j = (part + u) * K;
+                                products[u] = T::vmul(simd, c[j], T::load(simd, b.add(j * lanes)));
+                                for k in 1..K {
+                                    let b = T::load(simd, b.add((j + k) * lanes));
+                                    products[u] = T::vmul_add(simd, c[j + k], b, products[u]);
+                                }
+                            }
+                            sums[g] = sum_group::<S, T>(simd, &products);
+                        }
+                        let dots = join::<S, T>(simd, sums);
+                        self.emit::<S>(simd, (start + t, first), own, register * lanes, (n - t).min(step) * own, dots);
+                        register += 1;
+                    }
+                    t += step;
+                }
+            }
+        }
+        own
+    }
+
+    /// Stores `dots`, those from `at` on of the step's `count`, which are `own` for each nonzero from `p` on and head from `first` on.
+    ///
+    /// # Safety
+    /// There is room for them.
+    #[inline(always)]
+    unsafe fn emit<S: Simd>(
+        &self,
+        simd: S,
+        (p, first): (usize, usize),
+        own: usize,
+        at: usize,
+        count: usize,
+        dots: T::Vector<S>,
+    ) {
+        let (lanes, heads) = (T::lanes::<S>(), self.rows.heads);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if own == heads {
+                let out = self.out.add(p * heads + at);
+                if at + lanes <= count {
+                    T::store(simd, out, dots);
+                } else if at < count {
+                    T::store_masked(simd, T::first_lanes(simd, count - at), out, dots);
+                }
+                return;
+            }
+            let from = (&raw const dots).cast::<T>();
+            let mut t = 0;
+            while t < lanes && at + t < count {
+                let (nonzero, head) = ((at + t) / own, (at + t) % own);
+                from.add(t).copy_to_nonoverlapping(self.out.add((p + nonzero) * heads + first + head), GROUP);
+                t += GROUP;
+            }
+        }
+    }
+}
+
+/// One tile of each head, whose last register is masked, added to those of the tiles before.
+///
+/// # Safety
+/// As [`sddmm_heads`].
+#[inline(always)]
+unsafe fn dots_of_heads<S: Simd, T: Scalar, const NV: usize>(simd: S, task: &SddmmHeads<T>, tile: Tile) {
+    let (lanes, heads) = (T::lanes::<S>(), task.rows.heads);
+    let mask = T::first_lanes(simd, if tile.rest == 0 { lanes } else { tile.rest });
+    // SAFETY: the caller's promise.
+    unsafe {
+        for i in task.rows.rows[0]..task.rows.rows[1] {
+            let [start, end] = task.rows.nonzeros(i);
+            if start == end {
+                continue;
+            }
+            for h in 0..heads {
+                let column = h * task.rows.width + tile.start;
+                let c = tile::load::<S, T, NV, true>(simd, mask, task.c.add(i * task.ldc + column));
+                let rows = task.rows.gathered(start, column);
+                let sink = Strided { out: task.out.add(start * heads + h), heads, add: tile.start > 0 };
+                dots::<S, T, NV, true>(simd, mask, &c, end - start, &rows, &sink);
+            }
+        }
+    }
+}
+
+/// The dots of one head.
+struct Strided<T> {
+    out: *mut T,
+    heads: usize,
+    /// To the sums of the tiles before.
+    add: bool,
+}
+
+impl<T: Scalar> Sink<T> for Strided<T> {
+    #[inline(always)]
+    unsafe fn emit<S: Simd>(&self, _: S, at: usize, lanes: [usize; 2], dots: T::Vector<S>) {
+        let from = (&raw const dots).cast::<T>();
+        for lane in lanes[0]..lanes[1] {
+            // SAFETY: the caller's promise; a vector is its lanes.
+            unsafe {
+                let out = self.out.add((at + lane - lanes[0]) * self.heads);
+                let dot = *from.add(lane);
+                *out = if self.add { *out + dot } else { dot };
+            }
+        }
+    }
+}

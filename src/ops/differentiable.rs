@@ -1,0 +1,207 @@
+//! A sparse operand prepared for an operation and for its gradients.
+
+use std::sync::{Arc, Mutex};
+
+use sparsimd_kernels::Scalar;
+
+use super::operand::SparseOperand;
+use super::prepare::Prepared;
+use super::run::Shared;
+use crate::cpu::Cpu;
+use crate::dense::{Aligned, MatMut, MatRef, fill_with, reserved_aligned};
+use crate::error::{Error, Result};
+use crate::formats::{Pattern, PatternRef};
+use crate::plan::{Op, Plan, PlanOptions};
+use crate::{memory, parallel};
+
+/// A sparse operand prepared for SpMM, SDDMM, FusedMM and their gradients: for products with A, with A^T, and at its nonzeros.
+///
+/// The transposed pattern is made once, here. It also keeps the room in which edge values pass from one stage to the next, one or two
+/// numbers for each nonzero and head, from one call to the next.
+#[derive(Debug)]
+pub struct Differentiable<T> {
+    dots: Prepared<T>,
+    rows: Prepared<T>,
+    columns: Prepared<T>,
+    values: Option<Vec<T>>,
+    room: Mutex<Vec<Aligned<T>>>,
+}
+
+impl Cpu {
+    /// Prepares `a` for operations with dense operands of `n` columns and their gradients, by the strategy and for as many runs as
+    /// `options` say; the operation that they name does not matter.
+    ///
+    /// # Errors
+    /// As [`Cpu::prepare`].
+    pub fn prepare_differentiable<'a, T: Scalar>(
+        &self,
+        a: impl Into<SparseOperand<'a, T>>,
+        options: &PlanOptions,
+    ) -> Result<Differentiable<T>> {
+        let a = a.into();
+        let values = match a {
+            SparseOperand::Csr(a) => Some(a.values().to_vec()),
+            SparseOperand::Pattern(_) => None,
+            SparseOperand::Prepared(_) => {
+                return Err(Error::argument("a", "is prepared already; prepare the matrix itself"));
+            }
+        };
+        let pattern = a.pattern().to_pattern();
+        let prepare = |op| {
+            let options = PlanOptions { op, ..*options };
+            self.prepare_operand(SparseOperand::Pattern((&pattern).into()), &options)
+        };
+        let (dots, rows, columns) = (prepare(Op::Sddmm)?, prepare(Op::Spmm)?, prepare(Op::SpmmTransposed)?);
+        Ok(Differentiable { dots, rows, columns, values, room: Mutex::new(Vec::new()) })
+    }
+}
+
+impl<T: Scalar> Differentiable<T> {
+    /// The pattern.
+    pub fn pattern(&self) -> &Arc<Pattern> {
+        self.rows.pattern()
+    }
+
+    /// The values, in CSR order, if there are any.
+    pub fn values(&self) -> Option<&[T]> {
+        self.values.as_deref()
+    }
+
+    /// Takes new values, in CSR order.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when their number is not the number of nonzeros.
+    pub fn set_values(&mut self, values: &[T]) -> Result<()> {
+        super::heads::check_numbers("set_values", "values", values.len(), self.pattern().nnz(), 1)?;
+        let own = self.values.get_or_insert_default();
+        own.clear();
+        own.extend_from_slice(values);
+        Ok(())
+    }
+
+    /// The values, or the error that `op` needs them.
+    pub(super) fn need_values(&self, op: &'static str) -> Result<&[T]> {
+        self.values().ok_or_else(|| Error::shape(op, "needs the values of the sparse matrix, and was given a pattern"))
+    }
+
+    /// The transposed pattern.
+    pub(super) fn transposed(&self) -> &Arc<Pattern> {
+        self.columns.worked()
+    }
+
+    /// How the products at the nonzeros, with A and with A^T are run.
+    pub fn plans(&self) -> [&Plan; 3] {
+        [self.dots.plan(), self.rows.plan(), self.columns.plan()]
+    }
+
+    /// Room for `len` numbers; given back by [`Differentiable::give`].
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub(super) fn take(&self, len: usize) -> Result<Aligned<T>> {
+        let mut room = self.room.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let fits = room.iter().position(|room| room.len() == len);
+        if let Some(at) = fits {
+            return Ok(room.swap_remove(at));
+        }
+        room.clear();
+        drop(room);
+        memory::ensure("edge values", len.saturating_mul(size_of::<T>()))?;
+        let mut new = reserved_aligned(len);
+        new.resize(len, T::ZERO);
+        Ok(new)
+    }
+
+    /// Keeps the room for the next call.
+    pub(super) fn give(&self, room: impl IntoIterator<Item = Aligned<T>>) {
+        self.room.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).extend(room);
+    }
+}
+
+impl Cpu {
+    /// out_ph = C_ih . B_jh; shapes have been checked.
+    pub(super) fn dots_at<T: Scalar>(
+        &self,
+        a: &Differentiable<T>,
+        heads: usize,
+        c: MatRef<'_, T>,
+        b: MatRef<'_, T>,
+        out: &mut [T],
+    ) -> Result<()> {
+        match heads {
+            1 => self.sampled("sddmm", (&a.dots).into(), None, c, b, out),
+            _ => self.dots_of_heads((&a.dots).into(), heads, c, b, out),
+        }
+    }
+
+    /// C = A_v B with the values `v`, H for each nonzero in CSR order; shapes have been checked.
+    pub(super) fn product_with<T: Scalar>(
+        &self,
+        a: &Differentiable<T>,
+        heads: usize,
+        v: &[T],
+        b: MatRef<'_, T>,
+        c: MatMut<'_, T>,
+    ) -> Result<()> {
+        self.product_of(&a.rows, heads, v, b, c)
+    }
+
+    /// C = A_v^T B with the values `v`, H for each nonzero in the order of the transposed pattern; shapes have been checked.
+    pub(super) fn transposed_product_with<T: Scalar>(
+        &self,
+        a: &Differentiable<T>,
+        heads: usize,
+        v: &[T],
+        b: MatRef<'_, T>,
+        c: MatMut<'_, T>,
+    ) -> Result<()> {
+        self.product_of(&a.columns, heads, v, b, c)
+    }
+
+    fn product_of<T: Scalar>(
+        &self,
+        a: &Prepared<T>,
+        heads: usize,
+        v: &[T],
+        b: MatRef<'_, T>,
+        c: MatMut<'_, T>,
+    ) -> Result<()> {
+        let worked: PatternRef<'_> = a.worked().into();
+        if heads > 1 {
+            return self.sums_of_heads(a.into(), worked, heads, v, b, c);
+        }
+        if let Some((plan, panel)) = a.panels_for(a.plan().op(), self)? {
+            let mut arranged = reserved_aligned(v.len());
+            // SAFETY: `arrange` writes every element.
+            self.install(|| unsafe { fill_with(&mut arranged, v.len(), |out| panel.arrange(v, out)) });
+            self.spmm_by_panels(T::ONE, (plan, panel), &arranged, b, T::ZERO, c);
+            return Ok(());
+        }
+        let direct = self.direct(Op::Spmm, a.into(), worked, c.cols())?;
+        self.spmm_directly(T::ONE, worked, v, &direct, b, T::ZERO, c);
+        Ok(())
+    }
+
+    /// `to` = the numbers `from`, H for each nonzero, in the order of the transposed pattern.
+    pub(super) fn transpose_numbers<T: Scalar>(
+        &self,
+        a: &Differentiable<T>,
+        heads: usize,
+        pairs: &mut [(&[T], &mut [T])],
+    ) {
+        let order = a.columns.order().expect("it was prepared for A^T");
+        let shared: Vec<(&[T], Shared<T>)> =
+            pairs.iter_mut().map(|(from, to)| (&**from, Shared(to.as_mut_ptr()))).collect();
+        self.install(|| {
+            parallel::ranges(order.len(), parallel::GRAIN / 4, |range| {
+                for &(from, to) in &shared {
+                    for q in range.clone() {
+                        let from = &from[order[q] * heads..][..heads];
+                        // SAFETY: `to` has H numbers for each nonzero, as `from` has; the ranges are disjoint.
+                        unsafe { from.as_ptr().copy_to_nonoverlapping(to.get().add(q * heads), heads) };
+                    }
+                }
+            });
+        });
+    }
+}

@@ -1,0 +1,211 @@
+//! The gradients of SpMM, SDDMM and FusedMM, from what the forward pass keeps in numbers for each row.
+//!
+//! With L the loss, and the gradient of the result given:
+//!
+//! ```text
+//! SpMM     C = A_v B           dv_p = dC_i . B_j                        dB = A_v^T dC
+//! SDDMM    s_p = C_i . B_j     dC = A_ds B                              dB = A_ds^T C
+//! FusedMM  E = A_w D           g_p = dE_i . D_j                         dD = A_w^T dE
+//!          w = k f(s)          ds = f'(s) k g                           or, for a softmax, with z = f(s) + bias,
+//!                              w = e^(z - lse), delta_i = sum over the row of w k g, ds = f'(s) w (k g - delta_i)
+//!          s = C B^T           dC = A_ds B                              dB = A_ds^T C
+//!          s = a_i + b_j       da_i = sum over the row of ds            db_j = sum over the column of ds
+//! ```
+//!
+//! (A_v: the pattern of A with the values v.) The scores are computed again, and the weights from them and the log-sum-exp, as flash attention
+//! does (Dao et al. 2022): two products at the nonzeros, one with A and two with A^T, against one of each forward. With heads, everything is by
+//! head; values and bias, which all heads share, have the sum of their gradients.
+
+use sparsimd_kernels::{EdgeGradients, EdgeWeights, RowSums, Scalar, edge_gradients, row_sums};
+
+use super::differentiable::Differentiable;
+use super::fusedmm_heads::EdgeWeighting;
+use super::heads::{check_heads, check_numbers};
+use super::run::{Shared, scratch};
+use crate::cpu::Cpu;
+use crate::dense::{MatMut, MatRef, check_shape};
+use crate::error::{Error, Result};
+use crate::formats::PatternRef;
+
+/// Where the gradients of FusedMM go.
+pub struct FusedGradient<'a, T> {
+    /// By the left operand of the scores, C or a.
+    pub left: MatMut<'a, T>,
+    /// By the right operand of the scores, B or b.
+    pub right: MatMut<'a, T>,
+    /// By D.
+    pub d: MatMut<'a, T>,
+    /// By the values of A, one for each nonzero, where the edge function uses them.
+    pub values: Option<&'a mut [T]>,
+    /// By the bias, one for each nonzero.
+    pub bias: Option<&'a mut [T]>,
+}
+
+impl Cpu {
+    /// The gradients of C_ih = sum over p = (i, j) of v_ph B_jh ([`Cpu::spmm_heads`]; with one head, of SpMM with alpha = 1 and beta = 0):
+    /// dv_ph = dC_ih . B_jh and dB_jh = sum over p = (i, j) of v_ph dC_ih.
+    ///
+    /// # Errors
+    /// As [`Cpu::fusedmm_gradient`].
+    #[expect(clippy::too_many_arguments, reason = "operands and results")]
+    pub fn spmm_gradient<T: Scalar>(
+        &self,
+        a: &Differentiable<T>,
+        heads: usize,
+        values: &[T],
+        b: MatRef<'_, T>,
+        dc: MatRef<'_, T>,
+        dvalues: Option<&mut [T]>,
+        db: Option<MatMut<'_, T>>,
+    ) -> Result<()> {
+        let op = "spmm_gradient";
+        let (pattern, n) = (a.pattern(), b.cols());
+        check_heads(op, heads, n)?;
+        check_numbers(op, "values", values.len(), pattern.nnz(), heads)?;
+        check_shape(op, "B", b.shape(), (pattern.cols(), n))?;
+        check_shape(op, "dC", dc.shape(), (pattern.rows(), n))?;
+        if let Some(dvalues) = dvalues {
+            check_numbers(op, "dvalues", dvalues.len(), pattern.nnz(), heads)?;
+            self.dots_at(a, heads, dc, b, dvalues)?;
+        }
+        if let Some(db) = db {
+            check_shape(op, "dB", db.shape(), b.shape())?;
+            self.transposed_product(a, heads, values, dc, db)?;
+        }
+        Ok(())
+    }
+
+    /// The gradients of s_ph = C_ih . B_jh ([`Cpu::sddmm_heads`]; with one head, of SDDMM): dC_ih = sum over p = (i, j) of ds_ph B_jh and
+    /// dB_jh = sum over p = (i, j) of ds_ph C_ih.
+    ///
+    /// # Errors
+    /// As [`Cpu::fusedmm_gradient`].
+    #[expect(clippy::too_many_arguments, reason = "operands and results")]
+    pub fn sddmm_gradient<T: Scalar>(
+        &self,
+        a: &Differentiable<T>,
+        heads: usize,
+        c: MatRef<'_, T>,
+        b: MatRef<'_, T>,
+        ds: &[T],
+        dc: Option<MatMut<'_, T>>,
+        db: Option<MatMut<'_, T>>,
+    ) -> Result<()> {
+        let op = "sddmm_gradient";
+        let (pattern, n) = (a.pattern(), b.cols());
+        check_heads(op, heads, n)?;
+        check_numbers(op, "ds", ds.len(), pattern.nnz(), heads)?;
+        check_shape(op, "C", c.shape(), (pattern.rows(), n))?;
+        check_shape(op, "B", b.shape(), (pattern.cols(), n))?;
+        if let Some(dc) = dc {
+            check_shape(op, "dC", dc.shape(), c.shape())?;
+            self.product_with(a, heads, ds, b, dc)?;
+        }
+        if let Some(db) = db {
+            check_shape(op, "dB", db.shape(), b.shape())?;
+            self.transposed_product(a, heads, ds, c, db)?;
+        }
+        Ok(())
+    }
+
+    /// C = A_v^T B; shapes have been checked.
+    fn transposed_product<T: Scalar>(
+        &self,
+        a: &Differentiable<T>,
+        heads: usize,
+        v: &[T],
+        b: MatRef<'_, T>,
+        c: MatMut<'_, T>,
+    ) -> Result<()> {
+        let mut by_columns = a.take(v.len())?;
+        self.transpose_numbers(a, heads, &mut [(v, &mut by_columns)]);
+        self.transposed_product_with(a, heads, &by_columns, b, c)?;
+        a.give([by_columns]);
+        Ok(())
+    }
+
+    /// The gradients of [`Cpu::fusedmm_heads`], and of [`Cpu::fusedmm`] with one of the library's edge functions, by the formulas of this
+    /// module: from the operands, the log-sum-exp `lse` (M x H; for a softmax, not looked at otherwise) and `de`, the gradient of E (M x P).
+    ///
+    /// Needs two numbers for each nonzero and head, and as many in the order of the transposed pattern.
+    ///
+    /// # Errors
+    /// As [`Cpu::fusedmm_heads`], for the gradients' shapes, too, which are those of what they are gradients of.
+    #[inline(never)]
+    pub fn fusedmm_gradient<T: Scalar>(
+        &self,
+        a: &Differentiable<T>,
+        weights: &EdgeWeighting<'_, T>,
+        d: MatRef<'_, T>,
+        lse: Option<MatRef<'_, T>>,
+        de: MatRef<'_, T>,
+        out: FusedGradient<'_, T>,
+    ) -> Result<()> {
+        let op = "fusedmm_gradient";
+        let (pattern, heads, [left, right]) = (a.pattern(), weights.heads, weights.operands());
+        let values = weights.check(op, a, de.cols())?;
+        check_shape(op, "D", d.shape(), (pattern.cols(), de.cols()))?;
+        check_shape(op, "dE", de.shape(), (pattern.rows(), de.cols()))?;
+        check_shape(op, "the gradient of the left operand", out.left.shape(), left.shape())?;
+        check_shape(op, "the gradient of the right operand", out.right.shape(), right.shape())?;
+        check_shape(op, "dD", out.d.shape(), d.shape())?;
+        for (name, numbers) in [("the values' gradient", &out.values), ("the bias' gradient", &out.bias)] {
+            if let Some(numbers) = numbers {
+                check_numbers(op, name, numbers.len(), pattern.nnz(), 1)?;
+            }
+        }
+        if out.values.is_some() && !weights.edge.uses_values() || out.bias.is_some() && weights.bias.is_none() {
+            return Err(Error::argument("out", "has room for the gradient of values or a bias that are not used"));
+        }
+        let lse = match (weights.edge.is_softmax(), lse) {
+            (false, _) => Vec::new(),
+            (true, Some(lse)) => {
+                check_shape(op, "lse", lse.shape(), (pattern.rows(), heads))?;
+                lse.iter_rows().flatten().copied().collect()
+            }
+            (true, None) => return Err(Error::argument("lse", "is needed for the gradient of a softmax")),
+        };
+        let len = pattern.nnz() * heads;
+        let (mut w, mut ds) = (a.take(len)?, a.take(len)?);
+        self.scores(a, weights, &mut w)?;
+        self.dots_at(a, heads, de, d, &mut ds)?;
+        let shared = [&mut w, &mut ds].map(|numbers| Shared(numbers.as_mut_ptr()));
+        let [dvalues, dbias] =
+            [out.values, out.bias].map(|x| Shared(x.map_or(std::ptr::null_mut(), <[T]>::as_mut_ptr)));
+        self.by_rows(pattern.into(), heads, |rows| {
+            let mut room = scratch::<T>(EdgeWeights::<T>::scratch_len(heads));
+            let task = weights.task(pattern.into(), rows, values, shared[0].get(), room.as_mut_ptr());
+            let out = EdgeGradients {
+                lse: lse.as_ptr(),
+                gradients: shared[1].get(),
+                values: dvalues.get(),
+                bias: dbias.get(),
+            };
+            // SAFETY: the pattern's invariants and the lengths that have been checked; the rows' numbers are this task's own.
+            unsafe { edge_gradients(self.arch(), task, out) };
+        });
+        let (mut w_by_columns, mut ds_by_columns) = (a.take(len)?, a.take(len)?);
+        self.transpose_numbers(a, heads, &mut [(&w, &mut w_by_columns), (&ds, &mut ds_by_columns)]);
+        if weights.are_sums() {
+            self.sums_of_rows(a.pattern().into(), heads, &ds, out.left);
+            self.sums_of_rows(a.transposed().into(), heads, &ds_by_columns, out.right);
+        } else {
+            self.product_with(a, heads, &ds, right, out.left)?;
+            self.transposed_product_with(a, heads, &ds_by_columns, left, out.right)?;
+        }
+        self.transposed_product_with(a, heads, &w_by_columns, de, out.d)?;
+        a.give([w, ds, w_by_columns, ds_by_columns]);
+        Ok(())
+    }
+
+    /// out_ih = sum of x_ph over the nonzeros of row i of `pattern`; shapes have been checked.
+    fn sums_of_rows<T: Scalar>(&self, pattern: PatternRef<'_>, heads: usize, x: &[T], out: MatMut<'_, T>) {
+        let (stride, out) = (out.stride(), Shared(out.into_data().as_mut_ptr()));
+        self.by_rows(pattern, heads, |rows| {
+            let task =
+                RowSums { row_ptr: pattern.row_ptr().raw(), rows, heads, x: x.as_ptr(), out: (out.get(), stride) };
+            // SAFETY: the pattern's invariants and the checked shapes; the rows are this task's own.
+            unsafe { row_sums(self.arch(), task) };
+        });
+    }
+}

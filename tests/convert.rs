@@ -101,7 +101,7 @@ fn sprs_views_and_copies() {
     let narrow: CsMatI<f32, i32, i64> = CsMatI::new((3, 4), vec![0, 2, 2, 3], vec![1, 3, 0], vec![2.0, 3.0, 4.0]);
     let borrowed = CsrRef::try_from(narrow.view()).unwrap();
     assert_eq!(borrowed.to_csr(), copied);
-    let b = generate::uniform_dense(4, 9, 1).unwrap();
+    let b = generate::uniform_dense::<f32>(4, 9, 1).unwrap();
     let mut c = Mat::zeros(3, 9).unwrap();
     let expected = reference::spmm(1.0, &copied, b.as_ref(), 0.0, c.as_ref()).unwrap();
     Cpu::new().unwrap().spmm(1.0, borrowed, b.as_ref(), 0.0, c.as_mut()).unwrap();

@@ -310,7 +310,8 @@ impl FpgaRun {
                 let address = leaf_rows + u64::from(pattern.idx(last)[p]) * row_bytes;
                 let enters = units[0].enters(now);
                 let lines = address / BURST..(address + row_bytes - 1) / BURST + 1;
-                let cached = cache.as_mut().is_some_and(|cache| lines.fold(true, |all, line| cache.hit(line) && all));
+                // Each line is looked up, whether or not the one before was there: that is what loads it.
+                let cached = cache.as_mut().is_some_and(|cache| lines.filter(|&line| !cache.hit(line)).count() == 0);
                 let there = match on_chip || cached {
                     true => enters,
                     false => memory.bursts(enters, address, row_bytes) + memory.latency,
@@ -359,7 +360,7 @@ struct Walk {
 
 impl Walk {
     fn new(pattern: &CsfPattern, level: usize, node: usize) -> Self {
-        let mut walk = Self { level, left: vec![node..node + 1] };
+        let mut walk = Self { level, left: std::iter::once(node..node + 1).collect() };
         walk.down(pattern);
         walk
     }

@@ -215,8 +215,8 @@ impl<T: Scalar> Pieces<T> {
                     let from = low + k * rows;
                     let begin = touched.start + roots[touched.clone()].partition_point(|&i| (i as usize) < from);
                     let mut term = vec![T::ZERO; cols];
-                    for slice in begin..touched.end {
-                        let row = roots[slice] as usize - from;
+                    for (slice, &root) in (begin..touched.end).zip(&roots[begin..]) {
+                        let row = root as usize - from;
                         if row >= rows {
                             break;
                         }

@@ -9,7 +9,6 @@ use std::ops::{Index, IndexMut, Range};
 use std::slice;
 
 use aligned_vec::{AVec, ConstAlign};
-use sparsimd_kernels::Scalar;
 
 use crate::error::{Error, Result};
 
@@ -42,9 +41,9 @@ pub(crate) unsafe fn fill_with<T>(data: &mut Aligned<T>, len: usize, write: impl
 }
 
 /// `data`, new and with room for `len` elements, with that many zeros.
-fn zeroed<T: Scalar>(mut data: Aligned<T>, len: usize) -> Aligned<T> {
+fn zeroed<T: Copy + Default>(mut data: Aligned<T>, len: usize) -> Aligned<T> {
     advise_huge_pages(data.as_mut_ptr(), len);
-    data.resize(len, T::ZERO);
+    data.resize(len, T::default());
     data
 }
 
@@ -97,7 +96,7 @@ pub(crate) fn padded_stride<T>(cols: usize) -> usize {
     if cols < line { cols } else { cols.checked_next_multiple_of(line).unwrap_or(usize::MAX) }
 }
 
-impl<T: Scalar> Mat<T> {
+impl<T: Copy + Default> Mat<T> {
     /// A matrix of zeros.
     ///
     /// # Errors
@@ -302,7 +301,7 @@ impl<'a, T> MatRef<'a, T> {
     }
 }
 
-impl<T: Scalar> MatRef<'_, T> {
+impl<T: Copy + Default> MatRef<'_, T> {
     /// A copy in memory of its own, with aligned rows.
     ///
     /// # Errors
@@ -407,7 +406,7 @@ impl<T> IndexMut<(usize, usize)> for MatMut<'_, T> {
     }
 }
 
-impl<T: Scalar> Index<(usize, usize)> for Mat<T> {
+impl<T: Copy + Default> Index<(usize, usize)> for Mat<T> {
     type Output = T;
 
     fn index(&self, (i, j): (usize, usize)) -> &T {
@@ -415,7 +414,7 @@ impl<T: Scalar> Index<(usize, usize)> for Mat<T> {
     }
 }
 
-impl<T: Scalar> IndexMut<(usize, usize)> for Mat<T> {
+impl<T: Copy + Default> IndexMut<(usize, usize)> for Mat<T> {
     fn index_mut(&mut self, (i, j): (usize, usize)) -> &mut T {
         &mut self.row_mut(i)[j]
     }

@@ -5,7 +5,7 @@
 
 use pulp::Simd;
 
-use crate::{LINE, Scalar, store_streaming};
+use crate::{LINE, Number, store_streaming};
 
 /// One tile of a row: `vectors` registers from element `start` on.
 #[derive(Clone, Copy)]
@@ -72,7 +72,7 @@ impl Iterator for Tiles {
 /// Calls `$f::<.., NV, TAIL>($args)` with the tile's width as const generics.
 macro_rules! with_width {
     ($tile:expr, $f:ident :: <$s:ty, $t:ty> ($($arg:expr),* $(,)?)) => {
-        if const { size_of::<<$t as $crate::Scalar>::Vector<$s>>() == size_of::<$t>() } {
+        if const { size_of::<<$t as $crate::Number>::Vector<$s>>() == size_of::<$t>() } {
             match $tile.vectors {
                 4 => $f::<$s, $t, 4, false>($($arg),*),
                 _ => $f::<$s, $t, 1, false>($($arg),*),
@@ -126,7 +126,7 @@ pub(crate) use with_elements;
 /// # Safety
 /// `p` is valid for reads of the tile's elements.
 #[inline(always)]
-pub(crate) unsafe fn load<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+pub(crate) unsafe fn load<S: Simd, T: Number, const NV: usize, const TAIL: bool>(
     simd: S,
     mask: T::Mask<S>,
     p: *const T,
@@ -147,7 +147,7 @@ pub(crate) unsafe fn load<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>
 /// # Safety
 /// `p` is valid for writes of the tile's elements.
 #[inline(always)]
-pub(crate) unsafe fn store<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+pub(crate) unsafe fn store<S: Simd, T: Number, const NV: usize, const TAIL: bool>(
     simd: S,
     mask: T::Mask<S>,
     p: *mut T,
@@ -172,7 +172,7 @@ pub(crate) unsafe fn store<S: Simd, T: Scalar, const NV: usize, const TAIL: bool
 /// # Safety
 /// As [`store`].
 #[inline(always)]
-pub(crate) unsafe fn store_or_stream<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+pub(crate) unsafe fn store_or_stream<S: Simd, T: Number, const NV: usize, const TAIL: bool>(
     simd: S,
     mask: T::Mask<S>,
     p: *mut T,
@@ -201,13 +201,13 @@ pub(crate) struct Lines<A>(pub A);
 /// One tile of dense rows in loops to which a tail makes no difference, and which are compiled once for both: whether the last
 /// vector is masked is decided row by row.
 #[derive(Clone, Copy)]
-pub(crate) struct TileRows<S: Simd, T: Scalar, const NV: usize> {
+pub(crate) struct TileRows<S: Simd, T: Number, const NV: usize> {
     simd: S,
     mask: T::Mask<S>,
     whole: bool,
 }
 
-impl<S: Simd, T: Scalar, const NV: usize> TileRows<S, T, NV> {
+impl<S: Simd, T: Number, const NV: usize> TileRows<S, T, NV> {
     /// Bytes of a row.
     pub const BYTES: usize = NV * size_of::<T::Vector<S>>();
 
@@ -270,7 +270,7 @@ impl<S: Simd, T: Scalar, const NV: usize> TileRows<S, T, NV> {
 /// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn pack<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+unsafe fn pack<S: Simd, T: Number, const NV: usize, const TAIL: bool>(
     simd: S,
     mask: T::Mask<S>,
     b: *const T,

@@ -218,7 +218,7 @@ impl<'a> Direct<'a> {
     }
 }
 
-impl<T: Scalar> Prepared<T> {
+impl<T> Prepared<T> {
     /// How it will be run.
     #[inline(never)]
     pub fn plan(&self) -> &Plan {
@@ -265,7 +265,10 @@ impl<T: Scalar> Prepared<T> {
     /// # Errors
     /// [`Error::Shape`] when their number is not the number of nonzeros.
     #[inline(never)]
-    pub fn set_values(&mut self, cpu: &Cpu, values: &[T]) -> Result<()> {
+    pub fn set_values(&mut self, cpu: &Cpu, values: &[T]) -> Result<()>
+    where
+        T: Copy + Send + Sync,
+    {
         if values.len() != self.pattern.nnz() {
             return Err(Error::shape(
                 "set_values",
@@ -278,7 +281,10 @@ impl<T: Scalar> Prepared<T> {
 
     /// Takes `values`, in CSR order of the pattern that was prepared, in the order in which they are used.
     #[inline(never)]
-    fn arrange(&mut self, values: &[T]) {
+    fn arrange(&mut self, values: &[T])
+    where
+        T: Copy + Send + Sync,
+    {
         let of_transpose: Vec<T>;
         let values = match &self.transposed {
             None => values,

@@ -88,7 +88,7 @@ pub use error::{Error, Result};
 pub use formats::{Coo, CooRef, CooTensor, Csr, CsrRef, Pattern, PatternRef};
 pub use machine::Machine;
 pub use ops::{Prepared, SparseOperand};
-pub use sparsimd_kernels::{Arch, Number, Scalar, edge};
+pub use sparsimd_kernels::{Arch, Number, Scalar, edge, semiring};
 
 /// The example in the README compiles and runs.
 #[cfg(doctest)]

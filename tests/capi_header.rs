@@ -7,7 +7,7 @@ fn the_header_is_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml");
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for part in ["status", "mod", "matrix", "plan", "product", "tensor", "decomposition"] {
+    for part in ["status", "mod", "matrix", "plan", "product", "reduce", "tensor", "decomposition"] {
         builder = builder.with_src(root.join(format!("src/capi/{part}.rs")));
     }
     let mut made = Vec::new();

@@ -100,6 +100,25 @@ fn operations_report_their_keys() {
 }
 
 #[test]
+fn reductions_and_semirings() {
+    for (option, name, op) in [
+        ("--reduce", "sum", "spmm"),
+        ("--reduce", "mean", "spmm-mean"),
+        ("--reduce", "max", "spmm-max"),
+        ("--reduce", "min", "spmm-min"),
+        ("--semiring", "min-plus", "min-plus"),
+        ("--semiring", "or-and", "or-and"),
+    ] {
+        for (dtype, path, order) in [("f32", "panel", "none"), ("f64", "direct", "rcm")] {
+            let mut args = vec!["spmm", "--random", "90x90@0.9", "-n", "20", option, name, "--dtype", dtype];
+            args.extend(["--path", path, "--reorder", order, "--repeat", "2", "--verify", "--json"]);
+            let report = json(&args);
+            assert_eq!((&report["op"], &report["path"], &report["verified"]), (&op.into(), &path.into(), &true.into()));
+        }
+    }
+}
+
+#[test]
 fn random_matrices_and_text_output() {
     let args = ["spmm", "--random", "100x80@0.9", "--seed", "5", "-n", "8", "--repeat", "2"];
     let text = output(&args);
@@ -172,6 +191,8 @@ fn errors_are_one_line_and_status_2() {
         (vec!["spmm", random[0], random[1], "-n", "-4"], "-4"),
         (vec!["spmm", random[0], random[1], "-n", "4", "--path", "fast"], "fast"),
         (vec!["spmm", random[0], random[1], "-n", "4", "--edge", "sigmoid"], "sigmoid"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--semiring", "plus"], "min-plus"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--semiring", "or-and", "--reduce", "max"], "cannot be used"),
         (vec!["sddmm", random[0], random[1], "-n", "4", "--edge", "softmax"], "softmax"),
         (vec!["spmm", random[0], random[1], "-n", "4", "--dtype", "f16"], "f16"),
         (vec!["spmm", random[0], random[1], "-n", "4", "--repeat", "1", "--out", "/nowhere/c.mtx"], "/nowhere/c.mtx"),

@@ -65,6 +65,12 @@ pub trait Number: sealed::Sealed + Copy + Default + Debug + Display + PartialOrd
         x: Self::Vector<S>,
         y: Self::Vector<S>,
     ) -> Self::Vector<S>;
+    /// `x` where `a` is NaN, else `y`.
+    fn vselect_nan<S: Simd>(simd: S, a: Self::Vector<S>, x: Self::Vector<S>, y: Self::Vector<S>) -> Self::Vector<S>;
+    /// The number whose bits are `index`: a lane that holds an index beside numbers. Not for arithmetic.
+    fn from_index(index: u32) -> Self;
+    /// The low 32 bits: undoes [`Number::from_index`].
+    fn index(self) -> u32;
     /// The mask of the first `n` lanes (all of them when `n` is larger).
     fn first_lanes<S: Simd>(simd: S, n: usize) -> Self::Mask<S>;
 
@@ -194,6 +200,23 @@ macro_rules! float {
             ) -> Self::Vector<S> {
                 simd.$select(simd.$greater(a, b), x, y)
             }
+            #[inline(always)]
+            fn vselect_nan<S: Simd>(
+                simd: S,
+                a: Self::Vector<S>,
+                x: Self::Vector<S>,
+                y: Self::Vector<S>,
+            ) -> Self::Vector<S> {
+                simd.$select(simd.$equal(a, a), y, x)
+            }
+            #[inline(always)]
+            fn from_index(index: u32) -> Self {
+                Self::from_bits($uint::from(index))
+            }
+            #[inline(always)]
+            fn index(self) -> u32 {
+                self.to_bits() as u32
+            }
         }
     };
 }
@@ -305,6 +328,23 @@ macro_rules! integer {
                     unsafe { *out.add(lane) = if *a.add(lane) > *b.add(lane) { *x.add(lane) } else { *out.add(lane) } }
                 }
                 y
+            }
+            #[inline(always)]
+            fn vselect_nan<S: Simd>(
+                _: S,
+                _: Self::Vector<S>,
+                _: Self::Vector<S>,
+                y: Self::Vector<S>,
+            ) -> Self::Vector<S> {
+                y
+            }
+            #[inline(always)]
+            fn from_index(index: u32) -> Self {
+                index as Self
+            }
+            #[inline(always)]
+            fn index(self) -> u32 {
+                self as u32
             }
         }
     };

@@ -17,6 +17,7 @@ mod handle;
 mod matrix;
 mod plan;
 mod product;
+mod reduce;
 mod status;
 mod tensor;
 mod value;
@@ -31,6 +32,7 @@ pub use decomposition::*;
 pub use matrix::*;
 pub use plan::*;
 pub use product::*;
+pub use reduce::*;
 pub use status::Status;
 pub use tensor::*;
 

@@ -5,7 +5,7 @@
 //! | | COO | CSF | HiCOO family | B-CSF, MM-CSF, linearised, tiled, tree | sCOO |
 //! | --- | --- | --- | --- | --- | --- |
 //! | TEW, equal patterns | `tew` | `tew_values` | `tew_hicoo` | `tew_values` | `tew_values` |
-//! | TEW, different patterns | `tew` | | | | |
+//! | TEW, different patterns or shapes | `tew` | | | | |
 //! | TS | `ts` | `ts_values` | `ts_hicoo` | `ts_values` | `ts_values` |
 //! | TTV | `ttv`, `ttv_into` | `ttv_into` (leaf mode) | `ttv_hicoo` (free mode) | | |
 //! | TTM | `ttm`, `ttm_into` | `ttm_into` (leaf mode) | `ttm_hicoo` (free mode) | | `ttm_semi` (any mode) |
@@ -19,13 +19,16 @@
 //! COO goes through [`FiberCoo`](crate::formats::FiberCoo), its entries by the fibers of the mode, and so does every
 //! other format by way of `to_coo`.
 
+mod broadcast;
 mod elementwise;
 mod fusedmm;
 mod measure;
 mod mttkrp;
 mod operand;
+mod pairwise;
 mod placed;
 mod prepare;
+mod reduce;
 mod run;
 mod sddmm;
 mod spmm;
@@ -39,5 +42,6 @@ pub(crate) use mttkrp::SweepState;
 pub use operand::SparseOperand;
 pub use placed::NumaPrepared;
 pub use prepare::Prepared;
+pub use reduce::Reduction;
 pub use sparsimd_kernels::Arithmetic;
 pub use ttm::TtmAlgorithm;

@@ -164,7 +164,7 @@ impl Cpu {
     }
 
     /// How `pattern` with dense operands of `n` columns goes through the direct path, from what `a` has prepared or anew.
-    pub(super) fn direct<'a, T: Scalar>(
+    pub(super) fn direct<'a, T>(
         &self,
         op: Op,
         a: SparseOperand<'a, T>,
@@ -182,7 +182,7 @@ impl Cpu {
     }
 
     /// What plans need to know of this executor.
-    pub fn target<T: Scalar>(&self) -> Target {
+    pub fn target<T>(&self) -> Target {
         Target {
             threads: self.threads(),
             vector_bytes: self.arch().vector_bytes(),
@@ -328,6 +328,21 @@ impl<T> Prepared<T> {
     /// The pattern that is worked on: of A or of A^T.
     pub(super) fn worked(&self) -> &Arc<Pattern> {
         self.transposed.as_ref().map_or(&self.pattern, |(pattern, _)| pattern)
+    }
+
+    /// The values of an operand in panels in CSR order of the pattern, if there are any.
+    pub(super) fn values_in_order(&self) -> Option<Vec<T>>
+    where
+        T: Copy + Default + Send + Sync,
+    {
+        let (Layout::Panel(panel), Some(values)) = (&self.layout, &self.values) else { return None };
+        let positions: Vec<usize> = (0..values.len()).collect();
+        let mut from = Aligned::with_capacity(crate::dense::ALIGN, values.len());
+        // SAFETY: `arrange` writes every element.
+        unsafe { fill_with(&mut from, values.len(), |out| panel.arrange(&positions, out)) };
+        let mut in_order = vec![T::default(); values.len()];
+        from.iter().zip(values.iter()).for_each(|(&p, &value)| in_order[p] = value);
+        Some(in_order)
     }
 
     /// The values in the order in which they are used, if there are any.

@@ -46,11 +46,11 @@ pub(super) struct CarryOuts<T> {
     n: usize,
 }
 
-impl<T: Scalar> CarryOuts<T> {
+impl<T: Copy + Default + Send> CarryOuts<T> {
     /// For `tasks`; no room when none continues a row.
     pub fn new(tasks: &[Task], n: usize) -> Self {
         let len = if tasks.iter().any(|task| task.continues) { tasks.len() * n } else { 0 };
-        Self { rows: vec![T::ZERO; len], n }
+        Self { rows: vec![T::default(); len], n }
     }
 
     /// Where task `k` puts its first row; for tasks that begin with a row of their own, null.
@@ -65,7 +65,10 @@ impl<T: Scalar> CarryOuts<T> {
     }
 
     /// Adds each carry-out to its row of `c`, in task order, so that the sum is the same on every run.
-    pub fn add_to(&self, tasks: &[Task], mut c: MatMut<'_, T>) {
+    pub fn add_to(&self, tasks: &[Task], mut c: MatMut<'_, T>)
+    where
+        T: Scalar,
+    {
         for (k, task) in tasks.iter().enumerate().filter(|(_, task)| task.continues) {
             let row = c.reborrow().into_row(task.rows[0]);
             row.iter_mut().zip(self.row(k)).for_each(|(x, &carry_out)| *x += carry_out);
@@ -74,6 +77,6 @@ impl<T: Scalar> CarryOuts<T> {
 }
 
 /// Uninitialised aligned room for `n` elements, for a task's packed panel or dots.
-pub(super) fn scratch<T: Scalar>(n: usize) -> Aligned<T> {
+pub(super) fn scratch<T>(n: usize) -> Aligned<T> {
     Aligned::with_capacity(ALIGN, n)
 }

@@ -224,7 +224,7 @@ impl Cpu {
 }
 
 /// Checks B and C against op(A) of `rows` x `cols`.
-fn check_operands<T: Scalar>(
+pub(super) fn check_operands<T>(
     op: &'static str,
     rows: usize,
     cols: usize,

@@ -23,6 +23,7 @@
 
 mod matrix;
 mod mttkrp;
+mod reduce;
 mod tensor;
 
 use sparsimd_kernels::Scalar;
@@ -33,7 +34,8 @@ use crate::{memory, parallel};
 
 pub use matrix::{Edge, fusedmm, sddmm, spmm, spmm_t};
 pub use mttkrp::mttkrp;
-pub use tensor::{ttm, ttv};
+pub use reduce::{reduce, semiring};
+pub use tensor::{tew, ttm, ttv};
 
 /// The numbers of an element type that the bound is made of.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ use sparsimd_kernels::{Scalar, Stored, bf16, f16};
 use crate::formats::{Alto, Bcsf, Coo, CooRef, CooTensor, Csf, CsfSet, FiberCoo, HiCoo, MmCsf, SemiCoo, Tiled};
 use crate::ops::{MttkrpTensor, Prepared};
 use crate::plan::TensorStats;
-use crate::{Cpu, edge, generate, io, reference};
+use crate::{Cpu, edge, generate, io, reference, semiring};
 
 /// Mentions the functions, which makes the compiler generate them.
 macro_rules! instances {
@@ -24,6 +24,11 @@ macro_rules! instances {
 instances! { core<T: Scalar>:
     Cpu::spmm_operand::<T>,
     Cpu::spmm_t_operand::<T>,
+    Cpu::reduce_operand::<T>,
+    Cpu::positions_operand::<T>,
+    Cpu::semiring_operand::<T, semiring::BuiltIn>,
+    Cpu::pairs_elementwise::<T>,
+    Cpu::pairs_reduced::<T, semiring::BuiltIn>,
     Cpu::sampled::<T>,
     Cpu::fusedmm_operand::<T, edge::Identity>,
     Cpu::fusedmm_operand::<T, edge::Scale>,
@@ -94,11 +99,14 @@ instances! { core<T: Scalar>:
     generate::uniform_dense::<T>,
     reference::spmm::<T>,
     reference::spmm_t::<T>,
+    reference::reduce::<T>,
+    reference::semiring::<T>,
     reference::sddmm::<T>,
     reference::fusedmm::<T>,
     reference::fusedmm_heads::<T>,
     reference::fusedmm_gradient::<T>,
     reference::mttkrp::<T>,
+    reference::tew::<T>,
     reference::ttm::<T>,
     reference::ttv::<T>,
     reference::Expected::deviation::<T>,

@@ -11,7 +11,6 @@ use std::ops::{Index, IndexMut, Range};
 use std::slice;
 
 use aligned_vec::{AVec, ConstAlign};
-use sparsimd_kernels::Stored;
 
 use crate::error::{Error, Result};
 
@@ -44,7 +43,7 @@ pub(crate) unsafe fn fill_with<T>(data: &mut Aligned<T>, len: usize, write: impl
 }
 
 /// `data`, new and with room for `len` elements, with that many zeros.
-fn zeroed<T: Stored>(mut data: Aligned<T>, len: usize) -> Aligned<T> {
+fn zeroed<T: Copy + Default>(mut data: Aligned<T>, len: usize) -> Aligned<T> {
     advise_huge_pages(data.as_mut_ptr(), len);
     data.resize(len, T::default());
     data
@@ -99,7 +98,7 @@ pub(crate) fn padded_stride<T>(cols: usize) -> usize {
     if cols < line { cols } else { cols.checked_next_multiple_of(line).unwrap_or(usize::MAX) }
 }
 
-impl<T: Stored> Mat<T> {
+impl<T: Copy + Default> Mat<T> {
     /// A matrix of zeros.
     ///
     /// # Errors
@@ -304,7 +303,7 @@ impl<'a, T> MatRef<'a, T> {
     }
 }
 
-impl<T: Stored> MatRef<'_, T> {
+impl<T: Copy + Default> MatRef<'_, T> {
     /// A copy in memory of its own, with aligned rows.
     ///
     /// # Errors
@@ -409,7 +408,7 @@ impl<T> IndexMut<(usize, usize)> for MatMut<'_, T> {
     }
 }
 
-impl<T: Stored> Index<(usize, usize)> for Mat<T> {
+impl<T: Copy + Default> Index<(usize, usize)> for Mat<T> {
     type Output = T;
 
     fn index(&self, (i, j): (usize, usize)) -> &T {
@@ -417,7 +416,7 @@ impl<T: Stored> Index<(usize, usize)> for Mat<T> {
     }
 }
 
-impl<T: Stored> IndexMut<(usize, usize)> for Mat<T> {
+impl<T: Copy + Default> IndexMut<(usize, usize)> for Mat<T> {
     fn index_mut(&mut self, (i, j): (usize, usize)) -> &mut T {
         &mut self.row_mut(i)[j]
     }

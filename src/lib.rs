@@ -101,7 +101,7 @@ pub use error::{Error, Result};
 pub use formats::{Coo, CooRef, CooTensor, Csr, CsrRef, Pattern, PatternRef};
 pub use machine::Machine;
 pub use ops::{Prepared, SparseOperand};
-pub use sparsimd_kernels::{Arch, Scalar, Stored, bf16, edge, f16};
+pub use sparsimd_kernels::{Arch, Number, Scalar, Stored, bf16, edge, f16, semiring};
 
 /// The example in the README compiles and runs.
 #[cfg(doctest)]

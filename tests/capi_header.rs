@@ -7,7 +7,20 @@ fn the_header_is_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml");
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for part in ["status", "mod", "matrix", "plan", "product", "tensor", "elementwise", "decomposition", "tucker"] {
+    let parts = [
+        "status",
+        "mod",
+        "matrix",
+        "plan",
+        "product",
+        "half",
+        "reduce",
+        "tensor",
+        "elementwise",
+        "decomposition",
+        "tucker",
+    ];
+    for part in parts {
         builder = builder.with_src(root.join(format!("src/capi/{part}.rs")));
     }
     let mut made = Vec::new();

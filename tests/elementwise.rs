@@ -8,7 +8,7 @@ use sparsimd::formats::HiCoo;
 use sparsimd::generate::{TensorSpec, skewed};
 use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
 use sparsimd::ops::Arithmetic;
-use sparsimd::{Arch, CooTensor, Cpu, Error, Machine, Scalar};
+use sparsimd::{Arch, CooTensor, Cpu, Error, Machine, Scalar, reference};
 
 const OPS: [Arithmetic; 4] = [Arithmetic::Add, Arithmetic::Sub, Arithmetic::Mul, Arithmetic::Div];
 
@@ -134,6 +134,70 @@ fn different_patterns_are_merged() {
             let message = cpu.tew(Arithmetic::Div, &x, &z).unwrap_err().to_string();
             assert!(message.contains("division by 0"), "{message}");
         }
+    }
+}
+
+/// The entry of `t` that stands at `place` of the shape that it is repeated to.
+fn entry<'e>(t: &CooTensor<f64>, entries: &'e BTreeMap<Vec<u32>, f64>, place: &[u32]) -> Option<&'e f64> {
+    let own = &place[place.len() - t.order()..];
+    entries.get(&own.iter().zip(t.dims()).map(|(&at, &dim)| if dim == 1 { 0 } else { at }).collect::<Vec<_>>())
+}
+
+#[test]
+fn the_smaller_tensor_is_repeated() {
+    let cpu = Cpu::builder().threads(3).pin(false).build().unwrap();
+    let shapes: [(&[usize], &[usize]); 7] = [
+        (&[6, 7, 8], &[6, 1, 8]),
+        (&[6, 1, 8], &[1, 7, 8]),
+        (&[5, 6, 7], &[7]),
+        (&[4, 5], &[3, 4, 5]),
+        (&[1], &[4, 4]),
+        (&[9, 8], &[1, 1]),
+        (&[1, 3, 1, 3], &[2, 1]),
+    ];
+    for (of_x, of_z) in shapes {
+        // Half of the places each.
+        let tensor = |dims: &[usize], seed| skewed(dims, dims.iter().product::<usize>().div_ceil(2), seed).unwrap();
+        let (x, z): (CooTensor<f64>, CooTensor<f64>) = (tensor(of_x, 1), tensor(of_z, 2));
+        let (ex, ez) = (entries(&x), entries(&z));
+        let order = of_x.len().max(of_z.len());
+        let dim = |dims: &[usize], m: usize| (m + dims.len()).checked_sub(order).map_or(1, |m| dims[m]);
+        let dims: Vec<usize> = (0..order).map(|m| dim(of_x, m).max(dim(of_z, m))).collect();
+        let mut places = vec![Vec::new()];
+        for &dim in &dims {
+            places = places.iter().flat_map(|p| (0..dim as u32).map(move |i| [&p[..], &[i]].concat())).collect();
+        }
+        for op in OPS {
+            let mut expected = BTreeMap::new();
+            let mut undefined = false;
+            for place in &places {
+                let value = match (entry(&x, &ex, place), entry(&z, &ez, place)) {
+                    (Some(&a), Some(&b)) => Some(apply(op, a, b)),
+                    (Some(&a), None) if matches!(op, Arithmetic::Add | Arithmetic::Sub) => Some(a),
+                    (None, Some(&b)) if matches!(op, Arithmetic::Add | Arithmetic::Sub) => Some(apply(op, 0.0, b)),
+                    (Some(_), None) => {
+                        undefined |= op == Arithmetic::Div;
+                        None
+                    }
+                    _ => None,
+                };
+                value.map(|value| expected.insert(place.clone(), value));
+            }
+            let y = cpu.tew(op, &x, &z);
+            if undefined {
+                assert!(matches!(y, Err(Error::Argument { .. })), "{of_x:?} {op:?} {of_z:?}");
+                continue;
+            }
+            let y = y.unwrap();
+            assert_eq!(y.dims(), dims);
+            assert!(reference::tew(op, &x, &z, &y).unwrap() <= 1.0);
+            assert_eq!(y.nnz(), expected.len(), "{of_x:?} {op:?} {of_z:?}");
+            assert!(entries(&y) == expected, "{of_x:?} {op:?} {of_z:?}");
+        }
+        // Division is defined where X is within Z.
+        let product = cpu.tew(Arithmetic::Mul, &x, &z).unwrap();
+        let quotient = cpu.tew(Arithmetic::Div, &product, &z).unwrap();
+        assert_eq!(entries(&quotient).len(), product.nnz());
     }
 }
 

@@ -5,7 +5,7 @@ mod common;
 use common::matrices::{STRATEGIES, Strided, WIDTHS, aligned, executors, from_rows, on_every_path, prepare, shapes};
 use sparsimd::ops::SparseOperand;
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Error, Mat, Scalar, Stored, bf16, f16, generate, reference};
+use sparsimd::{Cpu, Error, Mat, Number, Stored, bf16, f16, generate, reference};
 
 fn check<D: Stored>(scaled: bool) {
     let cpus = executors();

@@ -7,7 +7,7 @@ use common::matrices::{
     prepare, shapes, sparse_rows, streams,
 };
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Csr, Error, Mat, Scalar, Stored, bf16, f16, generate, reference};
+use sparsimd::{Cpu, Csr, Error, Mat, Number, Stored, bf16, f16, generate, reference};
 
 /// (alpha, beta): beta = 0 must not read C.
 const FACTORS: [(f64, f64); 4] = [(1.0, 0.0), (1.0, 1.0), (-0.75, 0.0), (0.5, -2.0)];

@@ -2,7 +2,7 @@
 
 use sparsimd::edge::{self, Edge};
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Error, Mat, MatRef, Result, Scalar, Stored, bf16, f16, reference};
+use sparsimd::{Cpu, Error, Mat, MatRef, Number, Result, Stored, bf16, f16, reference};
 
 use super::Verdict;
 use super::device;

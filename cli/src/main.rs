@@ -70,8 +70,8 @@ enum Command {
     Info(info::Args),
     /// The machine as a tree, with where threads would be bound.
     Topology(topology::Args),
-    /// C = A B, A sparse.
-    Spmm(matrix::Common),
+    /// C = A B, A sparse; or the mean, maximum or minimum instead of the sum, or over a semiring.
+    Spmm(spmm::Args),
     /// The entries of C B^T at the nonzeros of A.
     Sddmm(matrix::Common),
     /// E = f(C B^T at the nonzeros of A) D, without storing the entries.
@@ -90,8 +90,8 @@ enum Command {
     Ttm(tensor_ops::ProductArgs),
     /// Tensor times vector, in one mode or in each.
     Ttv(tensor_ops::ProductArgs),
-    /// Element by element of two tensors of one pattern.
-    Tew(tensor_ops::ElementwiseArgs),
+    /// Element by element of two tensors.
+    Tew(tensor_ops::TewArgs),
     /// Tensor and number, on the stored entries.
     Ts(tensor_ops::ElementwiseArgs),
     /// Tucker's decomposition of a sparse tensor.
@@ -141,7 +141,7 @@ impl Command {
     /// Settles what arguments mean that depend on files.
     fn settle(&mut self) -> Result<()> {
         match self {
-            Self::Spmm(args) => args.settle("spmm", &["b"]),
+            Self::Spmm(args) => args.common.settle("spmm", &["b"]),
             Self::Sddmm(args) => args.settle("sddmm", &["c", "b"]),
             Self::Fusedmm(args) => args.common.settle("fusedmm", &["c", "b", "d"]),
             _ => Ok(()),
@@ -151,7 +151,8 @@ impl Command {
     /// The sparse operand as the user named it, where the command has one.
     fn operand(&self) -> Option<String> {
         match self {
-            Self::Spmm(args) | Self::Sddmm(args) => args.source.operand(),
+            Self::Spmm(args) => args.common.source.operand(),
+            Self::Sddmm(args) => args.source.operand(),
             Self::Fusedmm(args) => args.common.source.operand(),
             Self::Convert(args) => Some(args.operand()),
             Self::Generate(args) => Some(args.operand()),

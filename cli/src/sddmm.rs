@@ -1,7 +1,7 @@
 //! `sparsimd sddmm`: the entries of C B^T at the nonzeros of A, as they are or times a_ij.
 
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Result, Scalar, Stored, bf16, f16, reference};
+use sparsimd::{Cpu, Number, Result, Stored, bf16, f16, reference};
 
 use super::Verdict;
 use super::device;

@@ -1,27 +1,109 @@
-//! `sparsimd spmm`: C = A B.
+//! `sparsimd spmm`: C = A B, also with another reduction than the sum or over a semiring.
 
+use clap::ValueEnum;
+use sparsimd::ops::Reduction;
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Mat, MatRef, Result, Scalar, Stored, bf16, f16, reference};
+use sparsimd::semiring::BuiltIn;
+use sparsimd::{Cpu, Error, Mat, MatRef, Number, Result, Scalar, Stored, bf16, f16, reference};
 
 use super::Verdict;
-use super::device;
+use super::device::{self, DeviceName};
 use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
 use super::reorder::Ordered;
 use super::timing::{StoredDtype, Times};
 
-/// Runs, verifies and times the operation.
-pub fn run(args: &Common) -> Result<Verdict> {
-    if args.edge != EdgeName::Identity {
-        return Err(args.no_edge("spmm"));
-    }
-    match args.dtype {
-        StoredDtype::F32 => args.run::<f32>("spmm", measure::<f32>, device::spmm),
-        StoredDtype::F64 => args.run::<f64>("spmm", measure::<f64>, device::spmm),
-        StoredDtype::Bf16 => args.run::<bf16>("spmm", measure::<bf16>, |_, _, _| Err(args.no_dtype("spmm on devices"))),
-        StoredDtype::F16 => args.run::<f16>("spmm", measure::<f16>, |_, _, _| Err(args.no_dtype("spmm on devices"))),
+/// What `spmm` takes.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    pub common: Common,
+    /// What becomes of the products of a row's nonzeros with rows of B, by column; 0 where there are none
+    #[arg(long, value_enum, default_value_t = ReductionName::Sum)]
+    reduce: ReductionName,
+    /// Addition and multiplication of a semiring, such as min-plus; its neutral element where there are no nonzeros
+    #[arg(long, value_name = "NAME", value_parser = named_semiring, conflicts_with = "reduce")]
+    semiring: Option<Named>,
+}
+
+/// A semiring and its name.
+type Named = (&'static str, BuiltIn);
+
+/// The reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ReductionName {
+    /// Their sum
+    Sum,
+    /// Their sum by their number
+    Mean,
+    /// The largest
+    Max,
+    /// The smallest
+    Min,
+}
+
+/// What is computed.
+#[derive(Clone, Copy)]
+enum Rule {
+    Reduction(Reduction),
+    Semiring(BuiltIn),
+}
+
+fn named_semiring(name: &str) -> Result<Named, String> {
+    let names = || BuiltIn::NAMED.iter().map(|&(name, _)| name).collect::<Vec<_>>().join(", ");
+    BuiltIn::NAMED.iter().find(|(known, _)| *known == name).copied().ok_or_else(|| format!("none of {}", names()))
+}
+
+impl Args {
+    fn rule(&self) -> (&'static str, Rule) {
+        if let Some((name, semiring)) = self.semiring {
+            return (name, Rule::Semiring(semiring));
+        }
+        let (op, reduction) = match self.reduce {
+            ReductionName::Sum => ("spmm", Reduction::Sum),
+            ReductionName::Mean => ("spmm-mean", Reduction::Mean),
+            ReductionName::Max => ("spmm-max", Reduction::Max),
+            ReductionName::Min => ("spmm-min", Reduction::Min),
+        };
+        (op, Rule::Reduction(reduction))
     }
 }
 
+/// Runs, verifies and times the operation.
+pub fn run(args: &Args) -> Result<Verdict> {
+    let common = &args.common;
+    if common.edge != EdgeName::Identity {
+        return Err(common.no_edge("spmm"));
+    }
+    match common.dtype {
+        StoredDtype::F32 => run_as::<f32>(args),
+        StoredDtype::F64 => run_as::<f64>(args),
+        StoredDtype::Bf16 => run_narrow::<bf16>(args),
+        StoredDtype::F16 => run_narrow::<f16>(args),
+    }
+}
+
+fn run_as<T: device::DeviceScalar>(args: &Args) -> Result<Verdict> {
+    let (op, rule) = args.rule();
+    if matches!(rule, Rule::Reduction(Reduction::Sum)) {
+        return args.common.run::<T>(op, measure::<T>, device::spmm);
+    }
+    if args.common.place.device != DeviceName::Cpu {
+        let name = if args.semiring.is_some() { "semiring" } else { "reduce" };
+        return Err(Error::Argument { name, detail: format!("{op} runs on the processor alone") });
+    }
+    args.common.run::<T>(op, |common, cpu, ordered| measure_rule(common, cpu, ordered, rule), device::spmm)
+}
+
+/// Sums alone, and on the processor.
+fn run_narrow<D: Stored>(args: &Args) -> Result<Verdict> {
+    let (op, rule) = args.rule();
+    if !matches!(rule, Rule::Reduction(Reduction::Sum)) {
+        return Err(args.common.no_dtype(op));
+    }
+    args.common.run::<D>(op, measure::<D>, |_, _, _| Err(args.common.no_dtype("spmm on devices")))
+}
+
+/// The sum.
 fn measure<D: Stored>(args: &Common, cpu: &Cpu, ordered: &Ordered<D::Scalar>) -> Result<Measured> {
     let (one, zero) = (D::Scalar::ONE, D::Scalar::ZERO);
     let (a, given) = (ordered.matrix(), ordered.given());
@@ -41,7 +123,34 @@ fn measure<D: Stored>(args: &Common, cpu: &Cpu, ordered: &Ordered<D::Scalar>) ->
             (times, finish(c.as_ref())?)
         }
     };
-    let flops = 2.0 * a.nnz() as f64 * args.n as f64;
+    Ok(setup.measured(times, check, work::<D>(args, ordered)))
+}
+
+/// Anything else.
+fn measure_rule<T: Scalar>(args: &Common, cpu: &Cpu, ordered: &Ordered<T>, rule: Rule) -> Result<Measured> {
+    let (a, given) = (ordered.matrix(), ordered.given());
+    let (ready, setup) = args.ready(cpu, Op::Spmm, a)?;
+    let Ready::Whole(prepared) = ready else {
+        let detail = "sums alone are placed on several nodes: off".to_owned();
+        return Err(Error::Argument { name: "numa", detail });
+    };
+    let b = ordered.by_cols(args.operand::<T>(cpu, "b", a.cols(), 1)?)?;
+    let mut c = Mat::zeros(a.rows(), args.n)?;
+    let times = Times::measure(args.repeat, || match rule {
+        Rule::Reduction(reduction) => cpu.spmm_reduce(reduction, &prepared, b.as_ref(), c.as_mut()),
+        Rule::Semiring(semiring) => cpu.spmm_semiring(semiring, &prepared, b.as_ref(), c.as_mut()),
+    })?;
+    let expected = || match rule {
+        Rule::Reduction(reduction) => reference::reduce(reduction, given, b.given.as_ref()),
+        Rule::Semiring(semiring) => reference::semiring(semiring, given, b.given.as_ref()),
+    };
+    let check = ordered.in_given_rows(c.as_ref(), |c| args.finish(cpu, c, expected))?;
+    Ok(setup.measured(times, check, work::<T>(args, ordered)))
+}
+
+/// Operations, two for each nonzero and column, and compulsory traffic.
+fn work<D: Stored>(args: &Common, ordered: &Ordered<D::Scalar>) -> (f64, f64) {
+    let a = ordered.matrix();
     let bytes = sparse_bytes(a, true) + dense_bytes::<D>(a.rows() + a.cols(), args.n);
-    Ok(setup.measured(times, check, (flops, bytes)))
+    (2.0 * a.nnz() as f64 * args.n as f64, bytes)
 }

@@ -64,6 +64,13 @@ impl Source {
     }
 }
 
+impl Source {
+    /// A second tensor, from a file like the first one's.
+    pub fn load_beside<T: Scalar>(&self, path: &std::path::Path) -> Result<CooTensor<T>> {
+        read_file(path, self.zero_based, self.sum_duplicates)
+    }
+}
+
 /// Reads a tensor file with a progress bar.
 pub fn read_file<T: Scalar>(path: &std::path::Path, zero_based: bool, sum_duplicates: bool) -> Result<CooTensor<T>> {
     let progress = Progress::of(path);

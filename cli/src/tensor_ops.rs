@@ -1,12 +1,13 @@
 //! `sparsimd ttm`, `ttv`, `tew` and `ts`.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::ValueEnum;
 use sparsimd::formats::{Csf, DEFAULT_BLOCK_BITS, FiberCoo, Fibers, HiCoo};
 use sparsimd::generate::{uniform_dense, uniform_values};
 use sparsimd::ops::{Arithmetic, TtmAlgorithm};
-use sparsimd::{CooTensor, Cpu, Mat, Result, Scalar, reference};
+use sparsimd::{CooTensor, Cpu, Error, Mat, Result, Scalar, reference};
 
 use super::Verdict;
 use super::device::{DeviceScalar, Ran, TensorDevice};
@@ -39,6 +40,17 @@ pub struct ElementwiseArgs {
     op: Op,
 }
 
+/// Arguments of `tew`.
+#[derive(Debug, clap::Args)]
+pub struct TewArgs {
+    #[command(flatten)]
+    elementwise: ElementwiseArgs,
+    /// Second tensor, of any pattern; a smaller one is repeated along the modes in which it has length 1. Without it, one of the
+    /// same pattern is made
+    #[arg(long, value_name = "FILE")]
+    with: Option<PathBuf>,
+}
+
 /// An elementary operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Op {
@@ -50,6 +62,17 @@ enum Op {
     Mul,
     /// x / z.
     Div,
+}
+
+impl Op {
+    fn arithmetic(self) -> Arithmetic {
+        match self {
+            Self::Add => Arithmetic::Add,
+            Self::Sub => Arithmetic::Sub,
+            Self::Mul => Arithmetic::Mul,
+            Self::Div => Arithmetic::Div,
+        }
+    }
 }
 
 /// `ttm`.
@@ -69,10 +92,13 @@ pub fn ttv(args: &ProductArgs) -> Result<Verdict> {
 }
 
 /// `tew`.
-pub fn tew(args: &ElementwiseArgs) -> Result<Verdict> {
-    match args.common.dtype {
-        Dtype::F32 => elementwise::<f32>(args, true),
-        Dtype::F64 => elementwise::<f64>(args, true),
+pub fn tew(args: &TewArgs) -> Result<Verdict> {
+    let (with, args) = (&args.with, &args.elementwise);
+    match (args.common.dtype, with) {
+        (Dtype::F32, None) => elementwise::<f32>(args, true),
+        (Dtype::F64, None) => elementwise::<f64>(args, true),
+        (Dtype::F32, Some(path)) => two_tensors::<f32>(args, path),
+        (Dtype::F64, Some(path)) => two_tensors::<f64>(args, path),
     }
 }
 
@@ -276,6 +302,34 @@ fn product<T: DeviceScalar>(common: &Common, matrix: bool) -> Result<Verdict> {
     sweep.report(op, common, &cpu, &x, matrix.then_some(common.rank), modes)
 }
 
+/// TEW of the tensor and one of any pattern, which are merged.
+fn two_tensors<T: DeviceScalar>(args: &ElementwiseArgs, path: &Path) -> Result<Verdict> {
+    let common = &args.common;
+    let plain = matches!(common.format, TensorFormat::Auto | TensorFormat::Coo);
+    if common.alg != Algorithm::Auto || !plain {
+        return Err(common.unsupported("tew --with"));
+    }
+    let (cpu, numa) = common.executor.cpu()?;
+    if TensorDevice::open(&common.place, &cpu)?.is_some() {
+        return Err(Error::Argument { name: "with", detail: "tensors are merged on the processor alone".to_owned() });
+    }
+    let x: CooTensor<T> = cpu.install(|| common.source.load())?;
+    let z: CooTensor<T> = cpu.install(|| common.source.load_beside(path))?;
+    let op = args.op.arithmetic();
+    let mut y = cpu.tew(op, &x, &z)?;
+    let times = Times::measure(common.repeat, || cpu.tew(op, &x, &z).map(|again| y = again))?;
+    let mut sweep = Sweep::new(0.0, x.index_bytes() + z.index_bytes());
+    sweep.numa = Some(numa);
+    sweep.add(times, "coo", "merge");
+    sweep.flops = y.nnz() as f64;
+    let bytes = |t: &CooTensor<T>| t.index_bytes() + size_of_val(t.values());
+    sweep.bytes = (bytes(&x) + bytes(&z) + bytes(&y)) as f64;
+    if common.verify {
+        sweep.check(reference::tew(op, &x, &z, &y)?);
+    }
+    sweep.report("tew", common, &cpu, &y, None, Vec::new())
+}
+
 /// TEW of the tensor and another one of the same pattern, or TS.
 fn elementwise<T: DeviceScalar>(args: &ElementwiseArgs, two_tensors: bool) -> Result<Verdict> {
     let common = &args.common;
@@ -283,12 +337,7 @@ fn elementwise<T: DeviceScalar>(args: &ElementwiseArgs, two_tensors: bool) -> Re
     if common.alg != Algorithm::Auto {
         return Err(common.unsupported(name));
     }
-    let op = match args.op {
-        Op::Add => Arithmetic::Add,
-        Op::Sub => Arithmetic::Sub,
-        Op::Mul => Arithmetic::Mul,
-        Op::Div => Arithmetic::Div,
-    };
+    let op = args.op.arithmetic();
     let (cpu, numa) = common.executor.cpu()?;
     let coo: CooTensor<T> = cpu.install(|| common.source.load())?;
     let start = Instant::now();

@@ -123,6 +123,25 @@ fn heads_and_gradients_are_verified() {
 }
 
 #[test]
+fn reductions_and_semirings() {
+    for (option, name, op) in [
+        ("--reduce", "sum", "spmm"),
+        ("--reduce", "mean", "spmm-mean"),
+        ("--reduce", "max", "spmm-max"),
+        ("--reduce", "min", "spmm-min"),
+        ("--semiring", "min-plus", "min-plus"),
+        ("--semiring", "or-and", "or-and"),
+    ] {
+        for (dtype, path, order) in [("f32", "panel", "none"), ("f64", "direct", "rcm")] {
+            let mut args = vec!["spmm", "--random", "90x90@0.9", "-n", "20", option, name, "--dtype", dtype];
+            args.extend(["--path", path, "--reorder", order, "--repeat", "2", "--verify", "--json"]);
+            let report = json(&args);
+            assert_eq!((&report["op"], &report["path"], &report["verified"]), (&op.into(), &path.into(), &true.into()));
+        }
+    }
+}
+
+#[test]
 fn random_matrices_and_text_output() {
     let args = ["spmm", "--random", "100x80@0.9", "--seed", "5", "-n", "8", "--repeat", "2"];
     let text = output(&args);
@@ -195,6 +214,8 @@ fn errors_are_one_line_and_status_2() {
         (vec!["spmm", random[0], random[1], "-n", "-4"], "-4"),
         (vec!["spmm", random[0], random[1], "-n", "4", "--path", "fast"], "fast"),
         (vec!["spmm", random[0], random[1], "-n", "4", "--edge", "sigmoid"], "sigmoid"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--semiring", "plus"], "min-plus"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--semiring", "or-and", "--reduce", "max"], "cannot be used"),
         (vec!["sddmm", random[0], random[1], "-n", "4", "--edge", "softmax"], "softmax"),
         (vec!["fusedmm", random[0], random[1], "-n", "4", "--heads", "3"], "3 heads"),
         (vec!["fusedmm", random[0], random[1], "-n", "4", "--heads", "0"], "0 heads"),

@@ -66,6 +66,19 @@ fn operations_verify_themselves_in_every_variant() {
 }
 
 #[test]
+fn tensors_of_different_shapes_meet_element_by_element() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut name = String::new();
+    let z = path(dir.path(), "z.tns", &mut name);
+    std::fs::write(z, "1 3 5 2.0\n1 50 60 1.0\n1 1 1 -4.5\n").unwrap();
+    for (op, dtype) in [("add", "f32"), ("sub", "f64"), ("mul", "f32")] {
+        let common = ["tew", "--generate", "skew:40x50x60:30000", "--with", z, "--op", op, "--dtype", dtype];
+        let report = json(&[&common[..], &["--repeat", "1", "--verify", "--json"]].concat());
+        assert_eq!((&report["verified"], &report["alg"]), (&true.into(), &serde_json::json!(["merge"])), "{report}");
+    }
+}
+
+#[test]
 fn a_generated_file_can_be_worked_with() {
     let dir = tempfile::tempdir().unwrap();
     let (mut a, mut b, mut c) = (String::new(), String::new(), String::new());

@@ -5,7 +5,7 @@ use core::any::TypeId;
 
 use pulp::{Simd, WithSimd};
 
-use crate::Scalar;
+use crate::{Number, Scalar};
 
 /// Dispatches `$task`, whose type is `$f32` or `$f64` by its element type, to code that is compiled in this crate: a
 /// generic dispatch would be compiled again in every crate that uses it, for every instruction set. The last argument,
@@ -22,7 +22,7 @@ macro_rules! dispatch_compiled {
             $run;
         }
         let task = $task;
-        if T::NAME == <f32 as $crate::Scalar>::NAME {
+        if T::NAME == <f32 as $crate::Number>::NAME {
             // SAFETY: T is f32 (`Scalar` is sealed), so that the types are the same; tasks are `Copy`.
             for_f32($arch, unsafe { core::mem::transmute_copy(&task) })
         } else {
@@ -121,7 +121,7 @@ impl Arch {
     }
 
     /// Elements of one vector register.
-    pub fn lanes<T: Scalar>(self) -> usize {
+    pub fn lanes<T: Number>(self) -> usize {
         if matches!(self.0, Inner::Scalar) { 1 } else { self.vector_bytes() / size_of::<T>() }
     }
 

@@ -7,7 +7,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_stored;
 use crate::stream::stream_fence;
-use crate::{Arch, LINE, Scalar, Stored};
+use crate::{Arch, LINE, Number, Stored};
 
 /// Rows to widen.
 #[derive(Clone, Copy, Debug)]

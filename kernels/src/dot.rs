@@ -14,7 +14,7 @@ use pulp::Simd;
 use crate::block::{OFFSETS_PER_WORD, Offsets, Pair};
 use crate::rows::Gathered;
 use crate::stored::{Mask, Vector};
-use crate::{Scalar, Stored, tile};
+use crate::{Number, Scalar, Stored, tile};
 
 /// Dots of one group.
 pub(crate) const GROUP: usize = 4;

@@ -29,7 +29,7 @@ use crate::rows::{Gathered, axpy_gathered};
 use crate::sddmm::max_vectors;
 use crate::tile::{self, Lines, Tile, tiles_of, with_width};
 use crate::walk::{Part, ROWS, Walk};
-use crate::{Arch, RowPtr, Scalar, Stored, prefetch_row, stream_fence};
+use crate::{Arch, Number, RowPtr, Scalar, Stored, prefetch_row, stream_fence};
 
 /// Most nonzeros of a row whose weights are held at a time.
 const CHUNK: usize = 64;

@@ -10,7 +10,7 @@ use pulp::Simd;
 use crate::block::{OFFSETS_PER_WORD, Offsets, Pair};
 use crate::spread::Spread;
 use crate::stored::{Mask, Vector};
-use crate::{Scalar, Stored, prefetch_row, tile};
+use crate::{Number, Scalar, Stored, prefetch_row, tile};
 
 /// Rows of B at `base + columns[t] * stride`; the row `ahead` nonzeros later is prefetched.
 pub(crate) struct Gathered<T> {

@@ -23,7 +23,7 @@ use crate::prefetch::prefetch_row_l2;
 use crate::rows::Gathered;
 use crate::tile::{self, Lines, Tile, TileRows, tiles, tiles_of, with_elements, with_vectors, with_width};
 use crate::walk::{Part, Walk};
-use crate::{Arch, RowPtr, Scalar, Stored, prefetch_l1, prefetch_row};
+use crate::{Arch, Number, RowPtr, Scalar, Stored, prefetch_l1, prefetch_row};
 
 /// Dots for rows of a CSR pattern.
 #[derive(Clone, Copy, Debug)]

@@ -28,7 +28,7 @@ use crate::spread::Spread;
 use crate::stored::{Mask, Vector};
 use crate::tile::{self, Tile, TileRows, tiles, tiles_of, with_elements, with_vectors, with_width};
 use crate::walk::{Part, Walk};
-use crate::{Arch, RowPtr, Scalar, Stored, prefetch_row, stream_fence};
+use crate::{Arch, Number, RowPtr, Scalar, Stored, prefetch_row, stream_fence};
 
 /// Rows of a CSR matrix times B, straight from CSR.
 #[derive(Clone, Copy, Debug)]

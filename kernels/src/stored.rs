@@ -8,36 +8,24 @@ use core::fmt::{Debug, Display};
 use half::{bf16, f16};
 use pulp::Simd;
 
-use crate::Scalar;
+use crate::number::sealed::Sealed;
+use crate::{Number, Scalar};
 
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for f64 {}
-    impl Sealed for half::bf16 {}
-    impl Sealed for half::f16 {}
-}
+impl Sealed for bf16 {}
+impl Sealed for f16 {}
 
-/// An element type of dense operands: `f32` and `f64`, which are computed with as they are, or `bf16` and `f16`, which loads widen
-/// to f32 and stores round.
-pub trait Stored: sealed::Sealed + Copy + Default + Debug + Display + PartialEq + Send + Sync + 'static {
-    /// What it is computed with.
-    type Scalar: Scalar;
+/// What is stored, and loaded into registers of numbers: `f32`, `f64`, `i32` and `i64` as they are, `bf16` and `f16` as f32.
+pub trait Element: Sealed + Copy + Default + Debug + Display + PartialEq + Send + Sync + 'static {
+    /// What registers of it are computed with.
+    type Number: Number;
 
-    /// `"f32"`, `"f64"`, `"bf16"` or `"f16"`.
-    const DTYPE: &'static str;
     /// Whether it takes less room than what it is computed with.
-    const NARROW: bool = size_of::<Self>() < size_of::<Self::Scalar>();
-
-    /// The same number, as it is computed with.
-    fn widen(self) -> Self::Scalar;
-    /// The nearest number of this type; of two, the even one.
-    fn narrow(x: Self::Scalar) -> Self;
+    const NARROW: bool = size_of::<Self>() < size_of::<Self::Number>();
 
     /// A register of the numbers at `p`, which need not be aligned.
     ///
     /// # Safety
-    /// `p` is valid for reads of as many elements as a register of [`Stored::Scalar`] has.
+    /// `p` is valid for reads of as many elements as a register of [`Element::Scalar`] has.
     unsafe fn read<S: Simd>(simd: S, p: *const Self) -> Vector<Self, S>;
 
     /// The lanes of `mask`, which are the first ones, from `p`; zero elsewhere.
@@ -49,7 +37,7 @@ pub trait Stored: sealed::Sealed + Copy + Default + Debug + Display + PartialEq 
     /// Stores all lanes of `x` at `p`, which need not be aligned.
     ///
     /// # Safety
-    /// `p` is valid for writes of as many elements as a register of [`Stored::Scalar`] has.
+    /// `p` is valid for writes of as many elements as a register of [`Element::Scalar`] has.
     unsafe fn write<S: Simd>(simd: S, p: *mut Self, x: Vector<Self, S>);
 
     /// Stores the lanes of `mask`, which are the first ones, at `p`.
@@ -58,7 +46,7 @@ pub trait Stored: sealed::Sealed + Copy + Default + Debug + Display + PartialEq 
     /// `p` is valid for writes of the lanes in `mask`.
     unsafe fn write_masked<S: Simd>(simd: S, mask: Mask<Self, S>, p: *mut Self, x: Vector<Self, S>);
 
-    /// As [`Stored::write`], past the caches where the instruction set can.
+    /// As [`Element::write`], past the caches where the instruction set can.
     ///
     /// # Safety
     /// As there, and `p` is a multiple of the size of what is written. [`stream_fence`](crate::stream_fence) follows before another
@@ -66,13 +54,67 @@ pub trait Stored: sealed::Sealed + Copy + Default + Debug + Display + PartialEq 
     unsafe fn write_streaming<S: Simd>(simd: S, p: *mut Self, x: Vector<Self, S>);
 }
 
+/// An element type of dense operands: `f32` and `f64`, which are computed with as they are, or `bf16` and `f16`, which loads widen
+/// to f32 and stores round.
+pub trait Stored: Element<Number = <Self as Stored>::Scalar> {
+    /// What it is computed with.
+    type Scalar: Scalar;
+
+    /// `"f32"`, `"f64"`, `"bf16"` or `"f16"`.
+    const DTYPE: &'static str;
+
+    /// The same number, as it is computed with.
+    fn widen(self) -> Self::Scalar;
+    /// The nearest number of this type; of two, the even one.
+    fn narrow(x: Self::Scalar) -> Self;
+}
+
 /// The register of instruction set `S` in which elements of `D` are computed with.
-pub type Vector<D, S> = <<D as Stored>::Scalar as Scalar>::Vector<S>;
+pub type Vector<D, S> = <<D as Element>::Number as Number>::Vector<S>;
 
 /// Its mask.
-pub type Mask<D, S> = <<D as Stored>::Scalar as Scalar>::Mask<S>;
+pub type Mask<D, S> = <<D as Element>::Number as Number>::Mask<S>;
 
 macro_rules! as_it_is {
+    ($t:ident) => {
+        impl Element for $t {
+            type Number = Self;
+
+            #[inline(always)]
+            unsafe fn read<S: Simd>(simd: S, p: *const Self) -> Vector<Self, S> {
+                // SAFETY: the caller's promise.
+                unsafe { <Self as Number>::load(simd, p) }
+            }
+            #[inline(always)]
+            unsafe fn read_masked<S: Simd>(simd: S, mask: Mask<Self, S>, p: *const Self) -> Vector<Self, S> {
+                // SAFETY: the caller's promise.
+                unsafe { <Self as Number>::load_masked(simd, mask, p) }
+            }
+            #[inline(always)]
+            unsafe fn write<S: Simd>(simd: S, p: *mut Self, x: Vector<Self, S>) {
+                // SAFETY: the caller's promise.
+                unsafe { <Self as Number>::store(simd, p, x) }
+            }
+            #[inline(always)]
+            unsafe fn write_masked<S: Simd>(simd: S, mask: Mask<Self, S>, p: *mut Self, x: Vector<Self, S>) {
+                // SAFETY: the caller's promise.
+                unsafe { <Self as Number>::store_masked(simd, mask, p, x) }
+            }
+            #[inline(always)]
+            unsafe fn write_streaming<S: Simd>(simd: S, p: *mut Self, x: Vector<Self, S>) {
+                // SAFETY: the caller's promise.
+                unsafe { crate::store_streaming::<S, Self>(simd, p, x) }
+            }
+        }
+    };
+}
+
+as_it_is!(f32);
+as_it_is!(f64);
+as_it_is!(i32);
+as_it_is!(i64);
+
+macro_rules! same_number {
     ($t:ident) => {
         impl Stored for $t {
             type Scalar = Self;
@@ -86,37 +128,12 @@ macro_rules! as_it_is {
             fn narrow(x: Self) -> Self {
                 x
             }
-            #[inline(always)]
-            unsafe fn read<S: Simd>(simd: S, p: *const Self) -> Vector<Self, S> {
-                // SAFETY: the caller's promise.
-                unsafe { Self::load(simd, p) }
-            }
-            #[inline(always)]
-            unsafe fn read_masked<S: Simd>(simd: S, mask: Mask<Self, S>, p: *const Self) -> Vector<Self, S> {
-                // SAFETY: the caller's promise.
-                unsafe { Self::load_masked(simd, mask, p) }
-            }
-            #[inline(always)]
-            unsafe fn write<S: Simd>(simd: S, p: *mut Self, x: Vector<Self, S>) {
-                // SAFETY: the caller's promise.
-                unsafe { Self::store(simd, p, x) }
-            }
-            #[inline(always)]
-            unsafe fn write_masked<S: Simd>(simd: S, mask: Mask<Self, S>, p: *mut Self, x: Vector<Self, S>) {
-                // SAFETY: the caller's promise.
-                unsafe { Self::store_masked(simd, mask, p, x) }
-            }
-            #[inline(always)]
-            unsafe fn write_streaming<S: Simd>(simd: S, p: *mut Self, x: Vector<Self, S>) {
-                // SAFETY: the caller's promise.
-                unsafe { crate::store_streaming::<S, Self>(simd, p, x) }
-            }
         }
     };
 }
 
-as_it_is!(f32);
-as_it_is!(f64);
+same_number!(f32);
+same_number!(f64);
 
 /// Lanes of the widest register.
 const MOST_LANES: usize = 16;
@@ -135,6 +152,11 @@ macro_rules! half {
             fn narrow(x: f32) -> Self {
                 Self::from_bits($narrowed(x.to_bits()))
             }
+        }
+
+        impl Element for $t {
+            type Number = f32;
+
             #[inline(always)]
             unsafe fn read<S: Simd>(simd: S, p: *const Self) -> S::f32s {
                 #[cfg(target_arch = "x86_64")]
@@ -282,7 +304,7 @@ mod x86 {
     use pulp::Simd;
     use pulp::x86::V4;
 
-    use super::{Packed, Stored};
+    use super::{Element, Packed};
     use crate::arch::same;
 
     /// The numbers in the 16 lanes.
@@ -290,7 +312,7 @@ mod x86 {
     /// # Safety
     /// The instruction set is V4.
     #[inline(always)]
-    unsafe fn widened<S: Simd, D: Stored>(x: __m256i) -> S::f32s {
+    unsafe fn widened<S: Simd, D: Element>(x: __m256i) -> S::f32s {
         // SAFETY: the caller's promise; a register is 64 bytes of plain numbers.
         unsafe {
             match same::<D, f16>() {
@@ -301,9 +323,9 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`Stored::read`].
+    /// As [`Element::read`].
     #[inline(always)]
-    pub unsafe fn read<S: Simd, D: Stored>(p: *const D) -> Option<S::f32s> {
+    pub unsafe fn read<S: Simd, D: Element>(p: *const D) -> Option<S::f32s> {
         if !same::<S, V4>() {
             return None;
         }
@@ -312,9 +334,9 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`Stored::read_masked`].
+    /// As [`Element::read_masked`].
     #[inline(always)]
-    pub unsafe fn read_masked<S: Simd, D: Stored>(mask: S::m32s, p: *const D) -> Option<S::f32s> {
+    pub unsafe fn read_masked<S: Simd, D: Element>(mask: S::m32s, p: *const D) -> Option<S::f32s> {
         if !same::<S, V4>() {
             return None;
         }
@@ -325,9 +347,9 @@ mod x86 {
     /// Whether `x` was stored at `p`.
     ///
     /// # Safety
-    /// As [`Stored::write`].
+    /// As [`Element::write`].
     #[inline(always)]
-    pub unsafe fn write<S: Simd, D: Stored>(p: *mut D, x: S::f32s) -> bool {
+    pub unsafe fn write<S: Simd, D: Element>(p: *mut D, x: S::f32s) -> bool {
         if !same::<S, V4>() || !same::<D, f16>() {
             return false;
         }
@@ -339,9 +361,9 @@ mod x86 {
     /// Whether `x`, as many elements as a register has lanes, was stored at `p` past the caches.
     ///
     /// # Safety
-    /// As [`Stored::write_streaming`].
+    /// As [`Element::write_streaming`].
     #[inline(always)]
-    pub unsafe fn stream<S: Simd, D: Stored>(p: *mut D, x: &Packed<D>) -> bool {
+    pub unsafe fn stream<S: Simd, D: Element>(p: *mut D, x: &Packed<D>) -> bool {
         let x = &raw const x.0;
         // SAFETY: eight lanes are AVX's, which has both instructions, and 16 are AVX-512's; the caller's promise.
         unsafe {

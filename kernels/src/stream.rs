@@ -1,16 +1,16 @@
 //! Stores that bypass the caches: for results larger than they are, which nobody reads soon. An ordinary store first
 //! fetches the line it is about to overwrite, which doubles the traffic.
 
-use crate::Scalar;
+use crate::Number;
 use pulp::Simd;
 
 /// Stores all lanes of `x` at `p`, past the caches where the instruction set can.
 ///
 /// # Safety
-/// `p` is valid for writes of [`Scalar::lanes`] elements and a multiple of the register's size. [`stream_fence`] follows
+/// `p` is valid for writes of [`Number::lanes`] elements and a multiple of the register's size. [`stream_fence`] follows
 /// before another thread reads the elements.
 #[inline(always)]
-pub unsafe fn store_streaming<S: Simd, T: Scalar>(simd: S, p: *mut T, x: T::Vector<S>) {
+pub unsafe fn store_streaming<S: Simd, T: Number>(simd: S, p: *mut T, x: T::Vector<S>) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64 as x86;

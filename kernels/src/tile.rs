@@ -6,7 +6,7 @@
 use pulp::Simd;
 
 use crate::stored::{Mask, Vector};
-use crate::{LINE, Scalar, Stored};
+use crate::{Element, LINE, Number};
 
 /// One tile of a row: `vectors` registers from element `start` on.
 #[derive(Clone, Copy)]
@@ -26,7 +26,7 @@ impl Tile {
 
     /// The mask of its last vector in loops that always have one.
     #[inline(always)]
-    pub fn mask<S: Simd, T: Scalar>(&self, simd: S) -> T::Mask<S> {
+    pub fn mask<S: Simd, T: Number>(&self, simd: S) -> T::Mask<S> {
         T::first_lanes(simd, if self.rest == 0 { T::lanes::<S>() } else { self.rest })
     }
 }
@@ -54,8 +54,8 @@ pub(crate) fn tiles(n: usize, lanes: usize, max: usize) -> Tiles {
 /// Likewise for elements of `D`. Where they are narrow there are fewer widths, none of three vectors, and the last vector always has
 /// a mask: half as much to compile, for loops that wait for memory.
 #[inline(always)]
-pub(crate) fn tiles_of<S: Simd, D: Stored>(n: usize, max: usize) -> Tiles {
-    Tiles { threes: !D::NARROW, ..tiles(n, D::Scalar::lanes::<S>(), max) }
+pub(crate) fn tiles_of<S: Simd, D: Element>(n: usize, max: usize) -> Tiles {
+    Tiles { threes: !D::NARROW, ..tiles(n, D::Number::lanes::<S>(), max) }
 }
 
 impl Iterator for Tiles {
@@ -89,12 +89,12 @@ impl Iterator for Tiles {
 /// Calls `$f::<.., NV, TAIL>($args)` with the tile's width as const generics.
 macro_rules! with_width {
     ($tile:expr, $f:ident :: <$s:ty, $t:ty> ($($arg:expr),* $(,)?)) => {
-        if const { size_of::<$crate::stored::Vector<$t, $s>>() == size_of::<<$t as $crate::Stored>::Scalar>() } {
+        if const { size_of::<$crate::stored::Vector<$t, $s>>() == size_of::<<$t as $crate::Element>::Number>() } {
             match $tile.vectors {
                 4 => $f::<$s, $t, 4, false>($($arg),*),
                 _ => $f::<$s, $t, 1, false>($($arg),*),
             }
-        } else if const { <$t as $crate::Stored>::NARROW } {
+        } else if const { <$t as $crate::Element>::NARROW } {
             match $tile.vectors {
                 1 => $f::<$s, $t, 1, true>($($arg),*),
                 2 => $f::<$s, $t, 2, true>($($arg),*),
@@ -150,16 +150,16 @@ pub(crate) use with_elements;
 /// # Safety
 /// `p` is valid for reads of the tile's elements.
 #[inline(always)]
-pub(crate) unsafe fn load<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
+pub(crate) unsafe fn load<S: Simd, D: Element, const NV: usize, const TAIL: bool>(
     simd: S,
     mask: Mask<D, S>,
     p: *const D,
 ) -> [Vector<D, S>; NV] {
-    let mut tile = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
+    let mut tile = [D::Number::splat(simd, D::Number::ZERO); NV];
     for j in 0..NV {
         // SAFETY: the caller's promise; vector j is inside the tile.
         unsafe {
-            let p = p.add(j * D::Scalar::lanes::<S>());
+            let p = p.add(j * D::Number::lanes::<S>());
             tile[j] = if TAIL && j == NV - 1 { D::read_masked(simd, mask, p) } else { D::read(simd, p) };
         }
     }
@@ -171,7 +171,7 @@ pub(crate) unsafe fn load<S: Simd, D: Stored, const NV: usize, const TAIL: bool>
 /// # Safety
 /// `p` is valid for writes of the tile's elements.
 #[inline(always)]
-pub(crate) unsafe fn store<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
+pub(crate) unsafe fn store<S: Simd, D: Element, const NV: usize, const TAIL: bool>(
     simd: S,
     mask: Mask<D, S>,
     p: *mut D,
@@ -180,7 +180,7 @@ pub(crate) unsafe fn store<S: Simd, D: Stored, const NV: usize, const TAIL: bool
     for j in 0..NV {
         // SAFETY: the caller's promise; vector j is inside the tile.
         unsafe {
-            let p = p.add(j * D::Scalar::lanes::<S>());
+            let p = p.add(j * D::Number::lanes::<S>());
             if TAIL && j == NV - 1 {
                 D::write_masked(simd, mask, p, tile[j]);
             } else {
@@ -196,19 +196,19 @@ pub(crate) unsafe fn store<S: Simd, D: Stored, const NV: usize, const TAIL: bool
 /// # Safety
 /// As [`store`].
 #[inline(always)]
-pub(crate) unsafe fn store_or_stream<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
+pub(crate) unsafe fn store_or_stream<S: Simd, D: Element, const NV: usize, const TAIL: bool>(
     simd: S,
     mask: Mask<D, S>,
     p: *mut D,
     tile: [Vector<D, S>; NV],
     stream: bool,
 ) {
-    let whole = (!TAIL || D::NARROW) && (NV * D::Scalar::lanes::<S>() * size_of::<D>()).is_multiple_of(LINE);
+    let whole = (!TAIL || D::NARROW) && (NV * D::Number::lanes::<S>() * size_of::<D>()).is_multiple_of(LINE);
     // SAFETY: the caller's promise; lines are multiples of registers, so that registers are aligned.
     unsafe {
         if whole && stream && p.addr().is_multiple_of(LINE) {
             for j in 0..NV {
-                D::write_streaming(simd, p.add(j * D::Scalar::lanes::<S>()), tile[j]);
+                D::write_streaming(simd, p.add(j * D::Number::lanes::<S>()), tile[j]);
             }
         } else {
             store::<S, D, NV, TAIL>(simd, mask, p, tile);
@@ -225,13 +225,13 @@ pub(crate) struct Lines<A>(pub A);
 /// One tile of dense rows in loops to which a tail makes no difference, and which are compiled once for both: whether the last
 /// vector is masked is decided row by row.
 #[derive(Clone, Copy)]
-pub(crate) struct TileRows<S: Simd, T: Scalar, const NV: usize> {
+pub(crate) struct TileRows<S: Simd, T: Number, const NV: usize> {
     simd: S,
     mask: T::Mask<S>,
     whole: bool,
 }
 
-impl<S: Simd, T: Scalar, const NV: usize> TileRows<S, T, NV> {
+impl<S: Simd, T: Number, const NV: usize> TileRows<S, T, NV> {
     /// Bytes of a row.
     pub const BYTES: usize = NV * size_of::<T::Vector<S>>();
 
@@ -294,7 +294,7 @@ impl<S: Simd, T: Scalar, const NV: usize> TileRows<S, T, NV> {
 /// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn pack<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+unsafe fn pack<S: Simd, T: Number, const NV: usize, const TAIL: bool>(
     simd: S,
     mask: T::Mask<S>,
     b: *const T,

@@ -6,7 +6,7 @@ use super::status::{Failure, Outcome, Status, guard};
 use super::tensor::TensorHandle;
 use super::value::Either;
 use crate::ops;
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::Number;
 
 /// An operation on two numbers.
 #[repr(u32)]

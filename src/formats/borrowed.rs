@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sparsimd_kernels::{RowPtr, Scalar};
+use sparsimd_kernels::RowPtr;
 
 use super::check_dims;
 use super::csr::{Csr, Pattern, Place, Violation};
@@ -335,7 +335,7 @@ pub struct CsrRef<'a, T> {
     values: &'a [T],
 }
 
-impl<'a, T: Scalar> CsrRef<'a, T> {
+impl<'a, T: Copy> CsrRef<'a, T> {
     /// The matrix whose row `i` has the nonzeros `row_ptr[i]..row_ptr[i + 1]` of `col_idx` and `values`.
     ///
     /// # Errors
@@ -409,7 +409,7 @@ impl<'a, T: Scalar> CsrRef<'a, T> {
     }
 }
 
-impl<'a, T: Scalar> From<&'a Csr<T>> for CsrRef<'a, T> {
+impl<'a, T: Copy> From<&'a Csr<T>> for CsrRef<'a, T> {
     fn from(a: &'a Csr<T>) -> Self {
         Self { pattern: a.pattern().into(), values: a.values() }
     }

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use sparsimd_kernels::Scalar;
-
 use super::{CsrRef, PatternRef, check_dims};
 use crate::error::{Error, Result};
 
@@ -151,7 +149,7 @@ pub struct Csr<T> {
     values: Vec<T>,
 }
 
-impl<T: Scalar> Csr<T> {
+impl<T: Copy> Csr<T> {
     /// The matrix with `values` on `pattern`.
     ///
     /// # Errors

@@ -10,7 +10,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use sparsimd_kernels::{Arch, Scalar, prefetch_row};
+use sparsimd_kernels::{Arch, prefetch_row};
 
 use super::csr::Pattern;
 use super::places::gather;
@@ -104,7 +104,7 @@ impl Panel {
 
     /// Writes `values`, one per nonzero in CSR order, in panel order to `out`, which is as long: every element of it.
     /// Runs on the current rayon pool.
-    pub(crate) fn arrange<T: Scalar>(&self, values: &[T], out: &mut [MaybeUninit<T>]) {
+    pub(crate) fn arrange<T: Copy + Send + Sync>(&self, values: &[T], out: &mut [MaybeUninit<T>]) {
         let mut parts = Vec::with_capacity(self.row_blocks.len());
         let mut rest = out;
         for row_block in &self.row_blocks {

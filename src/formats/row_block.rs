@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 use sparsimd_kernels::{
-    Arch, Block, ColumnSet, OFFSETS_PER_WORD, PAIRED_LANES, Pair, RowSegment, Scalar, pair_rows, prefetch_row,
+    Arch, Block, ColumnSet, OFFSETS_PER_WORD, PAIRED_LANES, Pair, RowSegment, pair_rows, prefetch_row,
 };
 
 use crate::dense::{addresses, reserved};
@@ -238,7 +238,7 @@ impl RowBlock {
 
     /// Writes the row block's values in panel order, every element of `out`; `value(p)` is the one at position p of
     /// row-sorted CSR order, and `ask(p, n)` asks for what it will read of about `n` of them from there on.
-    pub fn arrange<T: Scalar>(
+    pub fn arrange<T: Copy>(
         &self,
         mut out: &mut [MaybeUninit<T>],
         value: impl Fn(usize) -> T,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sparsimd_kernels::{Scalar, Stored};
+use sparsimd_kernels::{Number, Scalar, Stored};
 
 use super::random::Stream;
 use crate::dense::Mat;

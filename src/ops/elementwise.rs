@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use sparsimd_kernels::{Arithmetic, Scalar, Second, elementwise};
 
+use super::broadcast::{common_dims, looked_up, repeated};
 use super::run::ALONE;
 use crate::cpu::Cpu;
 use crate::error::{Error, Result};
@@ -84,16 +85,19 @@ impl Cpu {
     /// Y = X op Z by elements. With the same entries in the same order (checked) only the values are touched; else copies
     /// are sorted and merged, and Y comes in natural order.
     ///
+    /// A smaller tensor is repeated along the modes in which it has length 1; shapes are aligned at their last modes, and a
+    /// tensor of lower order has length 1 in the first ones. Sums and differences then store every repetition.
+    ///
     /// Entries that only one tensor stores: the other's is 0. So add and sub give the union of the patterns, mul the
     /// intersection, div the pattern of X, which must be within that of Z. Results that happen to be 0 are stored.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the dims differ; [`Error::Structure`] when an entry occurs twice in a tensor;
-    /// [`Error::Argument`] when an entry of X would be divided by one that Z does not store, naming its place.
+    /// [`Error::Shape`] when the dims differ in a mode in which neither is 1; [`Error::Structure`] when an entry occurs twice in a
+    /// tensor; [`Error::Memory`]; [`Error::Argument`] when an entry of X would be divided by one that Z does not store, naming its place.
     #[inline(never)]
     pub fn tew<T: Scalar>(&self, op: Arithmetic, x: &CooTensor<T>, z: &CooTensor<T>) -> Result<CooTensor<T>> {
         if x.dims() != z.dims() {
-            return Err(Error::shape("tew", format!("X is {:?}, Z is {:?}", x.dims(), z.dims())));
+            return self.install(|| merge_broadcast(op, x, z));
         }
         if self.install_loops(x.nnz() < ALONE, || x.same_coords(z)) {
             let mut y = vec![T::ZERO; x.nnz()];
@@ -127,6 +131,16 @@ struct Part<T> {
 fn compare<T: Scalar>(x: &CooTensor<T>, p: usize, z: &CooTensor<T>, q: usize) -> Ordering {
     let mut modes = x.all_coords().iter().zip(z.all_coords()).map(|(x, z)| x[p].cmp(&z[q]));
     modes.find(|o| o.is_ne()).unwrap_or(Ordering::Equal)
+}
+
+/// X op Z of different shapes.
+fn merge_broadcast<T: Scalar>(op: Arithmetic, x: &CooTensor<T>, z: &CooTensor<T>) -> Result<CooTensor<T>> {
+    let dims = common_dims(x.dims(), z.dims())?;
+    match op {
+        Arithmetic::Mul | Arithmetic::Div if x.dims() == dims => looked_up(op, x, z),
+        Arithmetic::Mul if z.dims() == dims => looked_up(op, z, x),
+        _ => merge(op, &repeated(x, &dims)?, &repeated(z, &dims)?),
+    }
 }
 
 /// X op Z of different patterns: both sorted, cut at the same places, merged in parallel.

@@ -8,8 +8,8 @@
 
 use sparsimd_kernels::edge::Edge;
 use sparsimd_kernels::{
-    EdgeBlock, EdgeRows, FusedRows, Scalar, SddmmPanel, SddmmRows, SpmmPanel, SpmmRows, Stored, edge_block, edge_rows,
-    fused_rows, normalise_rows, sddmm_panel, sddmm_rows, spmm_panel, spmm_rows,
+    EdgeBlock, EdgeRows, FusedRows, Number, Scalar, SddmmPanel, SddmmRows, SpmmPanel, SpmmRows, Stored, edge_block,
+    edge_rows, fused_rows, normalise_rows, sddmm_panel, sddmm_rows, spmm_panel, spmm_rows,
 };
 
 use super::operand::{SparseOperand, check_columns};
@@ -116,7 +116,7 @@ impl Cpu {
     ) {
         let (n, width) = (c.cols(), e.cols());
         let tasks = &direct.tasks;
-        let mut carry_outs = CarryOuts::new::<D>(tasks, width);
+        let mut carry_outs = CarryOuts::new(tasks, width, D::NARROW);
         let carry_out = carry_outs.shared(tasks);
         let mut partial = vec![[[D::Scalar::ZERO; 2]; 2]; tasks.len()];
         let states = Shared(partial.as_mut_ptr());

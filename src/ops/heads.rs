@@ -91,7 +91,7 @@ impl Cpu {
         let n = c.cols();
         let direct = self.direct(Op::Spmm, a, pattern, n)?;
         let tasks = &direct.tasks;
-        let mut carry_outs = CarryOuts::new::<T>(tasks, n);
+        let mut carry_outs = CarryOuts::new(tasks, n, false);
         let carry_out = carry_outs.shared(tasks);
         let (ldc, out) = (c.stride(), Shared(c.reborrow().into_data().as_mut_ptr()));
         self.for_each(tasks.len(), pattern.nnz().saturating_mul(n), |k| {

@@ -5,7 +5,7 @@
 //! | | COO | CSF | HiCOO family | B-CSF, MM-CSF, linearised, tiled, tree | sCOO |
 //! | --- | --- | --- | --- | --- | --- |
 //! | TEW, equal patterns | `tew` | `tew_values` | `tew_hicoo` | `tew_values` | `tew_values` |
-//! | TEW, different patterns | `tew` | | | | |
+//! | TEW, different patterns or shapes | `tew` | | | | |
 //! | TS | `ts` | `ts_values` | `ts_hicoo` | `ts_values` | `ts_values` |
 //! | TTV | `ttv`, `ttv_into` | `ttv_into` (leaf mode) | `ttv_hicoo` (free mode) | | |
 //! | TTM | `ttm`, `ttm_into` | `ttm_into` (leaf mode) | `ttm_hicoo` (free mode) | | `ttm_semi` (any mode) |
@@ -19,6 +19,7 @@
 //! COO goes through [`FiberCoo`](crate::formats::FiberCoo), its entries by the fibers of the mode, and so does every
 //! other format by way of `to_coo`.
 
+mod broadcast;
 mod differentiable;
 mod elementwise;
 mod fusedmm;
@@ -28,8 +29,10 @@ mod heads;
 mod measure;
 mod mttkrp;
 mod operand;
+mod pairwise;
 mod placed;
 mod prepare;
+mod reduce;
 mod row_sums;
 mod run;
 mod sddmm;
@@ -47,5 +50,6 @@ pub use mttkrp::{MttkrpCounts, MttkrpTensor};
 pub use operand::SparseOperand;
 pub use placed::NumaPrepared;
 pub use prepare::Prepared;
+pub use reduce::Reduction;
 pub use sparsimd_kernels::Arithmetic;
 pub use ttm::TtmAlgorithm;

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use sparsimd_kernels::Scalar;
-
 use super::prepare::Prepared;
 use crate::error::{Error, Result};
 use crate::formats::{Csr, CsrRef, Pattern, PatternRef};
@@ -25,7 +23,7 @@ impl<'a, T> From<CsrRef<'a, T>> for SparseOperand<'a, T> {
     }
 }
 
-impl<'a, T: Scalar> From<&'a Csr<T>> for SparseOperand<'a, T> {
+impl<'a, T: Copy> From<&'a Csr<T>> for SparseOperand<'a, T> {
     fn from(a: &'a Csr<T>) -> Self {
         Self::Csr(a.into())
     }
@@ -49,7 +47,7 @@ impl<'a, T> From<&'a Prepared<T>> for SparseOperand<'a, T> {
     }
 }
 
-impl<'a, T: Scalar> SparseOperand<'a, T> {
+impl<'a, T: Copy> SparseOperand<'a, T> {
     /// The pattern, as the caller gave it.
     pub fn pattern(self) -> PatternRef<'a> {
         match self {

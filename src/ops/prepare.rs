@@ -164,7 +164,7 @@ impl Cpu {
     }
 
     /// How `pattern` with dense operands of `n` columns goes through the direct path, from what `a` has prepared or anew.
-    pub(super) fn direct<'a, T: Scalar>(
+    pub(super) fn direct<'a, T>(
         &self,
         op: Op,
         a: SparseOperand<'a, T>,
@@ -182,7 +182,7 @@ impl Cpu {
     }
 
     /// What plans need to know of this executor.
-    pub fn target<T: Scalar>(&self) -> Target {
+    pub fn target<T>(&self) -> Target {
         Target {
             threads: self.threads(),
             vector_bytes: self.arch().vector_bytes(),
@@ -218,7 +218,7 @@ impl<'a> Direct<'a> {
     }
 }
 
-impl<T: Scalar> Prepared<T> {
+impl<T> Prepared<T> {
     /// How it will be run.
     #[inline(never)]
     pub fn plan(&self) -> &Plan {
@@ -265,7 +265,10 @@ impl<T: Scalar> Prepared<T> {
     /// # Errors
     /// [`Error::Shape`] when their number is not the number of nonzeros.
     #[inline(never)]
-    pub fn set_values(&mut self, cpu: &Cpu, values: &[T]) -> Result<()> {
+    pub fn set_values(&mut self, cpu: &Cpu, values: &[T]) -> Result<()>
+    where
+        T: Copy + Send + Sync,
+    {
         if values.len() != self.pattern.nnz() {
             return Err(Error::shape(
                 "set_values",
@@ -278,7 +281,10 @@ impl<T: Scalar> Prepared<T> {
 
     /// Takes `values`, in CSR order of the pattern that was prepared, in the order in which they are used.
     #[inline(never)]
-    fn arrange(&mut self, values: &[T]) {
+    fn arrange(&mut self, values: &[T])
+    where
+        T: Copy + Send + Sync,
+    {
         let of_transpose: Vec<T>;
         let values = match &self.transposed {
             None => values,
@@ -327,6 +333,21 @@ impl<T: Scalar> Prepared<T> {
     /// The position in CSR order of each nonzero of A^T; of A, none.
     pub(super) fn order(&self) -> Option<&[usize]> {
         self.transposed.as_ref().map(|(_, order)| &order[..])
+    }
+
+    /// The values of an operand in panels in CSR order of the pattern, if there are any.
+    pub(super) fn values_in_order(&self) -> Option<Vec<T>>
+    where
+        T: Copy + Default + Send + Sync,
+    {
+        let (Layout::Panel(panel), Some(values)) = (&self.layout, &self.values) else { return None };
+        let positions: Vec<usize> = (0..values.len()).collect();
+        let mut from = Aligned::with_capacity(crate::dense::ALIGN, values.len());
+        // SAFETY: `arrange` writes every element.
+        unsafe { fill_with(&mut from, values.len(), |out| panel.arrange(&positions, out)) };
+        let mut in_order = vec![T::default(); values.len()];
+        from.iter().zip(values.iter()).for_each(|(&p, &value)| in_order[p] = value);
+        Some(in_order)
     }
 
     /// The values in the order in which they are used, if there are any.

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use sparsimd_kernels::{Arch, NarrowRows, Scalar, Stored, WidenRows, narrow_rows, scale_rows, widen_rows};
+use sparsimd_kernels::{Arch, NarrowRows, Number, Stored, WidenRows, narrow_rows, scale_rows, widen_rows};
 
 use super::run::scratch;
 use crate::dense::{Aligned, MatRef};

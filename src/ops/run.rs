@@ -48,12 +48,12 @@ pub(super) struct CarryOuts<T> {
     narrow: bool,
 }
 
-impl<T: Scalar> CarryOuts<T> {
-    /// For `tasks`, whose result stores elements of `D`; no room when none continues a row.
-    pub fn new<D: Stored<Scalar = T>>(tasks: &[Task], n: usize) -> Self {
-        let each = if D::NARROW { 2 * n } else { n };
+impl<T: Copy + Default + Send> CarryOuts<T> {
+    /// For `tasks`, whose result is stored as it is computed or `narrow`; no room when none continues a row.
+    pub fn new(tasks: &[Task], n: usize, narrow: bool) -> Self {
+        let each = if narrow { 2 * n } else { n };
         let len = if tasks.iter().any(|task| task.continues) { tasks.len() * each } else { 0 };
-        Self { rows: vec![T::ZERO; len], n, narrow: D::NARROW }
+        Self { rows: vec![T::default(); len], n, narrow }
     }
 
     /// Where task `k` of `tasks` puts its first row and its last one; null for rows that are its own.
@@ -85,7 +85,10 @@ impl<T: Scalar> CarryOuts<T> {
 
     /// Adds each carry-out to its row of `c`, in task order, so that the sum is the same on every run. Narrow rows, of which `c` has
     /// nothing yet, become the sum of all their parts and beta times what they were, rounded once.
-    pub fn add_to<D: Stored<Scalar = T>>(&self, tasks: &[Task], beta: T, mut c: MatMut<'_, D>) {
+    pub fn add_to<D: Stored<Scalar = T>>(&self, tasks: &[Task], beta: T, mut c: MatMut<'_, D>)
+    where
+        T: Scalar,
+    {
         if !D::NARROW {
             for (k, task) in tasks.iter().enumerate().filter(|(_, task)| task.continues) {
                 let row = c.reborrow().into_row(task.rows[0]);
@@ -122,6 +125,6 @@ fn goes_on(tasks: &[Task], k: usize) -> bool {
 }
 
 /// Uninitialised aligned room for `n` elements, for a task's packed panel or dots.
-pub(super) fn scratch<T: Scalar>(n: usize) -> Aligned<T> {
+pub(super) fn scratch<T>(n: usize) -> Aligned<T> {
     Aligned::with_capacity(ALIGN, n)
 }

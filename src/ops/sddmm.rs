@@ -1,6 +1,6 @@
 //! SDDMM: out_p = (C B^T)_ij for each nonzero p = (i, j) of a pattern.
 
-use sparsimd_kernels::{Scalar, SddmmPanel, SddmmRows, Stored, sddmm_panel, sddmm_rows};
+use sparsimd_kernels::{Number, Scalar, SddmmPanel, SddmmRows, Stored, sddmm_panel, sddmm_rows};
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;

@@ -1,6 +1,6 @@
 //! SpMM: C = alpha A B + beta C and C = alpha A^T B + beta C.
 
-use sparsimd_kernels::{Scalar, SpmmPanel, SpmmRows, Stored, scale_rows, spmm_panel, spmm_rows};
+use sparsimd_kernels::{Number, SpmmPanel, SpmmRows, Stored, scale_rows, spmm_panel, spmm_rows};
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
@@ -134,7 +134,7 @@ impl Cpu {
         // alpha = 0 does not look at A and B, as in BLAS.
         let skip = alpha == D::Scalar::ZERO;
         let tasks = &direct.tasks;
-        let mut carry_outs = CarryOuts::new::<D>(tasks, n);
+        let mut carry_outs = CarryOuts::new(tasks, n, D::NARROW);
         let carry_out = carry_outs.shared(tasks);
         // Parts of narrow rows would be rounded each.
         let width = if D::NARROW { pattern.cols() } else { direct.width };
@@ -234,12 +234,12 @@ impl Cpu {
 }
 
 /// Checks B and C against op(A) of `rows` x `cols`.
-fn check_operands<D: Stored>(
+pub(super) fn check_operands<T>(
     op: &'static str,
     rows: usize,
     cols: usize,
-    b: MatRef<'_, D>,
-    c: MatRef<'_, D>,
+    b: MatRef<'_, T>,
+    c: MatRef<'_, T>,
 ) -> Result<()> {
     check_columns(op, c.cols())?;
     check_shape(op, "B", b.shape(), (cols, c.cols()))?;

@@ -1,6 +1,6 @@
 //! SpMM, SDDMM and FusedMM.
 
-use sparsimd_kernels::{Scalar, Stored};
+use sparsimd_kernels::{Number, Scalar, Stored};
 
 use super::{Expected, Limits, finite, finite_rows};
 use crate::dense::{MatRef, check_shape};

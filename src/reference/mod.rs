@@ -31,9 +31,10 @@
 mod heads;
 mod matrix;
 mod mttkrp;
+mod reduce;
 mod tensor;
 
-use sparsimd_kernels::{Scalar, Stored, bf16, f16};
+use sparsimd_kernels::{Number, Scalar, Stored, bf16, f16};
 
 use crate::dense::MatRef;
 use crate::error::{Error, Result};
@@ -42,7 +43,8 @@ use crate::{memory, parallel};
 pub use heads::{FusedGradients, Scores, Weighting, fusedmm_gradient, fusedmm_heads};
 pub use matrix::{Edge, fusedmm, sddmm, spmm, spmm_t};
 pub use mttkrp::mttkrp;
-pub use tensor::{ttm, ttv};
+pub use reduce::{reduce, semiring};
+pub use tensor::{tew, ttm, ttv};
 
 /// The numbers of an element type that the bound is made of.
 #[derive(Clone, Copy, Debug)]

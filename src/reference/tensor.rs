@@ -1,6 +1,8 @@
 //! TTM and TTV.
 
-use sparsimd_kernels::Scalar;
+use std::collections::{HashMap, HashSet};
+
+use sparsimd_kernels::{Arithmetic, Scalar};
 
 use super::{Expected, Limits, finite, finite_rows};
 use crate::dense::MatRef;
@@ -69,4 +71,62 @@ pub fn ttm<T: Scalar>(x: &CooTensor<T>, mode: usize, u: MatRef<'_, T>, places: &
 #[inline(never)]
 pub fn ttv<T: Scalar>(x: &CooTensor<T>, mode: usize, v: &[T], places: &[Vec<u32>]) -> Result<Expected> {
     ttm(x, mode, MatRef::new(v, v.len(), 1, 1)?, places)
+}
+
+/// How far Y is from X op Z, in units of the bound of one rounding; infinite where an entry is missing or too many. A smaller
+/// tensor counts as repeated along the modes in which it has length 1 ([`Cpu::tew`](crate::Cpu::tew)).
+///
+/// # Errors
+/// [`Error::Shape`] when Y has not the shape of the result.
+#[inline(never)]
+pub fn tew<T: Scalar>(op: Arithmetic, x: &CooTensor<T>, z: &CooTensor<T>, y: &CooTensor<T>) -> Result<f64> {
+    let order = y.order();
+    let dim = |t: &CooTensor<T>, m: usize| (m + t.order()).checked_sub(order).map_or(1, |m| t.dims()[m]);
+    let fits = |t: &CooTensor<T>| t.order() <= order && (0..order).all(|m| [1, y.dims()[m]].contains(&dim(t, m)));
+    if !fits(x) || !fits(z) {
+        return Err(Error::shape("reference::tew", format!("{:?} and {:?} for {:?}", x.dims(), z.dims(), y.dims())));
+    }
+    let places = |t: &CooTensor<T>| (0..t.nnz()).map(|p| t.places().place(p)).collect::<Vec<_>>();
+    let entries = |t| places(t).into_iter().zip(t.values().iter().map(|v| v.to_f64())).collect::<HashMap<_, _>>();
+    let (of_x, of_z) = (entries(x), entries(z));
+    let own = |t: &CooTensor<T>, place: &[u32]| {
+        let own = place[order - t.order()..].iter().zip(t.dims());
+        own.map(|(&at, &dim)| if dim == 1 { 0 } else { at }).collect::<Vec<_>>()
+    };
+    // Every repetition of every entry of X that has a partner.
+    let mut both = 0;
+    for place in places(x) {
+        let mut repeated = vec![Vec::new()];
+        for m in 0..order {
+            let at = (m + x.order()).checked_sub(order).map_or(0, |m| place[m]);
+            let range = if dim(x, m) == y.dims()[m] { at..at + 1 } else { 0..y.dims()[m] as u32 };
+            repeated = repeated.iter().flat_map(|p| range.clone().map(move |i| [&p[..], &[i]].concat())).collect();
+        }
+        both += repeated.iter().filter(|place| of_z.contains_key(&own(z, place))).count();
+    }
+    let all =
+        |t: &CooTensor<T>| (0..order).filter(|&m| dim(t, m) != y.dims()[m]).map(|m| y.dims()[m]).product::<usize>();
+    let sum = matches!(op, Arithmetic::Add | Arithmetic::Sub);
+    let expected = if sum { x.nnz() * all(x) + z.nnz() * all(z) - both } else { both };
+    let places = places(y);
+    if places.len() != expected || places.iter().collect::<HashSet<_>>().len() != expected {
+        return Ok(f64::INFINITY);
+    }
+    let mut worst = 0.0f64;
+    for (place, got) in places.iter().zip(y.values()) {
+        let (a, b) = (of_x.get(&own(x, place)), of_z.get(&own(z, place)));
+        if a.is_none() && b.is_none() || !sum && (a.is_none() || b.is_none()) {
+            return Ok(f64::INFINITY);
+        }
+        let (a, b) = (a.copied().unwrap_or(0.0), b.copied().unwrap_or(0.0));
+        let exact = match op {
+            Arithmetic::Add => a + b,
+            Arithmetic::Sub => a - b,
+            Arithmetic::Mul => a * b,
+            Arithmetic::Div => a / b,
+        };
+        let limits = Limits::of::<T>();
+        worst = worst.max(super::error(got.to_f64(), exact, limits.eps * exact.abs() + limits.tiny));
+    }
+    Ok(worst)
 }

@@ -4,7 +4,7 @@ use sparsimd::machine::Machine;
 use sparsimd::ops::SparseOperand;
 use sparsimd::plan::{Op, Plan, PlanOptions, Strategy};
 use sparsimd::reference::Expected;
-use sparsimd::{Arch, Cpu, Csr, Mat, MatMut, MatRef, Pattern, Prepared, Scalar, Stored, generate};
+use sparsimd::{Arch, Cpu, Csr, Mat, MatMut, MatRef, Number, Pattern, Prepared, Scalar, Stored, generate};
 
 /// Widths of the dense operands: around one, two and more registers of every instruction set, and around whole tiles.
 pub const WIDTHS: [usize; 15] = [1, 2, 3, 15, 16, 17, 31, 32, 33, 64, 100, 128, 130, 256, 257];

@@ -8,7 +8,7 @@
 //! ```
 
 use pulp::{Simd, WithSimd};
-use sparsimd::{Arch, Scalar};
+use sparsimd::{Arch, Number, Scalar};
 
 /// Independent sums: the latency of an addition (4 cycles) times the loads per cycle (2), twice over.
 const SUMS: usize = 16;
@@ -39,7 +39,7 @@ impl WithSimd for Read<'_> {
 
 /// The sum of all lanes of all of `sums`, so that the compiler keeps each.
 #[inline(always)]
-fn total<S: Simd, const K: usize>(simd: S, sums: [<f32 as Scalar>::Vector<S>; K]) -> f32 {
+fn total<S: Simd, const K: usize>(simd: S, sums: [<f32 as Number>::Vector<S>; K]) -> f32 {
     let mut all = sums[0];
     for &sum in &sums[1..] {
         all = f32::vadd(simd, all, sum);

@@ -69,6 +69,10 @@ pub(super) fn search(
     mut evaluate: impl FnMut(f64) -> Result<(f64, f64)>,
 ) -> Result<bool> {
     let (start, slope_at_start) = at_start;
+    // At a minimum nothing decreases.
+    if slope_at_start.is_nan() || slope_at_start >= 0.0 {
+        return Ok(false);
+    }
     let (mut short, mut long) = (0.0, f64::INFINITY);
     let (mut f_short, mut slope_short) = at_start;
     let mut t = first;

@@ -363,7 +363,7 @@ fn wrong_operands_are_refused() {
         }
     }
     let (b, mut c) = (m(5, 3), m(4, 3));
-    let mut positions = vec![0; 12];
+    let mut positions = [0; 12];
     let mut run = |reduction, len: usize| {
         cpu.spmm_reduce_positions(reduction, &a, b.as_ref(), c.as_mut(), &mut positions[..len]).unwrap_err().to_string()
     };

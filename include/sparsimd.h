@@ -144,6 +144,87 @@ typedef uint32_t sparsimd_edge;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// What 16 bits of a dense operand are.
+enum sparsimd_half
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // 8 bits of exponent, 7 of mantissa: the upper half of a float.
+  SPARSIMD_HALF_BF16 = 0,
+  // 5 bits of exponent, 10 of mantissa: IEEE 754's binary16.
+  SPARSIMD_HALF_F16 = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum sparsimd_half sparsimd_half;
+#else
+typedef uint32_t sparsimd_half;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// What becomes of the products of a row's nonzeros with rows of B.
+enum sparsimd_reduction
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Their sum.
+  SPARSIMD_REDUCTION_SUM = 0,
+  // Their sum divided by their number.
+  SPARSIMD_REDUCTION_MEAN = 1,
+  // The largest, by column; NaN where one is.
+  SPARSIMD_REDUCTION_MAX = 2,
+  // The smallest, by column; NaN where one is.
+  SPARSIMD_REDUCTION_MIN = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum sparsimd_reduction sparsimd_reduction;
+#else
+typedef uint32_t sparsimd_reduction;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// An addition and a multiplication, in this order.
+enum sparsimd_semiring
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // a + b, a b.
+  SPARSIMD_SEMIRING_PLUS_TIMES = 0,
+  // 0 or 1: whether any of both is not 0, whether both are not.
+  SPARSIMD_SEMIRING_OR_AND = 1,
+  // The smaller, a + b.
+  SPARSIMD_SEMIRING_MIN_PLUS = 2,
+  // The larger, a + b.
+  SPARSIMD_SEMIRING_MAX_PLUS = 3,
+  // The larger, a b.
+  SPARSIMD_SEMIRING_MAX_TIMES = 4,
+  // The smaller, a b.
+  SPARSIMD_SEMIRING_MIN_TIMES = 5,
+  // a + b, the smaller.
+  SPARSIMD_SEMIRING_PLUS_MIN = 6,
+  // The larger, the smaller.
+  SPARSIMD_SEMIRING_MAX_MIN = 7,
+  // The smaller, the larger.
+  SPARSIMD_SEMIRING_MIN_MAX = 8,
+  // a + b, b: values of A are not needed.
+  SPARSIMD_SEMIRING_PLUS_SECOND = 9,
+  // The larger, b: values of A are not needed.
+  SPARSIMD_SEMIRING_MAX_SECOND = 10,
+  // The smaller, b: values of A are not needed.
+  SPARSIMD_SEMIRING_MIN_SECOND = 11,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum sparsimd_semiring sparsimd_semiring;
+#else
+typedef uint32_t sparsimd_semiring;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // How a tensor is stored for MTTKRP.
 enum sparsimd_tensor_format
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -405,6 +486,71 @@ sparsimd_status sparsimd_ts(const sparsimd_cpu *cpu,
                             double s,
                             sparsimd_tensor **y);
 
+// C = alpha A B + beta C as sparsimd_spmm_f32(), B and C of the elements that `half`, a sparsimd_half, says. Sums are of
+// floats; each element of C is rounded once, to nearest, ties to even.
+sparsimd_status sparsimd_spmm_half(const sparsimd_cpu *cpu,
+                                   const sparsimd_plan *plan,
+                                   uint32_t half,
+                                   size_t n,
+                                   float alpha,
+                                   const uint16_t *b,
+                                   size_t ldb,
+                                   float beta,
+                                   uint16_t *c,
+                                   size_t ldc);
+
+// C = alpha A^T B + beta C as sparsimd_spmm_t_f32(), B and C of halves as in sparsimd_spmm_half().
+sparsimd_status sparsimd_spmm_t_half(const sparsimd_cpu *cpu,
+                                     const sparsimd_plan *plan,
+                                     uint32_t half,
+                                     size_t n,
+                                     float alpha,
+                                     const uint16_t *b,
+                                     size_t ldb,
+                                     float beta,
+                                     uint16_t *c,
+                                     size_t ldc);
+
+// As sparsimd_sddmm_f32(), C and B of the elements that `half`, a sparsimd_half, says; `out` is floats.
+sparsimd_status sparsimd_sddmm_half(const sparsimd_cpu *cpu,
+                                    const sparsimd_plan *plan,
+                                    uint32_t half,
+                                    size_t n,
+                                    const uint16_t *c,
+                                    size_t ldc,
+                                    const uint16_t *b,
+                                    size_t ldb,
+                                    float *out);
+
+// As sparsimd_sddmm_scaled_f32(), C and B of halves as in sparsimd_sddmm_half().
+sparsimd_status sparsimd_sddmm_scaled_half(const sparsimd_cpu *cpu,
+                                           const sparsimd_plan *plan,
+                                           uint32_t half,
+                                           size_t n,
+                                           const uint16_t *c,
+                                           size_t ldc,
+                                           const uint16_t *b,
+                                           size_t ldb,
+                                           float *out);
+
+// As sparsimd_fusedmm_f32(), C, B, D and E of the elements that `half`, a sparsimd_half, says. Edge values and sums are
+// floats; each element of E is rounded once.
+sparsimd_status sparsimd_fusedmm_half(const sparsimd_cpu *cpu,
+                                      const sparsimd_plan *plan,
+                                      uint32_t half,
+                                      uint32_t edge,
+                                      float scale,
+                                      size_t n,
+                                      const uint16_t *c,
+                                      size_t ldc,
+                                      const uint16_t *b,
+                                      size_t ldb,
+                                      size_t p,
+                                      const uint16_t *d,
+                                      size_t ldd,
+                                      uint16_t *e,
+                                      size_t lde);
+
 // Copies a matrix of `rows` x `cols` in CSR: `rows + 1` row pointers, and as many column indices and values as the last row
 // pointer says. `values` may be null for a pattern alone, which is enough for SDDMM and for FusedMM without scaling.
 sparsimd_status sparsimd_csr_create_f32(size_t rows,
@@ -596,6 +742,53 @@ sparsimd_status sparsimd_fusedmm_f64(const sparsimd_cpu *cpu,
                                      size_t ldd,
                                      double *e,
                                      size_t lde);
+
+// C = the reduction over the nonzeros (i, j) of A of a_ij B_j, by column: A sparse M x K, prepared for SPARSIMD_OP_SPMM, B dense
+// K x n, C dense M x n. `reduction` is a sparsimd_reduction. Rows without nonzeros become zeros. `positions` may be null; with the
+// maximum or minimum it gets, for each element of C by rows of n, the position of the nonzero that it comes from in the order of
+// the matrix, or UINT32_MAX.
+sparsimd_status sparsimd_spmm_reduce_f32(const sparsimd_cpu *cpu,
+                                         const sparsimd_plan *plan,
+                                         uint32_t reduction,
+                                         size_t n,
+                                         const float *b,
+                                         size_t ldb,
+                                         float *c,
+                                         size_t ldc,
+                                         uint32_t *positions);
+
+// As sparsimd_spmm_reduce_f32().
+sparsimd_status sparsimd_spmm_reduce_f64(const sparsimd_cpu *cpu,
+                                         const sparsimd_plan *plan,
+                                         uint32_t reduction,
+                                         size_t n,
+                                         const double *b,
+                                         size_t ldb,
+                                         double *c,
+                                         size_t ldc,
+                                         uint32_t *positions);
+
+// C = A B with another addition and multiplication: A sparse M x K, prepared for SPARSIMD_OP_SPMM, B dense K x n, C dense M x n.
+// `semiring` is a sparsimd_semiring. Rows without nonzeros become the neutral element of the addition: 0, or infinity where
+// the smaller, minus infinity where the larger is taken.
+sparsimd_status sparsimd_spmm_semiring_f32(const sparsimd_cpu *cpu,
+                                           const sparsimd_plan *plan,
+                                           uint32_t semiring,
+                                           size_t n,
+                                           const float *b,
+                                           size_t ldb,
+                                           float *c,
+                                           size_t ldc);
+
+// As sparsimd_spmm_semiring_f32().
+sparsimd_status sparsimd_spmm_semiring_f64(const sparsimd_cpu *cpu,
+                                           const sparsimd_plan *plan,
+                                           uint32_t semiring,
+                                           size_t n,
+                                           const double *b,
+                                           size_t ldb,
+                                           double *c,
+                                           size_t ldc);
 
 // Copies a tensor of `order` modes of the lengths `dims`: its nonzero p is `values[p]` at the place `coords[mode][p]`,
 // counted from 0.
@@ -875,6 +1068,118 @@ sparsimd_status sparsimd_fusedmm_f64(const sparsimd_cpu *cpu,
                                      size_t ldd,
                                      double *e,
                                      size_t lde);
+
+// C = alpha A B + beta C as sparsimd_spmm_f32(), B and C of the elements that `half`, a sparsimd_half, says. Sums are of
+// floats; each element of C is rounded once, to nearest, ties to even.
+sparsimd_status sparsimd_spmm_half(const sparsimd_cpu *cpu,
+                                   const sparsimd_plan *plan,
+                                   uint32_t half,
+                                   size_t n,
+                                   float alpha,
+                                   const uint16_t *b,
+                                   size_t ldb,
+                                   float beta,
+                                   uint16_t *c,
+                                   size_t ldc);
+
+// C = alpha A^T B + beta C as sparsimd_spmm_t_f32(), B and C of halves as in sparsimd_spmm_half().
+sparsimd_status sparsimd_spmm_t_half(const sparsimd_cpu *cpu,
+                                     const sparsimd_plan *plan,
+                                     uint32_t half,
+                                     size_t n,
+                                     float alpha,
+                                     const uint16_t *b,
+                                     size_t ldb,
+                                     float beta,
+                                     uint16_t *c,
+                                     size_t ldc);
+
+// As sparsimd_sddmm_f32(), C and B of the elements that `half`, a sparsimd_half, says; `out` is floats.
+sparsimd_status sparsimd_sddmm_half(const sparsimd_cpu *cpu,
+                                    const sparsimd_plan *plan,
+                                    uint32_t half,
+                                    size_t n,
+                                    const uint16_t *c,
+                                    size_t ldc,
+                                    const uint16_t *b,
+                                    size_t ldb,
+                                    float *out);
+
+// As sparsimd_sddmm_scaled_f32(), C and B of halves as in sparsimd_sddmm_half().
+sparsimd_status sparsimd_sddmm_scaled_half(const sparsimd_cpu *cpu,
+                                           const sparsimd_plan *plan,
+                                           uint32_t half,
+                                           size_t n,
+                                           const uint16_t *c,
+                                           size_t ldc,
+                                           const uint16_t *b,
+                                           size_t ldb,
+                                           float *out);
+
+// As sparsimd_fusedmm_f32(), C, B, D and E of the elements that `half`, a sparsimd_half, says. Edge values and sums are
+// floats; each element of E is rounded once.
+sparsimd_status sparsimd_fusedmm_half(const sparsimd_cpu *cpu,
+                                      const sparsimd_plan *plan,
+                                      uint32_t half,
+                                      uint32_t edge,
+                                      float scale,
+                                      size_t n,
+                                      const uint16_t *c,
+                                      size_t ldc,
+                                      const uint16_t *b,
+                                      size_t ldb,
+                                      size_t p,
+                                      const uint16_t *d,
+                                      size_t ldd,
+                                      uint16_t *e,
+                                      size_t lde);
+
+// C = the reduction over the nonzeros (i, j) of A of a_ij B_j, by column: A sparse M x K, prepared for SPARSIMD_OP_SPMM, B dense
+// K x n, C dense M x n. `reduction` is a sparsimd_reduction. Rows without nonzeros become zeros. `positions` may be null; with the
+// maximum or minimum it gets, for each element of C by rows of n, the position of the nonzero that it comes from in the order of
+// the matrix, or UINT32_MAX.
+sparsimd_status sparsimd_spmm_reduce_f32(const sparsimd_cpu *cpu,
+                                         const sparsimd_plan *plan,
+                                         uint32_t reduction,
+                                         size_t n,
+                                         const float *b,
+                                         size_t ldb,
+                                         float *c,
+                                         size_t ldc,
+                                         uint32_t *positions);
+
+// As sparsimd_spmm_reduce_f32().
+sparsimd_status sparsimd_spmm_reduce_f64(const sparsimd_cpu *cpu,
+                                         const sparsimd_plan *plan,
+                                         uint32_t reduction,
+                                         size_t n,
+                                         const double *b,
+                                         size_t ldb,
+                                         double *c,
+                                         size_t ldc,
+                                         uint32_t *positions);
+
+// C = A B with another addition and multiplication: A sparse M x K, prepared for SPARSIMD_OP_SPMM, B dense K x n, C dense M x n.
+// `semiring` is a sparsimd_semiring. Rows without nonzeros become the neutral element of the addition: 0, or infinity where
+// the smaller, minus infinity where the larger is taken.
+sparsimd_status sparsimd_spmm_semiring_f32(const sparsimd_cpu *cpu,
+                                           const sparsimd_plan *plan,
+                                           uint32_t semiring,
+                                           size_t n,
+                                           const float *b,
+                                           size_t ldb,
+                                           float *c,
+                                           size_t ldc);
+
+// As sparsimd_spmm_semiring_f32().
+sparsimd_status sparsimd_spmm_semiring_f64(const sparsimd_cpu *cpu,
+                                           const sparsimd_plan *plan,
+                                           uint32_t semiring,
+                                           size_t n,
+                                           const double *b,
+                                           size_t ldb,
+                                           double *c,
+                                           size_t ldc);
 
 // Copies a tensor of `order` modes of the lengths `dims`: its nonzero p is `values[p]` at the place `coords[mode][p]`,
 // counted from 0.

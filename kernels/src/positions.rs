@@ -14,7 +14,7 @@ use crate::rows::Gathered;
 use crate::semiring::{Addition, BuiltIn, Semiring};
 use crate::tile::{Tile, TileRows};
 use crate::walk::{Part, Walk};
-use crate::{Arch, Number};
+use crate::{Arch, Number, Scalar};
 
 /// The position of a row without nonzeros.
 pub const NO_POSITION: u32 = u32::MAX;
@@ -27,7 +27,7 @@ pub const NO_POSITION: u32 = u32::MAX;
 ///
 /// # Panics
 /// When the semiring adds otherwise.
-pub unsafe fn reduce_positions<T: Number>(
+pub unsafe fn reduce_positions<T: Scalar>(
     arch: Arch,
     semiring: BuiltIn,
     task: ReduceRows<T>,
@@ -40,7 +40,7 @@ pub unsafe fn reduce_positions<T: Number>(
         other => panic!("{other:?} has no positions"),
     };
     let task = Positions { semiring, largest, task, positions, carry_positions };
-    dispatch_numbers!(arch, task, Positions);
+    dispatch_numbers!(arch, task, Positions, f32 f64);
 }
 
 /// `R` is the semiring's type, one of its kind.

@@ -72,6 +72,7 @@ impl Iterator for ReduceTiles {
 }
 
 /// The most vectors of a tile: the sums and a row's terms in half of the registers.
+#[inline(always)]
 pub(crate) const fn most_vectors<S: Simd>() -> usize {
     if S::IS_SCALAR || S::REGISTER_COUNT < 32 { 4 } else { 8 }
 }

@@ -167,6 +167,7 @@ fn truth<S: Simd, T: Number>(simd: S, x: T::Vector<S>) -> T::Vector<S> {
 impl<T: Number> Semiring<T> for BuiltIn {
     const BUILT_IN: Option<fn(Self) -> BuiltIn> = Some(|semiring| semiring);
 
+    #[inline(always)]
     fn zero(self) -> T {
         match self.add {
             Addition::Plus | Addition::Or => T::ZERO,

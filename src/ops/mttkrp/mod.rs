@@ -222,7 +222,9 @@ impl Cpu {
         check_shapes(&tensor.dims, mode, factors, &out)?;
         let buffers = &tensor.buffers;
         let call = Call { arch: self.arch(), stride: kernel_stride::<T>(out.cols()), buffers };
-        let work = (tensor.nnz * tensor.dims.len() + out.rows()).saturating_mul(out.cols());
+        // Rows of factors and of the result may have to be copied.
+        let rows: usize = tensor.dims.iter().sum();
+        let work = (tensor.nnz * tensor.dims.len()).saturating_add(rows).saturating_mul(out.cols());
         self.install_loops(work < ALONE, || {
             with_output(out, buffers, |rows| match &tensor.body {
                 Body::Modes(part) => {

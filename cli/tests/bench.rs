@@ -86,7 +86,7 @@ fn mistakes_are_one_line() {
         (&empty, &["dlmc", "--data", data], "no .smtx file below"),
         (&empty, &["graphs", "--data", "/nonexistent"], "/nonexistent"),
         (&empty, &["esimd", "--peers", "none", "--filter", "5k"], "no case has the words"),
-        (&empty, &["cp", "--full"], "are pasta and mmcsf"),
+        (&empty, &["cp", "--full"], "'--full' cannot be used with '--quick'"),
         (&empty, &["cp", "--peers", "mkl"], "mkl has nothing to do with this suite"),
         (&empty, &["graphs", "--data", data, "--peers", "genten"], "no .mtx file below"),
         (&file, &none, "file: "),
@@ -142,7 +142,7 @@ fn suites_of_tensors_take_files() {
     ] {
         let out = folder.path().join(format!("{suite} {op}"));
         let filter = format!("{op} small");
-        let done = bench(&out, &[suite, "--quick", "--data", data.to_str().unwrap(), "--filter", &filter], None);
+        let done = bench(&out, &[suite, "--data", data.to_str().unwrap(), "--filter", &filter], None);
         assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
         for case in results(&out)["cases"].as_array().unwrap() {
             assert_eq!((&case["input"], &case["nnz"]), (&"small.tns".into(), &200.into()), "{case}");

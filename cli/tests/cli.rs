@@ -221,7 +221,7 @@ fn errors_are_one_line_and_status_2() {
         (vec!["fusedmm", random[0], random[1], "-n", "4", "--heads", "0"], "0 heads"),
         (vec!["fusedmm", random[0], random[1], "-n", "4", "--dropout", "1.5"], "1.5"),
         (vec!["fusedmm", random[0], random[1], "-n", "4", "--backward", "--reorder", "rcm"], "reorder"),
-        (vec!["spmm", random[0], random[1], "-n", "4", "--dtype", "f16"], "f16"),
+        (vec!["spmm", random[0], random[1], "-n", "4", "--dtype", "f8"], "f8"),
         (vec!["spmm", random[0], random[1], "-n", "4", "--repeat", "1", "--out", "/nowhere/c.mtx"], "/nowhere/c.mtx"),
         (vec!["spmm", "--random", "10x10", "-n", "4"], "MxK@SPARSITY"),
         (vec!["spmm", "--random", "10x10@1.5", "-n", "4"], "1.5"),

@@ -117,5 +117,8 @@ fn files_are_written_in_another_order() {
     assert!(message.contains("reorder: lexi is an order of tensors, not of matrices"), "{message}");
     let message = refusal(&["convert", &path("x.tnsb"), &path("y.tnsb"), "--reorder", "rabbit"]);
     assert!(message.contains("reorder: rabbit is an order of matrices, not of tensors"), "{message}");
-    assert!(refusal(&["convert", &path("a.mtx"), &path("y.tnsb")]).contains("y.tnsb"));
+    // A matrix is a tensor of two modes, a tensor of three no matrix.
+    output(&["convert", &path("a.mtx"), &path("z.tnsb")]);
+    assert_eq!(read("z.tnsb").order(), 2);
+    assert!(refusal(&["convert", &path("x.tnsb"), &path("y.mtx")]).contains("x.tnsb has 3 modes"));
 }

@@ -323,7 +323,7 @@ impl<'a> From<&'a Pattern> for PatternRef<'a> {
 /// // As scipy.sparse and PyTorch hold them.
 /// let (row_ptr, col_idx, values) = ([0i64, 2, 3], [0i32, 2, 1], [1.0f32, 2.0, 3.0]);
 /// let a = CsrRef::new(2, 3, &row_ptr, &col_idx, &values)?;
-/// let b = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+/// let b = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
 /// let mut c = Mat::zeros(2, 2)?;
 /// Cpu::new()?.spmm(1.0, a, MatRef::new(&b, 3, 2, 2)?, 0.0, c.as_mut())?;
 /// assert_eq!((c.row(0), c.row(1)), (&[11.0, 14.0][..], &[9.0, 12.0][..]));

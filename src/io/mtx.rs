@@ -89,10 +89,7 @@ pub fn read_mtx<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<(Coo
 /// As [`read_mtx`]; [`Error::Parse`] for a file of format `coordinate`.
 pub fn read_mtx_dense<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<Mat<T>> {
     let mut text = Text::open(path, options)?;
-    let header = read_header(&mut text)?;
-    if header.coordinate {
-        return Err(text.fault("the format is coordinate, of sparse matrices: a dense one is an array"));
-    }
+    let header = read_array_header(&mut text)?;
     let entries = read_array::<T>(&mut text, &header)?;
     let mut out = Mat::zeros(header.rows as usize, header.cols as usize)?;
     for ((&i, &j), &x) in entries.rows.iter().zip(&entries.cols).zip(&entries.values) {
@@ -103,8 +100,17 @@ pub fn read_mtx_dense<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Resul
 
 /// Rows and columns that the header of the Matrix Market file `path` has.
 pub(super) fn mtx_shape(path: &Path) -> Result<(usize, usize)> {
-    let header = read_header(&mut Text::open(path, ReadOptions::default())?)?;
+    let header = read_array_header(&mut Text::open(path, ReadOptions::default())?)?;
     Ok((header.rows as usize, header.cols as usize))
+}
+
+/// The header of a dense matrix.
+fn read_array_header(text: &mut Text<'_>) -> Result<Header> {
+    let header = read_header(text)?;
+    match header.coordinate {
+        true => Err(text.fault("the format is coordinate, of sparse matrices: a dense one is an array")),
+        false => Ok(header),
+    }
 }
 
 /// The banner, the comments and the size line.

@@ -18,7 +18,7 @@
 //!
 //! let cpu = Cpu::new()?;
 //! let a = generate::random_matrix::<f32>(100, 80, 0.9, 1)?;
-//! let b = generate::uniform_dense(80, 16, 2)?;
+//! let b = generate::uniform_dense::<f32>(80, 16, 2)?;
 //! let reordering = reorder::rabbit(a.pattern())?;
 //! let (a, b) = (reordering.matrix(&a)?, reordering.cols.rows_of_mat(b.as_ref())?);
 //! let mut c = Mat::zeros(100, 16)?;

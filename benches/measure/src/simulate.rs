@@ -337,7 +337,7 @@ impl FpgaRun {
                 let (fiber, mut closed) = own.walk.fiber(pattern);
                 own.nonzeros = pattern.children(last - 1, fiber);
                 if self.op == FpgaOp::Mttkrp {
-                    streams[1].advance(&mut memory, now, 2);
+                    streams[1].advance(&mut memory, now, 2 * closed.len() as u64);
                     closed.reverse();
                     own.closed = closed;
                 }

@@ -18,15 +18,15 @@ use crate::error::{count, value};
 /// Element types of matrices and operands.
 pub trait Element: Scalar + numpy::Element {
     /// numpy's name for it.
-    const DTYPE: &'static str;
+    const NUMPY: &'static str;
 }
 
 impl Element for f32 {
-    const DTYPE: &'static str = "float32";
+    const NUMPY: &'static str = "float32";
 }
 
 impl Element for f64 {
-    const DTYPE: &'static str = "float64";
+    const NUMPY: &'static str = "float64";
 }
 
 /// Where the lines of an array are, in elements.
@@ -81,7 +81,7 @@ impl<'py, T: Element> Dense<'py, T> {
             return Ok(found);
         }
         let helper = helper(object.py(), &OPERAND, "operand")?;
-        let made = helper.call1((object, name, T::DTYPE, transposed, copy))?;
+        let made = helper.call1((object, name, T::NUMPY, transposed, copy))?;
         Self::in_place(&made, transposed)
             .ok_or_else(|| PyTypeError::new_err(format!("{name}: cannot be read as an array")))
     }
@@ -174,7 +174,7 @@ impl<'py, T: Element> Output<'py, T> {
         let array = match object.cast::<PyArrayDyn<T>>() {
             Ok(array) => array,
             Err(_) => {
-                viewed = helper(py, &OUTPUT, "output")?.call1((object, T::DTYPE))?;
+                viewed = helper(py, &OUTPUT, "output")?.call1((object, T::NUMPY))?;
                 viewed.cast::<PyArrayDyn<T>>().map_err(|_| PyTypeError::new_err("out: cannot be used as an array"))?
             }
         };

@@ -55,7 +55,7 @@ impl Csr {
     /// The matrix that has memory of its own.
     pub fn of_core<T: Element>(py: Python<'_>, matrix: &sparsimd::Csr<T>) -> PyResult<Self> {
         let data = PyArray1::from_slice(py, matrix.values());
-        Self::on(Arc::clone(matrix.pattern()), data.as_any(), T::DTYPE == f32::DTYPE)
+        Self::on(Arc::clone(matrix.pattern()), data.as_any(), T::NUMPY == f32::NUMPY)
     }
 }
 
@@ -286,7 +286,7 @@ impl Csr {
 
     pub fn __repr__(&self) -> String {
         let (rows, cols) = self.shape();
-        let dtype = if matches!(self.inner, Either::F32(_)) { f32::DTYPE } else { f64::DTYPE };
+        let dtype = if matches!(self.inner, Either::F32(_)) { f32::NUMPY } else { f64::NUMPY };
         format!("<sparsimd.CSR {rows} x {cols}, {} nonzeros, {dtype}>", self.nnz())
     }
 
@@ -307,7 +307,7 @@ impl Csr {
         let mut values = vec![T::ZERO; sum.columns.len()];
         sum.of.iter().for_each(|&(entry, to)| values[to] += given[entry]);
         let pattern = guarded(|| Pattern::new(rows, cols, sum.pointers, sum.columns)).map_err(named)?;
-        Self::on(pattern, PyArray1::from_vec(py, values).as_any(), T::DTYPE == f32::DTYPE)
+        Self::on(pattern, PyArray1::from_vec(py, values).as_any(), T::NUMPY == f32::NUMPY)
     }
 }
 

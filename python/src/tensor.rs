@@ -308,7 +308,7 @@ impl Tensor {
 
     fn __repr__(&self) -> String {
         let dims = self.dims().iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
-        let dtype = if self.single() { f32::DTYPE } else { f64::DTYPE };
+        let dtype = if self.single() { f32::NUMPY } else { f64::NUMPY };
         format!("<sparsimd.Tensor {dims}, {} nonzeros, {dtype}>", self.nnz())
     }
 

@@ -31,6 +31,7 @@ mod scalar;
 mod sddmm;
 pub mod semiring;
 mod spmm;
+mod spmv;
 mod spread;
 mod stored;
 mod stream;

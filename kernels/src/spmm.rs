@@ -24,6 +24,7 @@ use crate::arch::{dispatch_compiled, dispatch_stored};
 use crate::block::{Block, Offsets};
 use crate::convert::{WidenRows, widen_rows};
 use crate::rows::{Gathered, axpy_gathered, axpy_packed, axpy_pair};
+use crate::spmv::spmv;
 use crate::spread::Spread;
 use crate::stored::{Mask, Vector};
 use crate::tile::{self, Tile, TileRows, tiles, tiles_of, with_elements, with_vectors, with_width};
@@ -126,7 +127,7 @@ impl<D: Stored> SpmmRows<D> {
     /// Where the result of a part goes, as it is computed or, with null there, as C stores it; and with which beta: the parts of a
     /// row add up.
     #[inline(always)]
-    fn target(&self, part: &Part) -> (*mut D::Scalar, *mut D, D::Scalar) {
+    pub(crate) fn target(&self, part: &Part) -> (*mut D::Scalar, *mut D, D::Scalar) {
         let carries = self.carries(part);
         let beta = if !part.first {
             D::Scalar::ONE
@@ -211,62 +212,6 @@ unsafe fn finish<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
         }
         tile::store_or_stream::<S, D, NV, TAIL>(simd, mask, out, tile, stream);
     }
-}
-
-/// N = 1, row after row. Neither slabs of columns nor prefetches of b pay (a random matrix of 2^20 rows and 8.2 M nonzeros, two
-/// threads: 11.5 ms, 13.4 in slabs).
-///
-/// # Safety
-/// As [`spmm_rows`].
-#[inline(always)]
-unsafe fn spmv<D: Stored>(task: &SpmmRows<D>) {
-    // SAFETY: the promise of `spmm_rows`.
-    unsafe {
-        let mut next = task.row_ptr.at(task.rows[0]);
-        for row in task.rows[0]..task.rows[1] {
-            let start = next.max(task.nonzeros[0]);
-            next = task.row_ptr.at(row + 1);
-            let end = next.min(task.nonzeros[1]);
-            let part = Part { row, slot: 0, start, end, first: true, last: true };
-            let (carries, c, beta) = task.target(&part);
-            let sum = task.alpha * spmv_row(task, start, end);
-            if carries.is_null() {
-                *c = D::narrow(if beta == D::Scalar::ZERO { sum } else { sum + beta * (*c).widen() });
-            } else {
-                *carries = sum;
-            }
-        }
-    }
-}
-
-/// Sum over the nonzeros p from `start` to `end` of a_p b_(j_p), in eight partial sums: one of its own is a chain of dependent
-/// additions.
-///
-/// # Safety
-/// As [`spmm_rows`]; the nonzeros are the task's.
-#[inline(always)]
-unsafe fn spmv_row<D: Stored>(task: &SpmmRows<D>, start: usize, end: usize) -> D::Scalar {
-    const SUMS: usize = 8;
-    let mut sums = [D::Scalar::ZERO; SUMS];
-    // SAFETY: the nonzeros below `end` are the task's, and their columns rows of B.
-    unsafe {
-        let term = |p: usize| {
-            let j = *task.columns.wrapping_add(p) as usize;
-            *task.values.wrapping_add(p) * (*task.b.wrapping_add(j * task.ldb)).widen()
-        };
-        let mut p = start;
-        while p + SUMS <= end {
-            for (u, sum) in sums.iter_mut().enumerate() {
-                *sum += term(p + u);
-            }
-            p += SUMS;
-        }
-        for (u, p) in (p..end).enumerate() {
-            sums[u] += term(p);
-        }
-    }
-    let [a, b, c, d, e, f, g, h] = sums;
-    ((a + b) + (c + d)) + ((e + f) + (g + h))
 }
 
 /// C = beta C for `rows` rows of `n` elements; with beta 0, C is not read.

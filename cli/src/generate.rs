@@ -14,8 +14,8 @@ use super::{Verdict, output};
 /// Arguments of `generate`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A matrix (uniform:MxK@SPARSITY, pruned:MxK@SPARSITY as networks are by magnitude, banded:MxK:DISTANCE[@SPARSITY],
-    /// blocks:MxK:SIZE[@SPARSITY] on the diagonal, rmat:SCALE:NNZ of 2^SCALE vertices); a named tensor (regS to irr2L4d, skew3d,
+    /// A matrix (uniform:MxK@SPARSITY, pruned:MxK@SPARSITY as networks are by magnitude, banded:MxK:DISTANCE@SPARSITY,
+    /// blocks:MxK:SIZE@SPARSITY on the diagonal, both full without @SPARSITY, rmat:SCALE:NNZ of 2^SCALE vertices); a named tensor (regS to irr2L4d, skew3d,
     /// skew3d-large, skew4d, vast-like to deli4d-like), MODEL:DIMS:NNZ, or a model with --dims and --nnz: kron, powerlaw, skew,
     /// best-ttm, best-mttkrp, worst-ttm, worst-mttkrp. What has two modes is written as a matrix, too
     name: String,

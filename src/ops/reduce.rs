@@ -1,5 +1,7 @@
 //! SpMM with other additions than the sum: mean, maximum, minimum, and any semiring.
 
+use std::ops::Range;
+
 use sparsimd_kernels::semiring::{MAX_TIMES, MIN_TIMES, Semiring};
 use sparsimd_kernels::{
     NO_POSITION, Number, ReducePanel, ReduceRows, Scalar, positions_into, reduce_into, reduce_panel, reduce_positions,
@@ -77,33 +79,62 @@ impl Cpu {
         reduction: Reduction,
         a: SparseOperand<'_, T>,
         b: MatRef<'_, T>,
-        mut c: MatMut<'_, T>,
+        c: MatMut<'_, T>,
     ) -> Result<()> {
         match reduction {
             Reduction::Sum => self.spmm_operand(T::ONE, a, b, T::ZERO, c),
             Reduction::Max => self.semiring_operand(MAX_TIMES, a, b, c, Some(T::ZERO)),
             Reduction::Min => self.semiring_operand(MIN_TIMES, a, b, c, Some(T::ZERO)),
-            Reduction::Mean => {
-                self.spmm_operand(T::ONE, a, b, T::ZERO, c.reborrow())?;
-                self.divide_by_counts(a.pattern(), c);
-                Ok(())
-            }
+            Reduction::Mean => self.mean_operand(a, b, c),
         }
     }
 
-    /// Every row of C by the number of nonzeros in the pattern's row.
-    fn divide_by_counts<T: Scalar>(&self, pattern: PatternRef<'_>, c: MatMut<'_, T>) {
+    /// The sum by the number of terms: by panels the rows of C are divided, else the values of A before, which are fewer numbers
+    /// (amazon_book, N = 128: 2.6 instead of 4.0 ms, the sum 2.5).
+    fn mean_operand<T: Scalar>(&self, a: SparseOperand<'_, T>, b: MatRef<'_, T>, mut c: MatMut<'_, T>) -> Result<()> {
+        let (pattern, values) = (a.pattern(), a.need_values("spmm")?);
+        check_operands("spmm", pattern.rows(), pattern.cols(), b, c.as_ref())?;
+        if let SparseOperand::Prepared(prepared) = a
+            && prepared.panels_for(Op::Spmm, self)?.is_some()
+        {
+            self.spmm_operand(T::ONE, a, b, T::ZERO, c.reborrow())?;
+            let (n, ldc, out) = (c.cols(), c.stride(), Shared(c.into_data().as_mut_ptr()));
+            self.for_each_mean(pattern, pattern.rows().saturating_mul(n), |i, _, factor| {
+                let c = out.get().wrapping_add(i * ldc);
+                // SAFETY: the row is inside C, and its task's own.
+                unsafe { scale_rows(self.arch(), factor, 1, n, c, ldc) };
+            });
+            return Ok(());
+        }
+        let mut weights = vec![T::ZERO; values.len()];
+        let out = Shared(weights.as_mut_ptr());
+        self.for_each_mean(pattern, values.len(), |_, nonzeros, factor: T| {
+            for p in nonzeros {
+                // SAFETY: there is a weight for each nonzero, and those of the row are its task's own.
+                unsafe { *out.get().wrapping_add(p) = factor * values[p] };
+            }
+        });
+        let direct = self.direct(Op::Spmm, a, pattern, c.cols())?;
+        self.spmm_directly(T::ONE, pattern, &weights, &direct, b, T::ZERO, c);
+        Ok(())
+    }
+
+    /// `f(i, its nonzeros, 1 / their number)` for each row i that has any, where all of it is `work` operations.
+    fn for_each_mean<T: Scalar>(
+        &self,
+        pattern: PatternRef<'_>,
+        work: usize,
+        f: impl Fn(usize, Range<usize>, T) + Send + Sync,
+    ) {
         /// Rows of a task: some microseconds of work.
         const ROWS: usize = 256;
-        let (rows, n, ldc) = (c.rows(), c.cols(), c.stride());
-        let out = Shared(c.into_data().as_mut_ptr());
-        self.for_each(rows.div_ceil(ROWS), rows.saturating_mul(n), |task| {
+        let rows = pattern.rows();
+        self.for_each(rows.div_ceil(ROWS), work, |task| {
             for i in task * ROWS..rows.min((task + 1) * ROWS) {
-                let count = pattern.row_ptr().at(i + 1) - pattern.row_ptr().at(i);
-                if count > 1 {
-                    let c = out.get().wrapping_add(i * ldc);
-                    // SAFETY: the row is inside C, and its task's own.
-                    unsafe { scale_rows(self.arch(), T::from_f64(1.0 / count as f64), 1, n, c, ldc) };
+                let nonzeros = pattern.row_ptr().at(i)..pattern.row_ptr().at(i + 1);
+                if !nonzeros.is_empty() {
+                    let factor = T::from_f64(1.0 / nonzeros.len() as f64);
+                    f(i, nonzeros, factor);
                 }
             }
         });

@@ -32,7 +32,7 @@
 //! # Ok::<(), sparsimd::Error>(())
 //! ```
 //!
-//! Dense operands may store [`bf16`] or [`f16`], which take half the memory and are computed with as f32 ([`Stored`]):
+//! Dense operands may store [`bf16`](struct@bf16) or [`f16`](struct@f16), which take half the memory and are computed with as f32 ([`Stored`]):
 //!
 //! ```
 //! use sparsimd::{Coo, Cpu, Mat, bf16};

@@ -25,7 +25,7 @@ pub trait Element: Sealed + Copy + Default + Debug + Display + PartialEq + Send 
     /// A register of the numbers at `p`, which need not be aligned.
     ///
     /// # Safety
-    /// `p` is valid for reads of as many elements as a register of [`Element::Scalar`] has.
+    /// `p` is valid for reads of as many elements as a register of [`Element::Number`] has.
     unsafe fn read<S: Simd>(simd: S, p: *const Self) -> Vector<Self, S>;
 
     /// The lanes of `mask`, which are the first ones, from `p`; zero elsewhere.
@@ -37,7 +37,7 @@ pub trait Element: Sealed + Copy + Default + Debug + Display + PartialEq + Send 
     /// Stores all lanes of `x` at `p`, which need not be aligned.
     ///
     /// # Safety
-    /// `p` is valid for writes of as many elements as a register of [`Element::Scalar`] has.
+    /// `p` is valid for writes of as many elements as a register of [`Element::Number`] has.
     unsafe fn write<S: Simd>(simd: S, p: *mut Self, x: Vector<Self, S>);
 
     /// Stores the lanes of `mask`, which are the first ones, at `p`.

@@ -90,7 +90,7 @@ impl Cpu {
     }
 
     /// The sum by the number of terms: by panels the rows of C are divided, else the values of A before, which are fewer numbers
-    /// (amazon_book, N = 128: 2.6 instead of 4.0 ms, the sum 2.5).
+    /// (amazon_book, N = 128: 3.2 instead of 4.0 ms, the sum 2.5 to 2.7).
     fn mean_operand<T: Scalar>(&self, a: SparseOperand<'_, T>, b: MatRef<'_, T>, mut c: MatMut<'_, T>) -> Result<()> {
         let (pattern, values) = (a.pattern(), a.need_values("spmm")?);
         check_operands("spmm", pattern.rows(), pattern.cols(), b, c.as_ref())?;

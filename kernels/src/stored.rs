@@ -3,6 +3,9 @@
 //! bf16 is the upper half of an f32: loads shift it there. f16 has 5 bits of exponent and 10 of mantissa: loads move both up, and a
 //! multiplication by 2^112 corrects the exponent, of subnormal numbers too. Stores round to nearest, ties to even.
 
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
 use core::fmt::{Debug, Display};
 
 use half::{bf16, f16};
@@ -186,12 +189,8 @@ macro_rules! half {
                     return unsafe { Self::read(simd, p) };
                 }
                 let mut some = [Self::default(); MOST_LANES];
-                for i in 0..S::F32_LANES {
-                    if i < n {
-                        // SAFETY: the caller's promise.
-                        some[i] = unsafe { *p.add(i) };
-                    }
-                }
+                // SAFETY: the caller's promise; no register has more lanes.
+                unsafe { copy_lanes::<S, Self>(p, some.as_mut_ptr(), n) }
                 // SAFETY: no register has more lanes.
                 unsafe { Self::read(simd, some.as_ptr()) }
             }
@@ -210,16 +209,15 @@ macro_rules! half {
             }
             #[inline(always)]
             unsafe fn write_masked<S: Simd>(simd: S, mask: S::m32s, p: *mut Self, x: S::f32s) {
-                let n = lanes_of(simd, mask);
                 let mut all = [Self::default(); MOST_LANES];
                 // SAFETY: no register has more lanes; the caller's promise.
                 unsafe {
                     Self::write(simd, all.as_mut_ptr(), x);
-                    for i in 0..S::F32_LANES {
-                        if i < n {
-                            *p.add(i) = all[i];
-                        }
+                    #[cfg(target_arch = "x86_64")]
+                    if x86::write_masked::<S, Self>(mask, p, &all) {
+                        return;
                     }
+                    copy_lanes::<S, Self>(all.as_ptr(), p, lanes_of(simd, mask));
                 }
             }
             #[inline(always)]
@@ -249,9 +247,30 @@ half!(f16, "f16", widened_f16, narrowed_f16);
 #[repr(C, align(32))]
 struct Packed<D>([D; MOST_LANES]);
 
+/// Copies `n` elements, by powers of two: a register of `S` has no more.
+///
+/// # Safety
+/// `from` is valid for reads and `to` for writes of them, and they do not overlap.
+#[inline(always)]
+unsafe fn copy_lanes<S: Simd, D>(mut from: *const D, mut to: *mut D, n: usize) {
+    for some in [16, 8, 4, 2, 1] {
+        if some <= S::F32_LANES && n & some != 0 {
+            // SAFETY: the caller's promise; the set bits of `n` add up to `n`.
+            unsafe {
+                from.copy_to_nonoverlapping(to, some);
+                (from, to) = (from.add(some), to.add(some));
+            }
+        }
+    }
+}
+
 /// How many lanes `mask` has, which are the first ones.
 #[inline(always)]
 fn lanes_of<S: Simd>(simd: S, mask: S::m32s) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(lanes) = x86::lanes_of::<S>(&mask) {
+        return lanes;
+    }
     // SAFETY: there are as many ones as the widest register has lanes.
     simd.reduce_sum_f32s(unsafe { f32::load_masked(simd, mask, f32::ONES.as_ptr()) }) as usize
 }
@@ -292,89 +311,6 @@ fn narrowed_f16(bits: u32) -> u16 {
     let special = if magnitude > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
     let finite = if magnitude < 113 << 23 { subnormal } else { normal };
     ((if magnitude >= 143 << 23 { special } else { finite }) | sign >> 16) as u16
-}
-
-/// AVX-512 has instructions for f16, and masks for 16 bits. `None` and `false` on other instruction sets.
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use core::arch::x86_64::*;
-    use core::mem::transmute_copy;
-
-    use half::f16;
-    use pulp::Simd;
-    use pulp::x86::V4;
-
-    use super::{Element, Packed};
-    use crate::arch::same;
-
-    /// The numbers in the 16 lanes.
-    ///
-    /// # Safety
-    /// The instruction set is V4.
-    #[inline(always)]
-    unsafe fn widened<S: Simd, D: Element>(x: __m256i) -> S::f32s {
-        // SAFETY: the caller's promise; a register is 64 bytes of plain numbers.
-        unsafe {
-            match same::<D, f16>() {
-                true => transmute_copy(&_mm512_cvtph_ps(x)),
-                false => transmute_copy(&_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(x))),
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`Element::read`].
-    #[inline(always)]
-    pub unsafe fn read<S: Simd, D: Element>(p: *const D) -> Option<S::f32s> {
-        if !same::<S, V4>() {
-            return None;
-        }
-        // SAFETY: S is V4; the caller's promise.
-        unsafe { Some(widened::<S, D>(_mm256_loadu_si256(p.cast()))) }
-    }
-
-    /// # Safety
-    /// As [`Element::read_masked`].
-    #[inline(always)]
-    pub unsafe fn read_masked<S: Simd, D: Element>(mask: S::m32s, p: *const D) -> Option<S::f32s> {
-        if !same::<S, V4>() {
-            return None;
-        }
-        // SAFETY: S is V4, whose masks of 16 lanes are 16 bits; the caller's promise.
-        unsafe { Some(widened::<S, D>(_mm256_maskz_loadu_epi16(transmute_copy::<_, u16>(&mask), p.cast()))) }
-    }
-
-    /// Whether `x` was stored at `p`.
-    ///
-    /// # Safety
-    /// As [`Element::write`].
-    #[inline(always)]
-    pub unsafe fn write<S: Simd, D: Element>(p: *mut D, x: S::f32s) -> bool {
-        if !same::<S, V4>() || !same::<D, f16>() {
-            return false;
-        }
-        // SAFETY: S is V4 and D f16; the caller's promise.
-        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(transmute_copy(&x))) }
-        true
-    }
-
-    /// Whether `x`, as many elements as a register has lanes, was stored at `p` past the caches.
-    ///
-    /// # Safety
-    /// As [`Element::write_streaming`].
-    #[inline(always)]
-    pub unsafe fn stream<S: Simd, D: Element>(p: *mut D, x: &Packed<D>) -> bool {
-        let x = &raw const x.0;
-        // SAFETY: eight lanes are AVX's, which has both instructions, and 16 are AVX-512's; the caller's promise.
-        unsafe {
-            match S::F32_LANES {
-                16 => _mm256_stream_si256(p.cast(), _mm256_load_si256(x.cast())),
-                8 => _mm_stream_si128(p.cast(), _mm_load_si128(x.cast())),
-                _ => return false,
-            }
-        }
-        true
-    }
 }
 
 #[cfg(test)]

@@ -251,12 +251,16 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
         // SAFETY: the cursor is at a chunk of as many nonzeros; the padding covers what a prefetch reads.
         unsafe {
             let mut partial = zeros::<S, T, G>(simd);
-            if log_length == 0 {
-                self.nonzero::<S, G>(simd, cursor, factors, &mut partial);
-            }
-            for _ in 0..(1usize << log_length) / 2 {
-                self.nonzero::<S, G>(simd, cursor, factors, &mut partial);
-                self.nonzero::<S, G>(simd, cursor, factors, &mut partial);
+            // Numbers of modes known at run time are loops in each nonzero: nothing is gained from two in a row.
+            if FREE == 0 || log_length == 0 {
+                for _ in 0..1usize << log_length {
+                    self.nonzero::<S, G>(simd, cursor, factors, &mut partial);
+                }
+            } else {
+                for _ in 0..(1usize << log_length) / 2 {
+                    self.nonzero::<S, G>(simd, cursor, factors, &mut partial);
+                    self.nonzero::<S, G>(simd, cursor, factors, &mut partial);
+                }
             }
             let row = |place: usize, m: usize| {
                 let offset = (*cursor.shared.add(place * shared + m)).get();

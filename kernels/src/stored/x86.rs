@@ -1,0 +1,103 @@
+//! AVX-512 has instructions for f16, and masks for 16 bits. `None` and `false` on other instruction sets.
+
+use core::arch::x86_64::*;
+use core::mem::transmute_copy;
+
+use half::f16;
+use pulp::Simd;
+use pulp::x86::{V3, V4};
+
+use super::{Element, MOST_LANES, Packed};
+use crate::arch::same;
+
+/// The numbers in the 16 lanes.
+///
+/// # Safety
+/// The instruction set is V4.
+#[inline(always)]
+unsafe fn widened<S: Simd, D: Element>(x: __m256i) -> S::f32s {
+    // SAFETY: the caller's promise; a register is 64 bytes of plain numbers.
+    unsafe {
+        match same::<D, f16>() {
+            true => transmute_copy(&_mm512_cvtph_ps(x)),
+            false => transmute_copy(&_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(x))),
+        }
+    }
+}
+
+/// # Safety
+/// As [`Element::read`].
+#[inline(always)]
+pub unsafe fn read<S: Simd, D: Element>(p: *const D) -> Option<S::f32s> {
+    if !same::<S, V4>() {
+        return None;
+    }
+    // SAFETY: S is V4; the caller's promise.
+    unsafe { Some(widened::<S, D>(_mm256_loadu_si256(p.cast()))) }
+}
+
+/// # Safety
+/// As [`Element::read_masked`].
+#[inline(always)]
+pub unsafe fn read_masked<S: Simd, D: Element>(mask: S::m32s, p: *const D) -> Option<S::f32s> {
+    if !same::<S, V4>() {
+        return None;
+    }
+    // SAFETY: S is V4, whose masks of 16 lanes are 16 bits; the caller's promise.
+    unsafe { Some(widened::<S, D>(_mm256_maskz_loadu_epi16(transmute_copy::<_, u16>(&mask), p.cast()))) }
+}
+
+/// Whether the lanes of `mask` in `x` were stored at `p`.
+///
+/// # Safety
+/// As [`Element::write_masked`].
+#[inline(always)]
+pub unsafe fn write_masked<S: Simd, D: Element>(mask: S::m32s, p: *mut D, x: &[D; MOST_LANES]) -> bool {
+    if !same::<S, V4>() {
+        return false;
+    }
+    // SAFETY: S is V4, whose masks of 16 lanes are 16 bits; the caller's promise.
+    unsafe {
+        _mm256_mask_storeu_epi16(p.cast(), transmute_copy::<_, u16>(&mask), _mm256_loadu_si256(x.as_ptr().cast()))
+    }
+    true
+}
+
+/// How many lanes `mask` has.
+#[inline(always)]
+pub fn lanes_of<S: Simd>(mask: &S::m32s) -> Option<usize> {
+    // SAFETY: S is V3, whose masks are registers of AVX.
+    same::<S, V3>().then(|| unsafe { _mm256_movemask_ps(transmute_copy(mask)).count_ones() as usize })
+}
+
+/// Whether `x` was stored at `p`.
+///
+/// # Safety
+/// As [`Element::write`].
+#[inline(always)]
+pub unsafe fn write<S: Simd, D: Element>(p: *mut D, x: S::f32s) -> bool {
+    if !same::<S, V4>() || !same::<D, f16>() {
+        return false;
+    }
+    // SAFETY: S is V4 and D f16; the caller's promise.
+    unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(transmute_copy(&x))) }
+    true
+}
+
+/// Whether `x`, as many elements as a register has lanes, was stored at `p` past the caches.
+///
+/// # Safety
+/// As [`Element::write_streaming`].
+#[inline(always)]
+pub unsafe fn stream<S: Simd, D: Element>(p: *mut D, x: &Packed<D>) -> bool {
+    let x = &raw const x.0;
+    // SAFETY: eight lanes are AVX's, which has both instructions, and 16 are AVX-512's; the caller's promise.
+    unsafe {
+        match S::F32_LANES {
+            16 => _mm256_stream_si256(p.cast(), _mm256_load_si256(x.cast())),
+            8 => _mm_stream_si128(p.cast(), _mm_load_si128(x.cast())),
+            _ => return false,
+        }
+    }
+    true
+}

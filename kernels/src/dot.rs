@@ -123,9 +123,19 @@ pub(crate) unsafe fn dots_packed<S: Simd, T: Scalar, const NV: usize>(
                     packed_rows::<T>(panel, rows, b >> 32),
                 ];
                 let mut sums = [zero; GROUPS];
-                for g in 0..lanes / GROUP {
-                    sums[g] = group::<S, T, NV, false, GROUP>(simd, mask, c, groups[g]);
+                // Written out: whether a loop is unrolled changes with what is compiled around it. Where it is not, the sums are
+                // kept in memory (4096 x 4096, 70 % zeros, N = 128, one thread of a Zen 4: 56 % of peak instead of 64).
+                macro_rules! step {
+                    ($g:literal) => {
+                        if $g * GROUP < lanes {
+                            sums[$g] = group::<S, T, NV, false, GROUP>(simd, mask, c, groups[$g]);
+                        }
+                    };
                 }
+                step!(0);
+                step!(1);
+                step!(2);
+                step!(3);
                 sink.emit(simd, t, [0, lanes], join::<S, T>(simd, sums));
                 t += lanes;
             }

@@ -101,6 +101,8 @@ impl Roofline<'_> {
             labels.avoid([corner.0, corner.1, right, line + 2.0]);
             texts.push((label, corner, color));
         }
+        // Right and lower end of the label before.
+        let mut before = [f64::NEG_INFINITY; 2];
         for (i, level) in self.ceilings.levels.iter().enumerate() {
             let color = COLORS[i % COLORS.len()];
             let bandwidth = level.read.all;
@@ -111,13 +113,14 @@ impl Roofline<'_> {
             chart.draw_series([PathElement::new(ends, color.stroke_width(3))]).map_err(text)?;
             let label = format!("{} {bandwidth:.0} GB/s", level.name);
             let start = at(from, from * bandwidth);
-            // Right of and below the line's start, where it rises away from the text; farther right at the lower edge,
-            // where the text must be above the start.
+            // Right of and below the line's start, where it rises away from the text, and below the label of a line that starts close
+            // by; farther right at the lower edge, where the text must be above the start.
             let lowest = bounds[3] - TEXT - 6.0;
-            let aside = if start.1 > lowest { 48.0 } else { 14.0 };
-            let corner = (start.0 + aside, start.1.min(lowest));
+            let top = start.1.max(before[1]);
+            let corner = if top <= lowest { (start.0 + 14.0, top) } else { (start.0.max(before[0]) + 48.0, lowest) };
             let width = label.chars().count() as f64 * TEXT * 0.52;
             labels.avoid([corner.0, corner.1, corner.0 + width, corner.1 + TEXT]);
+            before = [corner.0 + width, corner.1 + TEXT];
             texts.push((label, corner, color));
         }
         for (label, corner, color) in &texts {

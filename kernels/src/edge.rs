@@ -215,7 +215,8 @@ impl<T: Scalar> Weights<T> for BuiltIn<T> {
         // SAFETY: the caller's promise.
         unsafe {
             match self {
-                Self::Identity => apply::<S, T, _, ROOM>(simd, Identity, w, values, len),
+                // The dots are the weights.
+                Self::Identity => (),
                 Self::Scale => apply::<S, T, _, ROOM>(simd, Scale, w, values, len),
                 Self::Sigmoid => apply::<S, T, _, ROOM>(simd, Sigmoid, w, values, len),
                 Self::Softmax(edge) => apply::<S, T, _, ROOM>(simd, edge, w, values, len),

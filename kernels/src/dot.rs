@@ -42,7 +42,7 @@ pub(crate) trait Sink<T: Scalar> {
     }
 }
 
-/// out_t for t in 0..n.
+/// out_t for t in 0..n, `c` from [`tile::load_reordered`].
 ///
 /// # Safety
 /// `rows` has n rows, valid for reads of the tile, and `sink` room for n dots.
@@ -407,7 +407,7 @@ unsafe fn group<S: Simd, D: Stored, const NV: usize, const TAIL: bool, const DOT
     // SAFETY: the caller's promise.
     unsafe {
         for u in 0..dots {
-            let b = tile::load::<S, D, NV, TAIL>(simd, mask, rows[u]);
+            let b = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, rows[u]);
             sums[u] = D::Scalar::vmul(simd, c[0], b[0]);
             for j in 1..NV {
                 sums[u] = D::Scalar::vmul_add(simd, c[j], b[j], sums[u]);

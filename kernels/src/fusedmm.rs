@@ -278,7 +278,7 @@ unsafe fn dots_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     }
     // SAFETY: the caller's promise.
     unsafe {
-        let c = tile::load::<S, D, NV, TAIL>(simd, mask, c);
+        let c = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, c);
         dots::<S, D, NV, TAIL>(simd, mask, &c, len, rows, &Chunk { out, add: tile.start > 0 });
     }
 }

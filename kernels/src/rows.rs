@@ -94,7 +94,9 @@ unsafe fn axpy_gathered_sets<S: Simd, D: Stored, const SETS: usize, const NV: us
     rows: &Gathered<D>,
 ) -> [Vector<D, S>; NV] {
     let mut acc = [[D::Scalar::splat(simd, D::Scalar::ZERO); NV]; SETS];
-    acc[0] = y;
+    if !D::reorders::<S>() {
+        acc[0] = y;
+    }
     let bytes = NV * D::Scalar::lanes::<S>() * size_of::<D>();
     let mut t = 0;
     // SAFETY: t + u < n throughout: weights and rows are valid there by the caller's promise.
@@ -102,7 +104,7 @@ unsafe fn axpy_gathered_sets<S: Simd, D: Stored, const SETS: usize, const NV: us
         while t + SETS <= n {
             for u in 0..SETS {
                 let w = D::Scalar::splat(simd, *weights.add(t + u));
-                let b = tile::load::<S, D, NV, TAIL>(simd, mask, rows.row(t + u, bytes));
+                let b = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, rows.row(t + u, bytes));
                 for j in 0..NV {
                     acc[u][j] = D::Scalar::vmul_add(simd, w, b[j], acc[u][j]);
                 }
@@ -111,14 +113,18 @@ unsafe fn axpy_gathered_sets<S: Simd, D: Stored, const SETS: usize, const NV: us
         }
         while t < n {
             let w = D::Scalar::splat(simd, *weights.add(t));
-            let b = tile::load::<S, D, NV, TAIL>(simd, mask, rows.row(t, bytes));
+            let b = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, rows.row(t, bytes));
             for j in 0..NV {
                 acc[0][j] = D::Scalar::vmul_add(simd, w, b[j], acc[0][j]);
             }
             t += 1;
         }
     }
-    add_sets::<S, D::Scalar, SETS, NV>(simd, acc)
+    let sum = add_sets::<S, D::Scalar, SETS, NV>(simd, acc);
+    if !D::reorders::<S>() {
+        return sum;
+    }
+    add_sets::<S, D::Scalar, 2, NV>(simd, [y, tile::in_order::<S, D, NV>(simd, sum)])
 }
 
 /// The sum of the sets of accumulators.

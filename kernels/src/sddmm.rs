@@ -111,7 +111,7 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
             };
             let c = task.c.wrapping_add(i * task.ldc + tile.start);
             prefetch_row(c.wrapping_add(2 * task.ldc), NV * D::Scalar::lanes::<S>() * size_of::<D>());
-            let c = tile::load::<S, D, NV, TAIL>(simd, mask, c);
+            let c = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, c);
             dots::<S, D, NV, TAIL>(simd, mask, &c, end - start, &rows, &output.at(start, start));
         }
     }

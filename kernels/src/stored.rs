@@ -37,6 +37,51 @@ pub trait Element: Sealed + Copy + Default + Debug + Display + PartialEq + Send 
     /// `p` is valid for reads of the lanes in `mask`.
     unsafe fn read_masked<S: Simd>(simd: S, mask: Mask<Self, S>, p: *const Self) -> Vector<Self, S>;
 
+    /// Whether [`Element::read_two`] takes the elements in another order than theirs.
+    #[inline(always)]
+    fn reorders<S: Simd>() -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return x86::reorders::<S, Self>();
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Loads two registers from `p` on, zero in the second one's lanes outside `mask` if there is one. The elements of both may be
+    /// in an order of the instruction set's choice, which [`Element::in_order`] ends.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of both registers' elements, or of those in the mask.
+    #[inline(always)]
+    unsafe fn read_two<S: Simd>(simd: S, mask: Option<Mask<Self, S>>, p: *const Self) -> [Vector<Self, S>; 2] {
+        #[cfg(target_arch = "x86_64")]
+        if Self::reorders::<S>() {
+            // SAFETY: the caller's promise.
+            return unsafe { x86::read_two::<S, Self>(mask, p) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let second = p.add(Self::Number::lanes::<S>());
+            [
+                Self::read(simd, p),
+                match mask {
+                    Some(mask) => Self::read_masked(simd, mask, second),
+                    None => Self::read(simd, second),
+                },
+            ]
+        }
+    }
+
+    /// Two registers from [`Element::read_two`], or sums of such, in the elements' order.
+    #[inline(always)]
+    fn in_order<S: Simd>(_: S, two: [Vector<Self, S>; 2]) -> [Vector<Self, S>; 2] {
+        #[cfg(target_arch = "x86_64")]
+        if Self::reorders::<S>() {
+            // SAFETY: so the instruction set is the one it is for.
+            return unsafe { x86::in_order::<S, Self>(two) };
+        }
+        two
+    }
+
     /// Stores all lanes of `x` at `p`, which need not be aligned.
     ///
     /// # Safety

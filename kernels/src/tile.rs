@@ -166,6 +166,44 @@ pub(crate) unsafe fn load<S: Simd, D: Element, const NV: usize, const TAIL: bool
     tile
 }
 
+/// As [`load`], for what is summed lane by lane: the elements may be in another order, which is the same for all rows' tiles, and
+/// which [`in_order`] ends.
+///
+/// # Safety
+/// As [`load`].
+#[inline(always)]
+pub(crate) unsafe fn load_reordered<S: Simd, D: Element, const NV: usize, const TAIL: bool>(
+    simd: S,
+    mask: Mask<D, S>,
+    p: *const D,
+) -> [Vector<D, S>; NV] {
+    if !D::reorders::<S>() || NV == 1 {
+        // SAFETY: the caller's promise.
+        return unsafe { load::<S, D, NV, TAIL>(simd, mask, p) };
+    }
+    let mut tile = [D::Number::splat(simd, D::Number::ZERO); NV];
+    for j in 0..NV / 2 {
+        let tail = if TAIL && 2 * j + 2 == NV { Some(mask) } else { None };
+        // SAFETY: the caller's promise; vectors 2 j and 2 j + 1 are inside the tile. Narrow elements have no tiles of three.
+        unsafe { [tile[2 * j], tile[2 * j + 1]] = D::read_two(simd, tail, p.add(2 * j * D::Number::lanes::<S>())) }
+    }
+    tile
+}
+
+/// A tile from [`load_reordered`], or sums of such, in the elements' order.
+#[inline(always)]
+pub(crate) fn in_order<S: Simd, D: Element, const NV: usize>(
+    simd: S,
+    mut tile: [Vector<D, S>; NV],
+) -> [Vector<D, S>; NV] {
+    if D::reorders::<S>() {
+        for j in 0..NV / 2 {
+            [tile[2 * j], tile[2 * j + 1]] = D::in_order(simd, [tile[2 * j], tile[2 * j + 1]]);
+        }
+    }
+    tile
+}
+
 /// Stores the tile at `p`.
 ///
 /// # Safety

@@ -3,11 +3,11 @@
 use core::arch::x86_64::*;
 use core::mem::transmute_copy;
 
-use half::f16;
+use half::{bf16, f16};
 use pulp::Simd;
 use pulp::x86::{V3, V4};
 
-use super::{Element, MOST_LANES, Packed};
+use super::{Element, MOST_LANES, Mask, Packed, Vector};
 use crate::arch::same;
 
 /// The numbers in the 16 lanes.
@@ -100,4 +100,44 @@ pub unsafe fn stream<S: Simd, D: Element>(p: *mut D, x: &Packed<D>) -> bool {
         }
     }
     true
+}
+
+/// Whether [`read_two`] is for `D`: bf16, of which a register of 32 makes two of f32 by one instruction each, those in even places by
+/// a shift and those in odd ones by a mask. In order, each takes two.
+#[inline(always)]
+pub fn reorders<S: Simd, D: Element>() -> bool {
+    same::<S, V4>() && same::<D, bf16>()
+}
+
+/// # Safety
+/// As [`Element::read_two`], and [`reorders`] is true.
+#[inline(always)]
+pub unsafe fn read_two<S: Simd, D: Element>(mask: Option<Mask<D, S>>, p: *const D) -> [Vector<D, S>; 2] {
+    // SAFETY: S is V4, whose masks of 16 lanes are 16 bits; the caller's promise.
+    unsafe {
+        let all = match mask {
+            Some(mask) => {
+                let second = transmute_copy::<_, u16>(&mask);
+                _mm512_maskz_loadu_epi16(u32::from(second) << 16 | 0xffff, p.cast())
+            }
+            None => _mm512_loadu_si512(p.cast()),
+        };
+        let (even, odd) =
+            (_mm512_slli_epi32::<16>(all), _mm512_and_si512(all, _mm512_set1_epi32(0xffff_0000_u32 as i32)));
+        [transmute_copy(&even), transmute_copy(&odd)]
+    }
+}
+
+/// # Safety
+/// [`reorders`] is true.
+#[inline(always)]
+pub unsafe fn in_order<S: Simd, D: Element>([even, odd]: [Vector<D, S>; 2]) -> [Vector<D, S>; 2] {
+    // SAFETY: S is V4, whose registers of f32 these are.
+    unsafe {
+        let (even, odd): (__m512, __m512) = (transmute_copy(&even), transmute_copy(&odd));
+        let first = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+        let second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+        let (first, second) = (_mm512_permutex2var_ps(even, first, odd), _mm512_permutex2var_ps(even, second, odd));
+        [transmute_copy(&first), transmute_copy(&second)]
+    }
 }

@@ -137,8 +137,8 @@ instances! { decompositions<T: Scalar>:
     crate::decomp::cp::apr::decompose::<T>,
     crate::decomp::cp::opt::decompose::<T>,
     crate::decomp::power::decompose::<T>,
-    crate::decomp::CpState::<T>::load,
-    crate::decomp::CpState::<T>::save,
+    crate::decomp::CpState::<T>::load_of,
+    crate::decomp::CpState::<T>::save_of,
     crate::decomp::tucker::decompose::<T>,
 }
 

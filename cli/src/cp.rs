@@ -64,9 +64,10 @@ pub fn run(args: &Args) -> Result<Verdict> {
     }
 }
 
-fn init<T: Scalar>(args: &Args, order: usize) -> Result<CpInit<T>> {
+/// What to begin from, for a tensor of `order` modes with the checksum `tensor`.
+fn init<T: Scalar>(args: &Args, order: usize, tensor: u64) -> Result<CpInit<T>> {
     if let Some(path) = args.common.resumed() {
-        return Ok(CpInit::Resume(CpState::load(path)?));
+        return Ok(CpInit::Resume(CpState::load_of(path, tensor)?));
     }
     Ok(args.common.given(order)?.map_or(CpInit::Seed(args.seed), CpInit::Factors))
 }
@@ -74,9 +75,10 @@ fn init<T: Scalar>(args: &Args, order: usize) -> Result<CpInit<T>> {
 fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
     let common = &args.common;
     let x: CooTensor<T> = common.load(cpu)?;
+    let checksum = cpu.install(|| x.checksum());
     let mut options = CpOptions::new(args.rank);
     (options.iterations, options.tolerance, options.ridge) = (common.iters, common.tol, args.ridge);
-    (options.nonnegative, options.init) = (common.nonneg, init(args, x.order())?);
+    (options.nonnegative, options.init) = (common.nonneg, init(args, x.order(), checksum)?);
 
     if args.method != Method::Als && args.place.device != DeviceName::Cpu {
         let detail = "the methods opt and apr run on the processor alone";
@@ -92,7 +94,7 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
         mttkrp_s += iteration.mttkrp.as_secs_f64();
         (objective, violation) = (Some(iteration.objective), iteration.violation);
         watch.show(iteration.number, iteration.fit, iteration.time);
-        unsaved = common.keep(iteration.number, &watch, |path| state.save(path));
+        unsaved = common.keep(iteration.number, &watch, |path| state.save_of(path, checksum));
         watch.flow(unsaved.is_err())
     };
     let format = format_of(args.format);
@@ -108,7 +110,7 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
     let seconds = watch.finish();
     let result = result?;
     let lambda = MatRef::new(&result.lambda, result.lambda.len(), 1, 1)?;
-    common.write(&result.factors, ("lambda.txt", lambda))?;
+    common.write(&result.factors, ("lambda", &[result.lambda.len()][..], lambda))?;
     unsaved?;
     common.report(&Report {
         fit: result.fit(),

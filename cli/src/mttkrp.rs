@@ -9,6 +9,7 @@ use sparsimd::{CooTensor, Cpu, Error, Mat, MatMut, MatRef, Result, reference};
 
 use super::device::{DeviceScalar, TensorDevice};
 use super::executor::EffortName;
+use super::factors::Folders;
 use super::matrix::REUSE;
 use super::reorder::{Order, OrderedTensor};
 use super::tensor::{Algorithm, Common, TensorFormat};
@@ -21,6 +22,8 @@ use super::{Verdict, output};
 pub struct Args {
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    folders: Folders,
     /// MiB that the prepared tensor may take [default: no limit]
     #[arg(long, value_name = "MIB")]
     memory: Option<usize>,
@@ -39,6 +42,12 @@ pub struct Args {
 }
 
 impl Args {
+    /// Settles what arguments mean that depend on files.
+    pub fn settle(&mut self) -> Result<()> {
+        self.common.rank = self.folders.settle()?.unwrap_or(self.common.rank);
+        Ok(())
+    }
+
     /// The tensor as the user named it.
     pub fn operand(&self) -> Option<String> {
         self.common.source.operand()
@@ -96,8 +105,11 @@ fn product<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
     let (cpu, numa) = common.executor.cpu()?;
     let x: CooTensor<T> = cpu.install(|| common.source.load())?;
     let modes = common.modes(x.order())?;
-    let random = |(mode, &dim): (usize, &usize)| uniform_dense(dim, common.rank, common.source.seed ^ mode as u64);
-    let factors: Vec<Mat<T>> = x.dims().iter().enumerate().map(random).collect::<Result<_>>()?;
+    let operand = |(mode, &dim): (usize, &usize)| {
+        let random = || uniform_dense(dim, common.rank, common.source.seed ^ mode as u64);
+        args.folders.operand(mode, dim, common.rank, random)
+    };
+    let factors: Vec<Mat<T>> = x.dims().iter().enumerate().map(operand).collect::<Result<_>>()?;
     let mut sweep = match TensorDevice::open(&common.place, &cpu)? {
         None if args.atomics => {
             let detail = "the processor needs none: --device gpu".to_owned();
@@ -255,7 +267,7 @@ fn check_algorithm(args: &Args, modes: &[usize], of_mode: impl Fn(usize) -> Opti
     }
 }
 
-/// Adds the mode's operations and bytes to the sums, and verifies its result if asked to.
+/// Adds the mode's operations and bytes to the sums, and verifies and writes its result if asked to.
 fn account<T: DeviceScalar>(
     sweep: &mut Sweep,
     args: &Args,
@@ -274,5 +286,5 @@ fn account<T: DeviceScalar>(
         let expected = cpu.install(|| reference::mttkrp(x, factors, mode))?;
         sweep.check(expected.deviation(out)?.error);
     }
-    Ok(())
+    args.folders.write(mode, out)
 }

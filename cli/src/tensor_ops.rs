@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::ValueEnum;
-use sparsimd::formats::{Csf, DEFAULT_BLOCK_BITS, FiberCoo, Fibers, HiCoo};
+use sparsimd::formats::{Csf, DEFAULT_BLOCK_BITS, FiberCoo, Fibers, HiCoo, SemiCoo};
 use sparsimd::generate::{uniform_dense, uniform_values};
+use sparsimd::io::write_tensor;
 use sparsimd::ops::{Arithmetic, TtmAlgorithm};
 use sparsimd::{CooTensor, Cpu, Error, Mat, Result, Scalar, reference};
 
 use super::Verdict;
 use super::device::{DeviceScalar, Ran, TensorDevice};
+use super::factors::Folders;
 use super::numa::Numa;
 use super::reorder::Reordered;
 use super::tensor::{Algorithm, Common, Report, TensorFormat};
@@ -21,9 +23,17 @@ use super::timing::{Check, Dtype, Speed, Times};
 pub struct ProductArgs {
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    folders: Folders,
 }
 
 impl ProductArgs {
+    /// Settles what arguments mean that depend on files.
+    pub fn settle(&mut self) -> Result<()> {
+        self.common.rank = self.folders.settle()?.unwrap_or(self.common.rank);
+        Ok(())
+    }
+
     /// The tensor as the user named it.
     pub fn operand(&self) -> Option<String> {
         self.common.source.operand()
@@ -78,16 +88,16 @@ impl Op {
 /// `ttm`.
 pub fn ttm(args: &ProductArgs) -> Result<Verdict> {
     match args.common.dtype {
-        Dtype::F32 => product::<f32>(&args.common, true),
-        Dtype::F64 => product::<f64>(&args.common, true),
+        Dtype::F32 => product::<f32>(args, true),
+        Dtype::F64 => product::<f64>(args, true),
     }
 }
 
 /// `ttv`.
 pub fn ttv(args: &ProductArgs) -> Result<Verdict> {
     match args.common.dtype {
-        Dtype::F32 => product::<f32>(&args.common, false),
-        Dtype::F64 => product::<f64>(&args.common, false),
+        Dtype::F32 => product::<f32>(args, false),
+        Dtype::F64 => product::<f64>(args, false),
     }
 }
 
@@ -247,7 +257,8 @@ impl Sweep {
 }
 
 /// TTM or, with a vector instead of the matrix, TTV in every mode asked for.
-fn product<T: DeviceScalar>(common: &Common, matrix: bool) -> Result<Verdict> {
+fn product<T: DeviceScalar>(args: &ProductArgs, matrix: bool) -> Result<Verdict> {
+    let common = &args.common;
     let op = if matrix { "ttm" } else { "ttv" };
     let algorithm = match (common.alg, matrix) {
         (Algorithm::Auto, _) => TtmAlgorithm::Auto,
@@ -268,7 +279,8 @@ fn product<T: DeviceScalar>(common: &Common, matrix: bool) -> Result<Verdict> {
         sweep.prepare_s += start.elapsed().as_secs_f64();
         let fibers = prepared.fibers()?;
         let cols = if matrix { common.rank } else { 1 };
-        let u: Mat<T> = uniform_dense(x.dims()[mode], cols, common.source.seed ^ mode as u64)?;
+        let random = || uniform_dense(x.dims()[mode], cols, common.source.seed ^ mode as u64);
+        let u: Mat<T> = args.folders.operand(mode, x.dims()[mode], cols, random)?;
         let mut y: Mat<T> = Mat::zeros(fibers.len(), cols)?;
         let times = if let Some(device) = &mut sweep.device {
             let (times, upload_s) = match matrix {
@@ -297,6 +309,12 @@ fn product<T: DeviceScalar>(common: &Common, matrix: bool) -> Result<Verdict> {
             let places = prepared.places()?;
             let expected = cpu.install(|| reference::ttm(&x, mode, u.as_ref(), &places))?;
             sweep.check(expected.deviation(y.as_ref())?.error);
+        }
+        if let Some(path) = args.folders.sparse(mode) {
+            let mut dims = x.dims().to_vec();
+            dims[mode] = cols;
+            let product = SemiCoo::new(dims, vec![mode], prepared.places()?, y)?.to_coo();
+            cpu.install(|| write_tensor(&path, &product))?;
         }
     }
     sweep.report(op, common, &cpu, &x, matrix.then_some(common.rank), modes)

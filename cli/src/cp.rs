@@ -10,7 +10,7 @@ use super::decomposition::{Common, Report, Watch};
 use super::device::{DeviceName, DeviceScalar, Place, Ran, TensorDevice};
 use super::mttkrp::format_of;
 use super::numa::Numa;
-use super::tensor::TensorFormat;
+use super::tensor::{Partition, TensorFormat};
 use super::timing::Dtype;
 
 /// How the factors are found.
@@ -44,6 +44,10 @@ pub struct Args {
     /// Storage of the tensor
     #[arg(long, value_enum, default_value_t = TensorFormat::Auto)]
     format: TensorFormat,
+    /// How mixed-mode trees share the nonzeros: by the fibers' whole lengths (static), by what is left of them, or all in the tree
+    /// with this mode at the leaves [default: dynamic]
+    #[arg(long, value_name = "static|dynamic|MODE")]
+    partition: Option<Partition>,
     #[command(flatten)]
     place: Place,
 }
@@ -84,6 +88,10 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
         let detail = "the methods opt and apr run on the processor alone";
         return Err(Error::Argument { name: "device", detail: detail.to_owned() });
     }
+    if args.partition.is_some() && (args.method == Method::Apr || args.place.device != DeviceName::Cpu) {
+        let detail = "trees are parted for the methods als and opt on the processor".to_owned();
+        return Err(Error::Argument { name: "partition", detail });
+    }
     let mut device = TensorDevice::open(&args.place, cpu)?;
     let watch = Watch::start(common.iters)?;
     let (mut iterations_s, mut mttkrp_s) = (0.0, 0.0);
@@ -98,7 +106,10 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
         watch.flow(unsaved.is_err())
     };
     let format = format_of(args.format);
-    let prepare = |format| cpu.prepare_tensor(&x, &TensorOptions::new(args.rank).format(format));
+    let prepare = |format| {
+        let wanted = TensorOptions::new(args.rank).format(format);
+        cpu.prepare_tensor(&x, &Partition::of(args.partition, args.format, wanted)?)
+    };
     let result = match &mut device {
         None => match args.method {
             Method::Als => cpu.cp_als(&prepare(format)?, &options, observe),

@@ -12,7 +12,7 @@ use super::executor::EffortName;
 use super::factors::Folders;
 use super::matrix::REUSE;
 use super::reorder::{Order, OrderedTensor};
-use super::tensor::{Algorithm, Common, TensorFormat};
+use super::tensor::{Algorithm, Common, Partition, TensorFormat};
 use super::tensor_ops::Sweep;
 use super::timing::{Dtype, Times, timed};
 use super::{Verdict, output};
@@ -27,6 +27,10 @@ pub struct Args {
     /// MiB that the prepared tensor may take [default: no limit]
     #[arg(long, value_name = "MIB")]
     memory: Option<usize>,
+    /// How mixed-mode trees share the nonzeros: by the fibers' whole lengths (static), by what is left of them, or all in the tree
+    /// with this mode at the leaves [default: dynamic]
+    #[arg(long, value_name = "static|dynamic|MODE")]
+    partition: Option<Partition>,
     /// On a device, on coordinates: sums by atomic additions, without lists; the last bits differ from run to run
     #[arg(long)]
     atomics: bool,
@@ -140,6 +144,7 @@ fn on_cpu<T: DeviceScalar>(
         .algorithm(algorithm)
         .effort(args.effort.effort())
         .reuse(common.repeat.unwrap_or(REUSE));
+    let options = Partition::of(args.partition, common.format, options)?;
     let (prepared, prepare_s) = timed(|| cpu.prepare_tensor(x, &options))?;
     if args.explain {
         prepared.plan().explain().lines().for_each(output::note);
@@ -226,8 +231,9 @@ fn on_device<T: DeviceScalar>(
 ) -> Result<Sweep> {
     let common = &args.common;
     let measured = args.effort == EffortName::Measure;
-    if args.memory.is_some() || args.explain || measured || args.reorder != Order::None {
-        let detail = "--memory, --explain, --effort and --reorder are about plans of the processor".to_owned();
+    if args.memory.is_some() || args.explain || measured || args.reorder != Order::None || args.partition.is_some() {
+        let detail =
+            "--memory, --explain, --effort, --reorder and --partition are about plans of the processor".to_owned();
         return Err(Error::Argument { name: "device", detail });
     }
     let format = format_of(common.format);

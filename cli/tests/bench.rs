@@ -128,13 +128,55 @@ fn fake_openblas(folder: &Path, what: &str) -> Option<std::path::PathBuf> {
     None
 }
 
-#[test]
-fn suites_of_tensors_take_files() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
+/// A folder with a tensor of 7 x 5 x 6, all places but the last ten taken.
+fn small_tensor(folder: &Path) -> std::path::PathBuf {
+    let data = folder.join("data");
     std::fs::create_dir(&data).unwrap();
     let lines: String = (0..200).map(|p| format!("{} {} {} 1.5\n", p % 7 + 1, p / 7 % 5 + 1, p / 35 + 1)).collect();
     std::fs::write(data.join("small.tns"), lines).unwrap();
+    data
+}
+
+#[test]
+fn economics_of_formats() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (small_tensor(folder.path()), folder.path().join("out"));
+    let done = bench(&out, &["mmcsf", "--quick", "--data", data.to_str().unwrap()], None);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let cases = results(&out)["cases"].as_array().unwrap().clone();
+    assert_eq!(
+        cases.iter().map(|c| c["op"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["mode 0", "mode 1", "mode 2", "CP-ALS"]
+    );
+    for case in &cases {
+        // Nine formats, the static partition, and three orientations.
+        assert_eq!(case["samples"].as_array().unwrap().len(), 13, "{case}");
+    }
+    let sample = |case: usize, name: &str| {
+        let found = cases[case]["samples"].as_array().unwrap().iter().find(|s| s["name"] == name);
+        found.unwrap()["figures"].clone()
+    };
+    let coo = sample(1, "coo");
+    assert_eq!(
+        (&coo["operations"], &coo["rows read"], &coo["rows written"]),
+        (&600.0.into(), &400.0.into(), &200.0.into())
+    );
+    // 28 fibers of 7 nonzeros along mode 0, and one of 4.
+    let leaf = sample(0, "leaf mode 0");
+    assert_eq!((&leaf["fibers to 100"], &leaf["fibers over 10000"]), (&29.0.into(), &0.0.into()));
+    assert!(sample(3, "mmcsf-dyn")["fit"].as_f64().unwrap() > 0.5);
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    for words in
+        ["Table 2", "Table 3", "Table 5", "Figure 6", "Table 7", "Figure 8", "Table 8", "Figure 10", "Figure 11"]
+    {
+        assert!(page.contains(words), "{words}");
+    }
+}
+
+#[test]
+fn suites_of_tensors_take_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = small_tensor(folder.path());
     for (suite, op, names) in [
         ("pasta", "MTTKRP", &["COO", "HiCOO"][..]),
         ("sycl", "TTM", &["fiber-centric", "element-centric"]),

@@ -213,6 +213,11 @@ fn mttkrp_in_every_format_and_algorithm() {
         let report = run(&["--alg", alg]);
         assert!(report["alg"].as_array().unwrap().iter().all(|a| a == alg), "{report}");
     }
+    let fibers =
+        |partition: &str| run(&["--format", "mmcsf", "--partition", partition])["index_bytes"].as_u64().unwrap();
+    assert!(fibers("dynamic") <= fibers("static") && fibers("dynamic") <= fibers("1"));
+    refused(&["mttkrp", "--generate", "skew:4x5x6:9", "--format", "mmcsf", "--partition", "3"]);
+    refused(&["mttkrp", "--generate", "skew:4x5x6:9", "--partition", "static"]);
     let report = run(&["--format", "csf-all", "--alg", "element", "--rank", "40"]);
     assert!(report["alg"].as_array().unwrap().iter().all(|a| a == "element"), "{report}");
     for [format, alg] in [["hicoo", "row"], ["csf-one", "slice"], ["alto", "fiber"], ["tiled", "element"]] {

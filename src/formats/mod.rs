@@ -22,7 +22,7 @@ mod tiled;
 mod transpose;
 
 pub use alto::{Alto, AltoKeys};
-pub use bcsf::Bcsf;
+pub use bcsf::{Bcsf, BcsfLimits};
 pub use borrowed::{ColumnIndex, CsrRef, PatternRef, PointerIndex, RowPointers};
 pub(crate) use coo::counting_sort;
 pub use coo::{Coo, CooRef};

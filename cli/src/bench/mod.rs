@@ -5,6 +5,7 @@
 
 mod cp;
 mod device;
+mod economics;
 mod esimd;
 mod files;
 mod genten;

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use sparsimd::decomp::{CpInit, CpIteration, CpOptions, CpState};
+use sparsimd::ops::StreamedTensor;
 use sparsimd::plan::{MttkrpFormat, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Error, MatRef, Result, Scalar};
 
@@ -48,8 +49,17 @@ pub struct Args {
     /// with this mode at the leaves [default: dynamic]
     #[arg(long, value_name = "static|dynamic|MODE")]
     partition: Option<Partition>,
+    /// MiB of memory for a .tnsb file that is larger: it is read once for each mode and iteration (als only)
+    #[arg(long, value_name = "MIB")]
+    memory: Option<usize>,
     #[command(flatten)]
     place: Place,
+}
+
+/// Where the nonzeros are.
+enum Operand<T: Scalar> {
+    Loaded(CooTensor<T>),
+    Streamed(Box<StreamedTensor<T>>),
 }
 
 impl Args {
@@ -78,11 +88,25 @@ fn init<T: Scalar>(args: &Args, order: usize, tensor: u64) -> Result<CpInit<T>> 
 
 fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
     let common = &args.common;
-    let x: CooTensor<T> = common.load(cpu)?;
-    let checksum = cpu.install(|| x.checksum());
+    if args.memory.is_some() && (args.method != Method::Als || args.place.device != DeviceName::Cpu) {
+        let detail = "only als, on the processor, reads the tensor in passes";
+        return Err(Error::Argument { name: "memory", detail: detail.to_owned() });
+    }
+    if args.memory.is_some() && args.format != TensorFormat::Auto {
+        let detail = "a tensor that is read in passes is used as coordinates, as they are in the file".to_owned();
+        return Err(Error::Argument { name: "format", detail });
+    }
+    let operand: Operand<T> = match args.memory {
+        None => Operand::Loaded(common.load(cpu)?),
+        Some(mib) => Operand::Streamed(Box::new(common.stream(cpu, args.rank, mib)?)),
+    };
+    let (order, checksum) = match &operand {
+        Operand::Loaded(x) => (x.order(), cpu.install(|| x.checksum())),
+        Operand::Streamed(x) => (x.dims().len(), x.checksum()),
+    };
     let mut options = CpOptions::new(args.rank);
     (options.iterations, options.tolerance, options.ridge) = (common.iters, common.tol, args.ridge);
-    (options.nonnegative, options.init) = (common.nonneg, init(args, x.order(), checksum)?);
+    (options.nonnegative, options.init) = (common.nonneg, init(args, order, checksum)?);
 
     if args.method != Method::Als && args.place.device != DeviceName::Cpu {
         let detail = "the methods opt and apr run on the processor alone";
@@ -106,17 +130,20 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
         watch.flow(unsaved.is_err())
     };
     let format = format_of(args.format);
-    let prepare = |format| {
-        let wanted = TensorOptions::new(args.rank).format(format);
-        cpu.prepare_tensor(&x, &Partition::of(args.partition, args.format, wanted)?)
-    };
-    let result = match &mut device {
-        None => match args.method {
-            Method::Als => cpu.cp_als(&prepare(format)?, &options, observe),
-            Method::Opt => cpu.cp_opt(&prepare(format.or(Some(MttkrpFormat::Joint)))?, &options, observe),
-            Method::Apr => cpu.cp_apr(&x, &options, observe),
-        },
-        Some(device) => device.cp_als(cpu, &x, format, &options, observe),
+    let result = match (&operand, &mut device) {
+        (Operand::Streamed(x), _) => cpu.cp_als_streamed(x, &options, observe),
+        (Operand::Loaded(x), Some(device)) => device.cp_als(cpu, x, format, &options, observe),
+        (Operand::Loaded(x), None) => {
+            let prepare = |format| {
+                let wanted = TensorOptions::new(args.rank).format(format);
+                cpu.prepare_tensor(x, &Partition::of(args.partition, args.format, wanted)?)
+            };
+            match args.method {
+                Method::Als => cpu.cp_als(&prepare(format)?, &options, observe),
+                Method::Opt => cpu.cp_opt(&prepare(format.or(Some(MttkrpFormat::Joint)))?, &options, observe),
+                Method::Apr => cpu.cp_apr(x, &options, observe),
+            }
+        }
     };
     let seconds = watch.finish();
     let result = result?;

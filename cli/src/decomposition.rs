@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use sparsimd::io::{ReadOptions, check_finite, read_dense, write_dense, write_npy};
+use sparsimd::ops::StreamedTensor;
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatRef, Result, Scalar};
 
 use super::device::Ran;
@@ -110,18 +111,39 @@ impl Common {
 
     /// Reads the tensor and makes the folder of the result: whether it can be written is found before the work.
     pub fn load<T: Scalar>(&self, cpu: &Cpu) -> Result<CooTensor<T>> {
+        self.check()?;
+        let tensor = cpu.install(|| read_file(&self.tensor, self.zero_based, self.sum_duplicates))?;
+        if !self.sum_duplicates {
+            check_finite(&self.tensor, &tensor)?;
+        }
+        self.make_folder()?;
+        Ok(tensor)
+    }
+
+    /// Opens the tensor to be read in passes of at most `mib` MiB, and makes the folder of the result.
+    pub fn stream<T: Scalar>(&self, cpu: &Cpu, rank: usize, mib: usize) -> Result<StreamedTensor<T>> {
+        self.check()?;
+        if self.tensor.extension().is_none_or(|ending| ending != "tnsb") {
+            let detail = format!("{}: tensors that are read in passes are .tnsb files", self.tensor.display());
+            return Err(Error::Argument { name: "memory", detail });
+        }
+        let tensor = cpu.stream_tensor(&self.tensor, rank, mib.saturating_mul(1 << 20))?;
+        self.make_folder()?;
+        Ok(tensor)
+    }
+
+    fn check(&self) -> Result<()> {
         if self.every == 0 {
             return Err(Error::Argument { name: "every", detail: "0 iterations; at least 1".to_owned() });
         }
         if !self.tol.is_finite() {
             return Err(Error::Argument { name: "tol", detail: format!("{} is not a finite number", self.tol) });
         }
-        let tensor = cpu.install(|| read_file(&self.tensor, self.zero_based, self.sum_duplicates))?;
-        if !self.sum_duplicates {
-            check_finite(&self.tensor, &tensor)?;
-        }
-        std::fs::create_dir_all(&self.out).map_err(|source| Error::Io { path: self.out.clone(), source })?;
-        Ok(tensor)
+        Ok(())
+    }
+
+    fn make_folder(&self) -> Result<()> {
+        std::fs::create_dir_all(&self.out).map_err(|source| Error::Io { path: self.out.clone(), source })
     }
 
     /// The factors of `--init`, one per mode.

@@ -46,7 +46,7 @@ pub use fusedmm_heads::EdgeWeighting;
 pub use gradient::FusedGradient;
 #[cfg(feature = "decomp")]
 pub(crate) use mttkrp::SweepState;
-pub use mttkrp::{MttkrpCounts, MttkrpTensor};
+pub use mttkrp::{MttkrpCounts, MttkrpTensor, StreamedTensor};
 pub use operand::SparseOperand;
 pub use placed::NumaPrepared;
 pub use prepare::Prepared;

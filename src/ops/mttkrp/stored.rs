@@ -103,6 +103,19 @@ impl<T: Scalar> Stored<T> {
         Self::Coo { copies: vec![coo], first: 0, by_rows: true }
     }
 
+    /// A list whose nonzeros are in any order.
+    pub(super) fn as_is(coo: CooTensor<T>) -> Self {
+        Self::Coo { copies: vec![coo], first: 0, by_rows: true }
+    }
+
+    /// The list that [`Stored::as_is`] was given.
+    pub(super) fn into_list(self) -> Result<CooTensor<T>> {
+        match self {
+            Self::Coo { mut copies, .. } if copies.len() == 1 => Ok(copies.swap_remove(0)),
+            _ => Err(Error::argument("stored", "is not one list")),
+        }
+    }
+
     pub(super) fn index_bytes(&self) -> usize {
         match self {
             Self::Coo { copies, .. } => copies.iter().map(CooTensor::index_bytes).sum(),

@@ -69,7 +69,11 @@ pub fn kronecker_bernoulli<T: Scalar>(
             groups.iter().zip(counts).map(|(g, &count)| (g.cells.len() as u128).pow(count as u32)).product();
         let mut stream = Stream::new(seed, class as u64);
         let (mut next, mut found) = (0u128, Vec::new());
-        while density > 0.0 {
+        // A weight of 0 leaves its classes empty.
+        if density == 0.0 {
+            return found;
+        }
+        loop {
             next = next.saturating_add(gap(&mut stream, density));
             if next >= orders * cells {
                 break;

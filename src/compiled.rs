@@ -61,6 +61,7 @@ instances! { core<T: Scalar>:
     Cpu::mttkrp_all::<T>,
     Cpu::stream_tensor::<T>,
     Cpu::mttkrp_streamed::<T>,
+    Cpu::ttm_streamed_by_reference::<T>,
     MttkrpTensor::<T>::index_bytes,
     TensorStats::of::<T>,
     CooTensor::<T>::sort,

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use sparsimd::decomp::{CpInit, CpOptions};
-use sparsimd::formats::CooTensor;
+use sparsimd::formats::{CooTensor, FiberCoo};
 use sparsimd::generate::{skewed, uniform_dense};
 use sparsimd::io::{TnsbStream, write_tnsb};
 use sparsimd::plan::TensorOptions;
@@ -178,4 +178,106 @@ fn what_does_not_fit_is_refused() {
     assert!(matches!(run(30, 8, 2), Err(Error::Argument { .. })));
     write_tnsb(&path, &skewed::<f32>(&[30], 20, 3).unwrap()).unwrap();
     assert!(matches!(refused(8, 1 << 20), Error::Structure { .. }));
+}
+
+/// The product as coordinates in order, from pieces no two of which have the same place.
+fn ttm<T: Scalar>(cpu: &Cpu, path: &std::path::Path, mode: usize, u: &Mat<T>, memory: usize) -> (CooTensor<T>, usize) {
+    let stream = TnsbStream::open(path).unwrap();
+    let mut dims = stream.dims().to_vec();
+    dims[mode] = u.cols();
+    let (mut coords, mut values, mut pieces) = (vec![Vec::new(); dims.len()], Vec::new(), 0);
+    let done = cpu.ttm_streamed(&stream, mode, u.as_ref(), memory, |piece| {
+        let piece = piece.to_coo();
+        coords.iter_mut().zip(piece.all_coords()).for_each(|(all, own)| all.extend_from_slice(own));
+        values.extend_from_slice(piece.values());
+        pieces += 1;
+        Ok(())
+    });
+    done.unwrap();
+    // Refuses a place that is there twice.
+    let mut all = CooTensor::new(dims, coords, values).unwrap();
+    all.sort(&(0..all.order()).collect::<Vec<_>>()).unwrap();
+    (all, pieces)
+}
+
+#[test]
+fn ttm_in_passes_is_ttm() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.tnsb");
+    // Many short fibers; fibers of thousands of nonzeros, one of which is longer than a chunk; one fiber; no nonzeros; order 2.
+    let shapes: [(&[usize], usize); 5] = [
+        (&[300, 200, 500], 200_000),
+        (&[2, 3, 200_000], 400_000),
+        (&[1, 1, 150_000], 140_000),
+        (&[7, 8, 9], 0),
+        (&[90, 40], 1500),
+    ];
+    for (dims, nnz) in shapes {
+        let x = skewed::<f64>(dims, nnz, 3).unwrap();
+        for mode in 0..dims.len() {
+            let mut sorted = x.clone();
+            let mut order: Vec<usize> = (0..dims.len()).filter(|&m| m != mode).collect();
+            order.push(mode);
+            sorted.sort(&order).unwrap();
+            write_tnsb(&path, &sorted).unwrap();
+            for rank in [1, 5, 16] {
+                let u: Mat<f64> = uniform_dense(dims[mode], rank, 7).unwrap();
+                let cpu = cpu(3);
+                let stream = TnsbStream::open(&path).unwrap();
+                let refused = cpu.ttm_streamed(&stream, mode, u.as_ref(), 0, |_| Ok(())).unwrap_err().to_string();
+                let mib: usize = refused.rsplit(' ').next().unwrap().parse().unwrap();
+                let (product, pieces) = ttm(&cpu, &path, mode, &u, mib << 20);
+                let expected =
+                    cpu.ttm(&FiberCoo::new(x.clone(), mode).unwrap(), u.as_ref(), Default::default()).unwrap();
+                let mut expected = expected.to_coo();
+                expected.sort(&(0..dims.len()).collect::<Vec<_>>()).unwrap();
+                assert_eq!(product.all_coords(), expected.all_coords(), "{dims:?}, mode {mode}, R = {rank}");
+                // Sums of at most 2^18 terms of less than a half.
+                let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-9;
+                assert!(product.values().iter().zip(expected.values()).all(near), "{dims:?}, mode {mode}, R = {rank}");
+                assert!(pieces >= nnz.min(1) && (nnz < 200_000 || dims[0] == 2 || pieces > 2), "{pieces} pieces");
+            }
+        }
+    }
+}
+
+#[test]
+fn ttm_in_passes_refuses_what_it_cannot_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.tnsb");
+    let cpu = cpu(2);
+    // Fibers of mode 1: two nonzeros of (0, .) with one of (1, .) between them, and in descending order.
+    for rows in [[0, 1, 0], [1, 1, 0]] {
+        write_tnsb(&path, &CooTensor::new(vec![2, 3], vec![rows.to_vec(), vec![0, 1, 2]], vec![1.0; 3]).unwrap())
+            .unwrap();
+        let stream = TnsbStream::open(&path).unwrap();
+        let u: Mat<f64> = uniform_dense(3, 4, 7).unwrap();
+        let unsorted = cpu.ttm_streamed(&stream, 1, u.as_ref(), 1 << 20, |_| Ok(())).unwrap_err();
+        assert!(
+            matches!(&unsorted, Error::Structure { .. }) && unsorted.to_string().contains("nonzero 2"),
+            "{unsorted}"
+        );
+        let run = |mode: usize| cpu.ttm_streamed(&stream, mode, u.as_ref(), 1 << 20, |_| Ok(())).unwrap_err();
+        assert!(matches!((run(0), run(2)), (Error::Shape { .. }, Error::Argument { .. })));
+    }
+    // Over the border of chunks: the last nonzero belongs to the first fiber.
+    let n = 70_000;
+    let rows: Vec<u32> = (0..n).map(|p| if p + 1 == n { 0 } else { p / 7 }).collect();
+    let cols = (0..n).map(|p| if p + 1 == n { 9 } else { p % 7 }).collect();
+    let x = CooTensor::new(vec![n as usize, 10], vec![rows, cols], vec![1.0f32; n as usize]).unwrap();
+    write_tnsb(&path, &x).unwrap();
+    let stream = TnsbStream::open(&path).unwrap();
+    let u: Mat<f32> = uniform_dense(10, 2, 7).unwrap();
+    let refused = cpu.ttm_streamed(&stream, 1, u.as_ref(), 0, |_| Ok(())).unwrap_err().to_string();
+    let mib: usize = refused.rsplit(' ').next().unwrap().parse().unwrap();
+    let unsorted = cpu.ttm_streamed(&stream, 1, u.as_ref(), mib << 20, |_| Ok(())).unwrap_err();
+    assert!(unsorted.to_string().contains("nonzero 69999"), "{unsorted}");
+    // The consumer's error ends it.
+    let u: Mat<f32> = uniform_dense(n as usize, 2, 7).unwrap();
+    let stop = |_| Err(Error::Argument { name: "test", detail: String::new() });
+    let mut swapped = x.clone();
+    swapped.sort(&[1, 0]).unwrap();
+    write_tnsb(&path, &swapped).unwrap();
+    let ended = cpu.ttm_streamed(&TnsbStream::open(&path).unwrap(), 0, u.as_ref(), 64 << 20, stop).unwrap_err();
+    assert!(matches!(ended, Error::Argument { name: "test", .. }));
 }

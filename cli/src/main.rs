@@ -22,6 +22,7 @@ mod manual;
 mod matrix;
 mod matrix_stats;
 mod mttkrp;
+mod mttkrp_streamed;
 mod numa;
 mod operands;
 mod output;

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use sparsimd::generate::uniform_dense;
 use sparsimd::ops::MttkrpTensor;
 use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatMut, MatRef, Result, reference};
@@ -21,28 +20,31 @@ use super::{Verdict, output};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    common: Common,
+    pub common: Common,
     #[command(flatten)]
-    folders: Folders,
+    pub folders: Folders,
     /// MiB that the prepared tensor may take [default: no limit]
     #[arg(long, value_name = "MIB")]
-    memory: Option<usize>,
+    pub memory: Option<usize>,
+    /// MiB of memory for a .tnsb file that is larger: it is read once for each mode. --verify needs the whole of it in memory besides
+    #[arg(long, value_name = "MIB", requires = "tensor")]
+    pub passes: Option<usize>,
     /// How mixed-mode trees share the nonzeros: by the fibers' whole lengths (static), by what is left of them, or all in the tree
     /// with this mode at the leaves [default: dynamic]
     #[arg(long, value_name = "static|dynamic|MODE")]
-    partition: Option<Partition>,
+    pub partition: Option<Partition>,
     /// On a device, on coordinates: sums by atomic additions, without lists; the last bits differ from run to run
     #[arg(long)]
-    atomics: bool,
+    pub atomics: bool,
     /// New numbers for the indices of each mode; factors and results stay in the given order
     #[arg(long, value_enum, default_value_t = Order::None)]
-    reorder: Order,
+    pub reorder: Order,
     /// Whether the format is estimated or some are run, for at most a tenth of the time of the runs that are announced
     #[arg(long, value_enum, default_value_t = EffortName::Estimate)]
-    effort: EffortName,
+    pub effort: EffortName,
     /// Say on standard error why the plan is what it is
     #[arg(long)]
-    explain: bool,
+    pub explain: bool,
 }
 
 impl Args {
@@ -105,15 +107,14 @@ fn format_for(algorithm: MttkrpAlgorithm) -> MttkrpFormat {
 }
 
 fn product<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
+    if let Some(mib) = args.passes {
+        return super::mttkrp_streamed::run::<T>(args, mib);
+    }
     let common = &args.common;
     let (cpu, numa) = common.executor.cpu()?;
     let x: CooTensor<T> = cpu.install(|| common.source.load())?;
     let modes = common.modes(x.order())?;
-    let operand = |(mode, &dim): (usize, &usize)| {
-        let random = || uniform_dense(dim, common.rank, common.source.seed ^ mode as u64);
-        args.folders.operand(mode, dim, common.rank, random)
-    };
-    let factors: Vec<Mat<T>> = x.dims().iter().enumerate().map(operand).collect::<Result<_>>()?;
+    let factors: Vec<Mat<T>> = args.operands(x.dims())?;
     let mut sweep = match TensorDevice::open(&common.place, &cpu)? {
         None if args.atomics => {
             let detail = "the processor needs none: --device gpu".to_owned();
@@ -123,7 +124,7 @@ fn product<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
         Some(device) => on_device(args, &cpu, device, &x, &views(&factors), &modes)?,
     };
     sweep.numa = Some(numa);
-    sweep.report("mttkrp", common, &cpu, &x, Some(common.rank), modes)
+    sweep.report::<T>("mttkrp", common, &cpu, (x.dims(), x.nnz()), Some(common.rank), modes)
 }
 
 fn on_cpu<T: DeviceScalar>(
@@ -283,11 +284,7 @@ fn account<T: DeviceScalar>(
     mode: usize,
     out: MatRef<'_, T>,
 ) -> Result<()> {
-    let rank = args.common.rank;
-    sweep.flops += (x.order() * x.nnz() * rank) as f64;
-    // Every nonzero with its coordinates, and every factor and the output once.
-    let rows: usize = x.dims().iter().sum();
-    sweep.bytes += (x.nnz() * (size_of::<T>() + 4 * x.order()) + rows * rank * size_of::<T>()) as f64;
+    sweep.count::<T>(x.dims(), x.nnz(), args.common.rank);
     if args.common.verify {
         let expected = cpu.install(|| reference::mttkrp(x, factors, mode))?;
         sweep.check(expected.deviation(out)?.error);

@@ -67,6 +67,14 @@ impl Source {
 }
 
 impl Source {
+    /// The file, which must be a .tnsb, for what the option `name` asks for.
+    pub fn file(&self, name: &'static str) -> Result<&std::path::Path> {
+        match self.origin.tensor.as_deref() {
+            Some(path) if path.extension().is_some_and(|ending| ending == "tnsb") => Ok(path),
+            _ => Err(Error::Argument { name, detail: "tensors that are read in passes are .tnsb files".to_owned() }),
+        }
+    }
+
     /// A second tensor, from a file like the first one's.
     pub fn load_beside<T: Scalar>(&self, path: &std::path::Path) -> Result<CooTensor<T>> {
         read_file(path, self.zero_based, self.sum_duplicates)

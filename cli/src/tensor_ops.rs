@@ -217,12 +217,20 @@ impl Sweep {
         self.worst = Some(self.worst.unwrap_or(0.0).max(error));
     }
 
+    /// Adds the operations and bytes of a mode's MTTKRP.
+    pub(super) fn count<T>(&mut self, dims: &[usize], nnz: usize, rank: usize) {
+        self.flops += (dims.len() * nnz * rank) as f64;
+        // Every nonzero with its coordinates, and every factor and the output once.
+        let rows: usize = dims.iter().sum();
+        self.bytes += (nnz * (size_of::<T>() + 4 * dims.len()) + rows * rank * size_of::<T>()) as f64;
+    }
+
     pub(super) fn report<T: Scalar>(
         self,
         op: &'static str,
         common: &Common,
         cpu: &Cpu,
-        x: &CooTensor<T>,
+        (dims, nnz): (&[usize], usize),
         rank: Option<usize>,
         mode: Vec<usize>,
     ) -> Result<Verdict> {
@@ -235,9 +243,9 @@ impl Sweep {
         }
         let report = Report {
             op,
-            order: x.order(),
-            dims: x.dims().to_vec(),
-            nnz: x.nnz(),
+            order: dims.len(),
+            dims: dims.to_vec(),
+            nnz,
             rank,
             mode,
             format: self.formats,
@@ -317,7 +325,7 @@ fn product<T: DeviceScalar>(args: &ProductArgs, matrix: bool) -> Result<Verdict>
             cpu.install(|| write_tensor(&path, &product))?;
         }
     }
-    sweep.report(op, common, &cpu, &x, matrix.then_some(common.rank), modes)
+    sweep.report::<T>(op, common, &cpu, (x.dims(), x.nnz()), matrix.then_some(common.rank), modes)
 }
 
 /// TEW of the tensor and one of any pattern, which are merged.
@@ -345,7 +353,7 @@ fn two_tensors<T: DeviceScalar>(args: &ElementwiseArgs, path: &Path) -> Result<V
     if common.verify {
         sweep.check(reference::tew(op, &x, &z, &y)?);
     }
-    sweep.report("tew", common, &cpu, &y, None, Vec::new())
+    sweep.report::<T>("tew", common, &cpu, (y.dims(), y.nnz()), None, Vec::new())
 }
 
 /// TEW of the tensor and another one of the same pattern, or TS.
@@ -407,5 +415,5 @@ fn elementwise<T: DeviceScalar>(args: &ElementwiseArgs, two_tensors: bool) -> Re
         };
         sweep.check((0..y.len()).map(error).fold(0.0, f64::max));
     }
-    sweep.report(name, common, &cpu, &coo, None, Vec::new())
+    sweep.report::<T>(name, common, &cpu, (coo.dims(), coo.nnz()), None, Vec::new())
 }

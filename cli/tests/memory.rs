@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use sparsimd::generate::{random_matrix, skewed};
-use sparsimd::io::{Matrix, write_matrix, write_tensor};
+use sparsimd::io::{Matrix, ReadOptions, read_dense, write_matrix, write_tensor};
 
 /// Processor time of one run, in seconds: what would not end is stopped by a signal, which the tests refuse.
 const PROCESSOR_SECONDS: usize = 60;
@@ -118,6 +118,41 @@ fn cp_of_a_file_larger_than_memory() {
     let streamed = fit(limited(LIMIT, &[&args[..], &["--memory", "32"]].concat()));
     let loaded = fit(Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(&args).output().expect("the program"));
     assert!((streamed - loaded).abs() < 1e-4, "{streamed} {loaded}");
+    // MTTKRP: the same product of the last mode, whose file has the numbers of a run in memory.
+    let product = |folder: &str, more: &[&str], limit: Option<usize>| {
+        let out = dir.path().join(folder);
+        let args = [
+            "mttkrp",
+            "--tensor",
+            name(&file),
+            "--rank",
+            "8",
+            "--mode",
+            "2",
+            "--repeat",
+            "1",
+            "--threads",
+            "2",
+            "--out",
+            name(&out),
+        ];
+        let args = [&args[..], more].concat();
+        let done = limit.map_or_else(
+            || Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(&args).output().expect("the program"),
+            |mib| limited(mib, &args),
+        );
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        read_dense::<f32>(&out.join("mode2.npy"), ReadOptions::default()).expect("a matrix")
+    };
+    let (passes, whole) = (product("passes", &["--passes", "32"], Some(LIMIT)), product("whole", &[], None));
+    assert_eq!((passes.rows(), passes.cols()), (3000, 8));
+    // Rows of some thousand products of three numbers below 1/2.
+    let near = |(a, b): (&[f32], &[f32])| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-2);
+    assert!(passes.iter_rows().zip(whole.iter_rows()).all(near) && whole.iter_rows().flatten().any(|x| x.abs() > 1.0));
+    for more in [["--format", "coo"], ["--device", "gpu"]] {
+        let args = ["mttkrp", "--tensor", name(&file), "--passes", "32"];
+        assert_eq!(limited(LIMIT, &[&args[..], &more].concat()).status.code(), Some(2));
+    }
     // Without passes there is not enough memory, and too little for passes is said.
     assert_eq!(limited(LIMIT, &args).status.code(), Some(2));
     let little = limited(LIMIT, &[&args[..], &["--memory", "1"]].concat());

@@ -39,6 +39,7 @@ mod sddmm;
 mod spmm;
 mod ttm;
 mod ttm_chain;
+mod ttm_streamed;
 mod ttv;
 
 pub use differentiable::Differentiable;

@@ -272,3 +272,48 @@ fn iterations_of_cp_als_beside_a_process() {
     let expected = 0.25 / ours["min_s"].as_f64().unwrap();
     assert!((ratio["mean"].as_f64().unwrap() / expected - 1.0).abs() < 1e-9, "{ratio}");
 }
+
+/// A process that speaks as the peers of MTTKRP do: right for pyttb, wrong for tensorly, absent as GenTen.
+#[test]
+#[cfg(unix)]
+fn mttkrp_beside_processes() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    // One nonzero at (0, 0), so that mode 0's product is the other factor's row, and the other way round.
+    std::fs::write(data.join("one.tns"), "1 1 1\n").unwrap();
+    let fake = folder.path().join("fake");
+    let script = r#"#!/bin/sh
+case $SPARSIMD_PACKAGE in
+    '') echo '{"absent": "none of its kind"}'; exit ;;
+    *) echo '{"detail": "a fake '$SPARSIMD_PACKAGE'"}' ;;
+esac
+while read -r line; do
+    case $line in
+        *load*) dir=$(echo "$line" | sed 's/.*"folder":"\([^"]*\)".*/\1/'); echo '{}' ;;
+        *check*0*) cp "$dir/factor1" "$dir/out"; echo '{}' ;;
+        *check*) [ $SPARSIMD_PACKAGE = pyttb ] && cp "$dir/factor0" "$dir/out"; echo '{}' ;;
+        *) echo '{"seconds": [0.5, 0.25, 3]}' ;;
+    esac
+done
+"#;
+    std::fs::write(&fake, script).unwrap();
+    std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let out = folder.path().join("out");
+    let args = ["mttkrp", "--data", data.to_str().unwrap()];
+    let done = command(&out, &args, None).env("SPARSIMD_PYTHON", &fake).output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains("not compared with genten: none of its kind"), "{}", text(&done.stderr));
+    let results = results(&out);
+    let case = &results["cases"][0];
+    let names: Vec<_> = case["samples"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["ours", "ours, f32", "pyttb"], "{case}");
+    assert!(case["notes"][0].as_str().unwrap().contains("tensorly: wrong"), "{}", case["notes"]);
+    let theirs = &case["samples"][2];
+    assert_eq!((&theirs["min_s"], &theirs["error"]), (&0.25.into(), &0.0.into()));
+    assert_eq!(results["settings"]["peers"]["pyttb"], "a fake pyttb");
+    let refused = command(&out, &["cp", "--peers", "pyttb"], None).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+}

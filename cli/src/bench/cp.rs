@@ -152,7 +152,7 @@ impl Times {
 }
 
 /// The peer's way that is fastest for what it has loaded; who fails is noted.
-fn fastest_method(genten: &mut GenTen, notes: &mut Vec<String>) -> Option<&'static str> {
+pub fn fastest_method(genten: &mut GenTen, notes: &mut Vec<String>) -> Option<&'static str> {
     let mut tries = Vec::new();
     for method in METHODS {
         match genten.run(method, 1) {

@@ -270,6 +270,11 @@ impl Suite for MmCsf {
                 last.detail = algorithm_name(prepared.algorithm(mode)).to_owned();
             }
         }
+        if let Some(target) = &bench.tensors {
+            for format in [MttkrpFormat::Coo, MttkrpFormat::CsfAll, MttkrpFormat::MmCsf, MttkrpFormat::HiCoo] {
+                target.mttkrp((cpu, x), &mut case, &mut list, (format.name(), format), views, &[mode])?;
+            }
+        }
         race(bench, &mut case, list)?;
         Ok(case)
     }

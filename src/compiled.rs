@@ -59,6 +59,9 @@ instances! { core<T: Scalar>:
     Cpu::prepare_planned::<T>,
     Cpu::mttkrp::<T>,
     Cpu::mttkrp_all::<T>,
+    Cpu::stream_tensor::<T>,
+    Cpu::mttkrp_streamed::<T>,
+    Cpu::ttm_streamed_by_reference::<T>,
     MttkrpTensor::<T>::index_bytes,
     TensorStats::of::<T>,
     CooTensor::<T>::sort,
@@ -134,11 +137,12 @@ instances! { narrow<D: Stored>:
 #[cfg(feature = "decomp")]
 instances! { decompositions<T: Scalar>:
     Cpu::cp_als_observed::<T>,
+    Cpu::cp_als_streamed_observed::<T>,
     crate::decomp::cp::apr::decompose::<T>,
     crate::decomp::cp::opt::decompose::<T>,
     crate::decomp::power::decompose::<T>,
-    crate::decomp::CpState::<T>::load,
-    crate::decomp::CpState::<T>::save,
+    crate::decomp::CpState::<T>::load_of,
+    crate::decomp::CpState::<T>::save_of,
     crate::decomp::tucker::decompose::<T>,
 }
 

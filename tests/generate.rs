@@ -3,7 +3,7 @@
 use sparsimd::generate::{
     Initiator, MatrixModel, MatrixSpec, Model, TensorSpec, dense_fibers, dense_slices, kronecker, lone_in_fiber,
 };
-use sparsimd::generate::{lone_in_slice, power_law, skewed};
+use sparsimd::generate::{kronecker_bernoulli, lone_in_slice, power_law, power_law_slices, skewed};
 use sparsimd::{CooTensor, Cpu, Csr, Error};
 
 fn on_threads(threads: usize, spec: &TensorSpec, seed: u64) -> CooTensor<f32> {
@@ -216,5 +216,68 @@ fn rmat_is_skewed_towards_the_first_vertices() {
     assert!((0.70..0.77).contains(&upper), "{upper}");
     for bad in ["rmat:0:1", "rmat:32:1", "rmat:2x2:1", "rmat:4:1000"] {
         assert!(bad.parse::<TensorSpec>().and_then(|spec| spec.generate::<f32>(0)).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn bernoulli_draws_have_the_probabilities_of_the_product() {
+    // Two levels of (0.9, 0.5; 0.5, 0.1) = 16 places of probabilities from 0.01 to 0.81, before the scale.
+    let initiator = Initiator::core_periphery(2);
+    let expected = 2.0;
+    let (runs, scale) = (4000u64, expected / 4.0);
+    let mut hits = [0u32; 16];
+    for seed in 0..runs {
+        let t: CooTensor<f32> = kronecker_bernoulli(&[4, 4], expected as usize, &initiator, seed).unwrap();
+        t.coords(0).iter().zip(t.coords(1)).for_each(|(&i, &j)| hits[(4 * i + j) as usize] += 1);
+    }
+    let weight = |i: usize, j: usize| [[0.9, 0.5], [0.5, 0.1]][i][j];
+    for (place, &hits) in hits.iter().enumerate() {
+        let (i, j) = (place / 4, place % 4);
+        let p: f64 = weight(i / 2, j / 2) * weight(i % 2, j % 2) * scale;
+        // Five standard deviations.
+        let bound = 5.0 * (p * (1.0 - p) / runs as f64).sqrt();
+        let share = f64::from(hits) / runs as f64;
+        assert!((share - p).abs() < bound, "({i}, {j}): {share} for {p}");
+    }
+    for text in ["kron-bernoulli:4096x4096x4096:30000", "kron-bernoulli:1024x1024:5000"] {
+        let spec: TensorSpec = text.parse().unwrap();
+        let t = on_threads(1, &spec, 5);
+        assert!((spec.nnz - 1500..spec.nnz + 1500).contains(&t.nnz()), "{text}: {}", t.nnz());
+        t.check_unique().unwrap();
+        assert!(t.is_sorted(&(0..t.order()).collect::<Vec<_>>()).unwrap() && t == on_threads(3, &spec, 5), "{text}");
+    }
+    // What falls outside of the lengths is stripped.
+    let spec: TensorSpec = "kron-bernoulli:3000x700:20000".parse().unwrap();
+    let t = on_threads(2, &spec, 1);
+    assert!(t.nnz() > 5000 && t.nnz() < 20_000 && t.coords(1).iter().all(|&j| j < 700), "{}", t.nnz());
+    let many = Initiator::new(vec![6, 6], (1..=36).map(f64::from).collect()).unwrap();
+    assert!(matches!(kronecker_bernoulli::<f32>(&[1 << 30; 2], 9, &many, 0), Err(Error::Argument { .. })));
+}
+
+#[test]
+fn slices_of_a_power_law_have_equal_shares_and_the_same_vertices() {
+    let spec: TensorSpec = "powerlaw-slices:2000x3000x7:50000".parse().unwrap();
+    let t = on_threads(1, &spec, 5);
+    assert!(t == on_threads(3, &spec, 5) && t != on_threads(1, &spec, 6));
+    assert!(t.nnz() == 50_000 && t.is_sorted(&[0, 1, 2]).unwrap());
+    t.check_unique().unwrap();
+    let shares = degrees(&t, 2);
+    assert_eq!((shares[0], shares[6]), (7143, 7142));
+    // The vertex that is met most is one of the ten most in every slice.
+    let of_slice = |k: u32| {
+        let mut counts = vec![(0, 0); 2000];
+        t.coords(0)
+            .iter()
+            .zip(t.coords(2))
+            .filter(|&(_, &s)| s == k)
+            .for_each(|(&i, _)| counts[i as usize] = (counts[i as usize].0 + 1, i));
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        counts
+    };
+    let first = of_slice(0)[0].1;
+    assert!((1..7).all(|k| of_slice(k)[..10].iter().any(|&(_, i)| i == first)));
+    for (dense, nnz) in [(&[][..], 10), (&[0, 1, 2][..], 10), (&[3][..], 10), (&[2, 2][..], 10), (&[2][..], 6)] {
+        let result = power_law_slices::<f32>(&[20, 30, 7], nnz, 0.6, dense, 0);
+        assert!(matches!(result, Err(Error::Argument { .. })), "{dense:?}");
     }
 }

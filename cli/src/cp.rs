@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use sparsimd::decomp::{CpInit, CpIteration, CpOptions, CpState};
+use sparsimd::ops::StreamedTensor;
 use sparsimd::plan::{MttkrpFormat, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Error, MatRef, Result, Scalar};
 
@@ -10,7 +11,7 @@ use super::decomposition::{Common, Report, Watch};
 use super::device::{DeviceName, DeviceScalar, Place, Ran, TensorDevice};
 use super::mttkrp::format_of;
 use super::numa::Numa;
-use super::tensor::TensorFormat;
+use super::tensor::{Partition, TensorFormat};
 use super::timing::Dtype;
 
 /// How the factors are found.
@@ -44,8 +45,21 @@ pub struct Args {
     /// Storage of the tensor
     #[arg(long, value_enum, default_value_t = TensorFormat::Auto)]
     format: TensorFormat,
+    /// How mixed-mode trees share the nonzeros: by the fibers' whole lengths (static), by what is left of them, or all in the tree
+    /// with this mode at the leaves [default: dynamic]
+    #[arg(long, value_name = "static|dynamic|MODE")]
+    partition: Option<Partition>,
+    /// MiB of memory for a .tnsb file that is larger: it is read once for each mode and iteration (als only)
+    #[arg(long, value_name = "MIB")]
+    memory: Option<usize>,
     #[command(flatten)]
     place: Place,
+}
+
+/// Where the nonzeros are.
+enum Operand<T: Scalar> {
+    Loaded(CooTensor<T>),
+    Streamed(Box<StreamedTensor<T>>),
 }
 
 impl Args {
@@ -64,23 +78,43 @@ pub fn run(args: &Args) -> Result<Verdict> {
     }
 }
 
-fn init<T: Scalar>(args: &Args, order: usize) -> Result<CpInit<T>> {
+/// What to begin from, for a tensor of `order` modes with the checksum `tensor`.
+fn init<T: Scalar>(args: &Args, order: usize, tensor: u64) -> Result<CpInit<T>> {
     if let Some(path) = args.common.resumed() {
-        return Ok(CpInit::Resume(CpState::load(path)?));
+        return Ok(CpInit::Resume(CpState::load_of(path, tensor)?));
     }
     Ok(args.common.given(order)?.map_or(CpInit::Seed(args.seed), CpInit::Factors))
 }
 
 fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
     let common = &args.common;
-    let x: CooTensor<T> = common.load(cpu)?;
+    if args.memory.is_some() && (args.method != Method::Als || args.place.device != DeviceName::Cpu) {
+        let detail = "only als, on the processor, reads the tensor in passes";
+        return Err(Error::Argument { name: "memory", detail: detail.to_owned() });
+    }
+    if args.memory.is_some() && args.format != TensorFormat::Auto {
+        let detail = "a tensor that is read in passes is used as coordinates, as they are in the file".to_owned();
+        return Err(Error::Argument { name: "format", detail });
+    }
+    let operand: Operand<T> = match args.memory {
+        None => Operand::Loaded(common.load(cpu)?),
+        Some(mib) => Operand::Streamed(Box::new(common.stream(cpu, args.rank, mib)?)),
+    };
+    let (order, checksum) = match &operand {
+        Operand::Loaded(x) => (x.order(), cpu.install(|| x.checksum())),
+        Operand::Streamed(x) => (x.dims().len(), x.checksum()),
+    };
     let mut options = CpOptions::new(args.rank);
     (options.iterations, options.tolerance, options.ridge) = (common.iters, common.tol, args.ridge);
-    (options.nonnegative, options.init) = (common.nonneg, init(args, x.order())?);
+    (options.nonnegative, options.init) = (common.nonneg, init(args, order, checksum)?);
 
     if args.method != Method::Als && args.place.device != DeviceName::Cpu {
         let detail = "the methods opt and apr run on the processor alone";
         return Err(Error::Argument { name: "device", detail: detail.to_owned() });
+    }
+    if args.partition.is_some() && (args.method == Method::Apr || args.place.device != DeviceName::Cpu) {
+        let detail = "trees are parted for the methods als and opt on the processor".to_owned();
+        return Err(Error::Argument { name: "partition", detail });
     }
     let mut device = TensorDevice::open(&args.place, cpu)?;
     let watch = Watch::start(common.iters)?;
@@ -92,23 +126,29 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
         mttkrp_s += iteration.mttkrp.as_secs_f64();
         (objective, violation) = (Some(iteration.objective), iteration.violation);
         watch.show(iteration.number, iteration.fit, iteration.time);
-        unsaved = common.keep(iteration.number, &watch, |path| state.save(path));
+        unsaved = common.keep(iteration.number, &watch, |path| state.save_of(path, checksum));
         watch.flow(unsaved.is_err())
     };
     let format = format_of(args.format);
-    let prepare = |format| cpu.prepare_tensor(&x, &TensorOptions::new(args.rank).format(format));
-    let result = match &mut device {
-        None => match args.method {
-            Method::Als => cpu.cp_als(&prepare(format)?, &options, observe),
-            Method::Opt => cpu.cp_opt(&prepare(format.or(Some(MttkrpFormat::Joint)))?, &options, observe),
-            Method::Apr => cpu.cp_apr(&x, &options, observe),
-        },
-        Some(device) => device.cp_als(cpu, &x, format, &options, observe),
+    let result = match (&operand, &mut device) {
+        (Operand::Streamed(x), _) => cpu.cp_als_streamed(x, &options, observe),
+        (Operand::Loaded(x), Some(device)) => device.cp_als(cpu, x, format, &options, observe),
+        (Operand::Loaded(x), None) => {
+            let prepare = |format| {
+                let wanted = TensorOptions::new(args.rank).format(format);
+                cpu.prepare_tensor(x, &Partition::of(args.partition, args.format, wanted)?)
+            };
+            match args.method {
+                Method::Als => cpu.cp_als(&prepare(format)?, &options, observe),
+                Method::Opt => cpu.cp_opt(&prepare(format.or(Some(MttkrpFormat::Joint)))?, &options, observe),
+                Method::Apr => cpu.cp_apr(x, &options, observe),
+            }
+        }
     };
     let seconds = watch.finish();
     let result = result?;
     let lambda = MatRef::new(&result.lambda, result.lambda.len(), 1, 1)?;
-    common.write(&result.factors, ("lambda.txt", lambda))?;
+    common.write(&result.factors, ("lambda", &[result.lambda.len()][..], lambda))?;
     unsaved?;
     common.report(&Report {
         fit: result.fit(),

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use sparsimd::io::{ReadOptions, check_finite, read_dense, write_dense};
+use sparsimd::io::{ReadOptions, check_finite, read_dense, write_dense, write_npy};
+use sparsimd::ops::StreamedTensor;
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatRef, Result, Scalar};
 
 use super::device::Ran;
 use super::numa::{Numa, Paged};
 use super::tensor::read_file;
 use super::timing::Dtype;
-use super::{Verdict, interrupt, output};
+use super::{Verdict, factors, interrupt, output};
 
 /// What every decomposition takes.
 #[derive(Debug, clap::Args)]
@@ -27,13 +28,16 @@ pub struct Common {
     /// End when the fit improves by less than this; 0: never
     #[arg(long, value_name = "TOL", default_value_t = 1e-5)]
     pub tol: f64,
-    /// Begin from the factors mode0.txt, mode1.txt, ... of this folder
+    /// Begin from the factors mode0.npy, mode1.npy, ..., or .txt, of this folder
     #[arg(long, value_name = "DIR")]
     pub init: Option<PathBuf>,
     /// Folder for the result: the factors mode0.txt, mode1.txt, ... and lambda.txt, the components' weights (cp), or
     /// core.txt, the core unfolded in mode 0, its last mode fastest (tucker); numpy.loadtxt reads them
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Write mode0.npy, mode1.npy, ..., lambda.npy or core.npy instead, the core with all of its modes
+    #[arg(long)]
+    npy: bool,
     /// Coordinates of a text file start at 0 instead of 1
     #[arg(long)]
     zero_based: bool,
@@ -87,7 +91,7 @@ pub struct Report {
     pub violation: Option<f64>,
     /// What became of pages.
     pub numa: Numa,
-    /// Whether Ctrl-C ended it.
+    /// Whether Ctrl-C or SIGTERM ended it.
     pub interrupted: bool,
     /// Where its products with the tensor ran.
     #[serde(flatten)]
@@ -107,24 +111,45 @@ impl Common {
 
     /// Reads the tensor and makes the folder of the result: whether it can be written is found before the work.
     pub fn load<T: Scalar>(&self, cpu: &Cpu) -> Result<CooTensor<T>> {
+        self.check()?;
+        let tensor = cpu.install(|| read_file(&self.tensor, self.zero_based, self.sum_duplicates))?;
+        if !self.sum_duplicates {
+            check_finite(&self.tensor, &tensor)?;
+        }
+        self.make_folder()?;
+        Ok(tensor)
+    }
+
+    /// Opens the tensor to be read in passes of at most `mib` MiB, and makes the folder of the result.
+    pub fn stream<T: Scalar>(&self, cpu: &Cpu, rank: usize, mib: usize) -> Result<StreamedTensor<T>> {
+        self.check()?;
+        if self.tensor.extension().is_none_or(|ending| ending != "tnsb") {
+            let detail = format!("{}: tensors that are read in passes are .tnsb files", self.tensor.display());
+            return Err(Error::Argument { name: "memory", detail });
+        }
+        let tensor = cpu.stream_tensor(&self.tensor, rank, mib.saturating_mul(1 << 20))?;
+        self.make_folder()?;
+        Ok(tensor)
+    }
+
+    fn check(&self) -> Result<()> {
         if self.every == 0 {
             return Err(Error::Argument { name: "every", detail: "0 iterations; at least 1".to_owned() });
         }
         if !self.tol.is_finite() {
             return Err(Error::Argument { name: "tol", detail: format!("{} is not a finite number", self.tol) });
         }
-        let tensor = cpu.install(|| read_file(&self.tensor, self.zero_based, self.sum_duplicates))?;
-        if !self.sum_duplicates {
-            check_finite(&self.tensor, &tensor)?;
-        }
-        std::fs::create_dir_all(&self.out).map_err(|source| Error::Io { path: self.out.clone(), source })?;
-        Ok(tensor)
+        Ok(())
+    }
+
+    fn make_folder(&self) -> Result<()> {
+        std::fs::create_dir_all(&self.out).map_err(|source| Error::Io { path: self.out.clone(), source })
     }
 
     /// The factors of `--init`, one per mode.
     pub fn given<T: Scalar>(&self, order: usize) -> Result<Option<Vec<Mat<T>>>> {
         let read = |dir: &PathBuf| {
-            (0..order).map(|mode| read_dense(&factor_file(dir, mode), ReadOptions::default())).collect()
+            (0..order).map(|mode| read_dense(&factors::file(dir, mode), ReadOptions::default())).collect()
         };
         self.init.as_ref().map(read).transpose()
     }
@@ -142,16 +167,33 @@ impl Common {
         }
     }
 
-    /// Writes the factors and `other`, a matrix with a file of its own.
-    pub fn write<F: Scalar, O: Scalar>(&self, factors: &[Mat<F>], (name, other): (&str, MatRef<'_, O>)) -> Result<()> {
+    /// Writes the factors and the array `other`, of `shape` in a binary file and as a matrix in text.
+    pub fn write<F: Scalar>(
+        &self,
+        factors: &[Mat<F>],
+        (name, shape, other): (&str, &[usize], MatRef<'_, f64>),
+    ) -> Result<()> {
+        let ending = if self.npy { "npy" } else { "txt" };
         for (mode, factor) in factors.iter().enumerate() {
-            write_dense(&factor_file(&self.out, mode), factor.as_ref())?;
+            write_dense(&self.out.join(format!("mode{mode}.{ending}")), factor.as_ref())?;
         }
-        write_dense(&self.out.join(name), other)
+        let path = self.out.join(format!("{name}.{ending}"));
+        if self.npy { write_npy(&path, shape, other) } else { write_dense(&path, other) }
     }
 
     /// Prints what it came to.
     pub fn report(&self, report: &Report) -> Result<Verdict> {
+        if report.interrupted {
+            output::note(&format!(
+                "interrupted after {} of {} iterations; what they came to is in {}{}",
+                report.iterations,
+                self.iters,
+                self.out.display(),
+                self.checkpoint
+                    .as_ref()
+                    .map_or(String::new(), |file| format!(", and to go on: --checkpoint {} --resume", file.display()))
+            ));
+        }
         if self.json {
             output::json(report)?;
         } else {
@@ -168,15 +210,11 @@ impl Common {
                 report.numa.text()
             ))?;
         }
-        Ok(Verdict::Good)
+        Ok(if report.interrupted { Verdict::Interrupted } else { Verdict::Good })
     }
 }
 
-fn factor_file(dir: &Path, mode: usize) -> PathBuf {
-    dir.join(format!("mode{mode}.txt"))
-}
-
-/// Shows iterations on standard error as they come, and knows whether Ctrl-C was pressed.
+/// Shows iterations on standard error as they come, and knows whether a signal asked to end.
 pub struct Watch {
     bar: ProgressBar,
     stop: interrupt::Flag,
@@ -199,12 +237,12 @@ impl Watch {
         self.bar.set_message(format!("fit {fit:.6}, {:.3} s", time.as_secs_f64()));
     }
 
-    /// Whether Ctrl-C was pressed.
+    /// Whether a signal asked to end.
     pub fn interrupted(&self) -> bool {
         self.stop.raised()
     }
 
-    /// To break when Ctrl-C was pressed or `failed`.
+    /// To break when a signal asked to end or `failed`.
     pub fn flow(&self, failed: bool) -> ControlFlow<()> {
         if failed || self.interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }

@@ -15,8 +15,9 @@ use super::{Verdict, output};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A matrix (uniform:MxK@SPARSITY, pruned:MxK@SPARSITY as networks are by magnitude, banded:MxK:DISTANCE@SPARSITY,
-    /// blocks:MxK:SIZE@SPARSITY on the diagonal, both full without @SPARSITY, rmat:SCALE:NNZ of 2^SCALE vertices); a named tensor (regS to irr2L4d, skew3d,
-    /// skew3d-large, skew4d, vast-like to deli4d-like), MODEL:DIMS:NNZ, or a model with --dims and --nnz: kron, powerlaw, skew,
+    /// blocks:MxK:SIZE@SPARSITY on the diagonal, both full without @SPARSITY, rmat:SCALE:NNZ of 2^SCALE vertices); a named tensor
+    /// (regS to irr2L4d, skew3d, skew3d-large, skew4d, vast-like to deli4d-like), MODEL:DIMS:NNZ, or a model with --dims and --nnz:
+    /// kron, kron-bernoulli (a draw for every place; NNZ are expected), powerlaw, powerlaw-slices, skew,
     /// best-ttm, best-mttkrp, worst-ttm, worst-mttkrp. What has two modes is written as a matrix, too
     name: String,
     /// File to write: .mtx or .smtx, .gz may follow, for a matrix; .tns, .tns.gz or .tnsb for a tensor
@@ -28,13 +29,13 @@ pub struct Args {
     /// Number of nonzeros; replaces that of a named tensor
     #[arg(long, value_name = "N")]
     nnz: Option<usize>,
-    /// Initiator of kron, such as 2x2:0.9,0.5,0.5,0.1 (row-major) [default: 2x...x2, from 0.9 down to 0.1]
+    /// Initiator of kron and kron-bernoulli, such as 2x2:0.9,0.5,0.5,0.1 (row-major) [default: 2x...x2, from 0.9 down to 0.1]
     #[arg(long, value_name = "DIMS:WEIGHTS")]
     initiator: Option<String>,
-    /// Exponent of powerlaw: rank k of a mode has probability proportional to k^-E
+    /// Exponent of powerlaw and powerlaw-slices: rank k of a mode has probability proportional to k^-E
     #[arg(long, value_name = "E")]
     exponent: Option<f64>,
-    /// Modes of powerlaw with uniform coordinates, counted from 0
+    /// Modes of powerlaw with uniform coordinates, counted from 0; of powerlaw-slices those along which its slices are [default: the last]
     #[arg(long, value_name = "M,M,...", value_delimiter = ',')]
     dense: Vec<usize>,
     /// Seed
@@ -134,17 +135,19 @@ fn spec(args: &Args) -> Result<TensorSpec> {
         }
     };
     if let Some(text) = &args.initiator {
-        if !matches!(spec.model, Model::Kronecker(_)) {
-            return Err(argument("initiator", "only kron has one"));
-        }
-        spec.model = Model::Kronecker(initiator(text)?);
+        let (Model::Kronecker(given) | Model::KroneckerBernoulli(given)) = &mut spec.model else {
+            return Err(argument("initiator", "only kron and kron-bernoulli have one"));
+        };
+        *given = initiator(text)?;
     }
     if args.exponent.is_some() || !args.dense.is_empty() {
-        let Model::PowerLaw(exponent, dense) = &mut spec.model else {
-            return Err(argument("exponent", "only powerlaw has an exponent and dense modes"));
+        let (Model::PowerLaw(exponent, dense) | Model::PowerLawSlices(exponent, dense)) = &mut spec.model else {
+            return Err(argument("exponent", "only powerlaw and powerlaw-slices have an exponent and dense modes"));
         };
         *exponent = args.exponent.unwrap_or(DEFAULT_EXPONENT);
-        dense.clone_from(&args.dense);
+        if !args.dense.is_empty() {
+            dense.clone_from(&args.dense);
+        }
     }
     Ok(spec)
 }

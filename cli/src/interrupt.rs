@@ -1,21 +1,23 @@
-//! Ctrl-C as a wish to end soon, not at once.
+//! Ctrl-C and SIGTERM as a wish to end soon, not at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sparsimd::{Error, Result};
 
-/// Whether Ctrl-C was pressed since [`flag`].
+/// The exit status of a run that was ended early: 128 + SIGINT, as shells report it.
+pub const STATUS: u8 = 130;
+
+/// Whether a signal came since [`flag`].
 #[derive(Clone, Copy, Debug)]
 pub struct Flag(());
 
 static RAISED: AtomicBool = AtomicBool::new(false);
 
-/// From now on, Ctrl-C raises the flag, and only a second one ends the program.
+/// From now on, Ctrl-C, SIGTERM or SIGHUP raises the flag, and only a second one ends the program.
 pub fn flag() -> Result<Flag> {
     let handler = || {
         if RAISED.swap(true, Ordering::Relaxed) {
-            // 128 + SIGINT, as shells report it.
-            std::process::exit(130);
+            std::process::exit(STATUS.into());
         }
     };
     match ctrlc::set_handler(handler) {
@@ -25,7 +27,7 @@ pub fn flag() -> Result<Flag> {
 }
 
 impl Flag {
-    /// Whether it was.
+    /// Whether one did.
     pub fn raised(self) -> bool {
         RAISED.load(Ordering::Relaxed)
     }

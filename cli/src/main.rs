@@ -1,7 +1,7 @@
 //! One module per subcommand, over the library's public interface.
 //!
 //! Results go to standard output, everything else to standard error. Exit status: 0; 1 when a verification failed; 2 for
-//! an error, which is one line.
+//! an error, which is one line; 130 for a decomposition that Ctrl-C or SIGTERM ended early.
 
 mod allocator;
 mod bench;
@@ -10,6 +10,7 @@ mod cp;
 mod decomposition;
 mod device;
 mod executor;
+mod factors;
 mod fpga;
 mod fused_heads;
 mod fusedmm;
@@ -17,9 +18,11 @@ mod generate;
 mod info;
 mod interrupt;
 mod machine;
+mod manual;
 mod matrix;
 mod matrix_stats;
 mod mttkrp;
+mod mttkrp_streamed;
 mod numa;
 mod operands;
 mod output;
@@ -54,6 +57,8 @@ pub enum Verdict {
     Good,
     /// The result is further from the reference than it may be.
     Wrong,
+    /// Ended early, as a signal asked, with what there was until then.
+    Interrupted,
 }
 
 /// Sparse matrix and tensor kernels: run, verify and time them on files or random inputs.
@@ -109,6 +114,10 @@ enum Command {
     Tune(tune::Args),
     /// What a sparse matrix looks like and what plans make of it, or a sparse tensor and what each format's indices take.
     Stats(stats::Args),
+    /// Print a script with which a shell completes this command line.
+    Completions(manual::CompletionsArgs),
+    /// Write a manual page for each command.
+    Man(manual::ManArgs),
 }
 
 impl Command {
@@ -133,6 +142,8 @@ impl Command {
             Self::Fpga(args) => fpga::run(args),
             Self::Tune(args) => tune::run(args),
             Self::Stats(args) => stats::run(args),
+            Self::Completions(args) => manual::completions(args),
+            Self::Man(args) => manual::man(args),
             Self::Bench(args) => bench::run(args),
             Self::BenchProbe(args) => bench::probe(args),
         }
@@ -144,6 +155,8 @@ impl Command {
             Self::Spmm(args) => args.common.settle("spmm", &["b"]),
             Self::Sddmm(args) => args.settle("sddmm", &["c", "b"]),
             Self::Fusedmm(args) => args.common.settle("fusedmm", &["c", "b", "d"]),
+            Self::Mttkrp(args) => args.settle(),
+            Self::Ttm(args) | Self::Ttv(args) => args.settle(),
             _ => Ok(()),
         }
     }
@@ -196,6 +209,7 @@ fn main() -> ExitCode {
     match cli.command.settle().and_then(|()| cli.command.run()) {
         Ok(Verdict::Good) => ExitCode::SUCCESS,
         Ok(Verdict::Wrong) => ExitCode::from(1),
+        Ok(Verdict::Interrupted) => ExitCode::from(interrupt::STATUS),
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => fail(&cli.command.with_operand(error).to_string()),
     }

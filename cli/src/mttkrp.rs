@@ -2,16 +2,16 @@
 
 use std::time::Instant;
 
-use sparsimd::generate::uniform_dense;
 use sparsimd::ops::MttkrpTensor;
 use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatMut, MatRef, Result, reference};
 
 use super::device::{DeviceScalar, TensorDevice};
 use super::executor::EffortName;
+use super::factors::Folders;
 use super::matrix::REUSE;
 use super::reorder::{Order, OrderedTensor};
-use super::tensor::{Algorithm, Common, TensorFormat};
+use super::tensor::{Algorithm, Common, Partition, TensorFormat};
 use super::tensor_ops::Sweep;
 use super::timing::{Dtype, Times, timed};
 use super::{Verdict, output};
@@ -20,25 +20,40 @@ use super::{Verdict, output};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    common: Common,
+    pub common: Common,
+    #[command(flatten)]
+    pub folders: Folders,
     /// MiB that the prepared tensor may take [default: no limit]
     #[arg(long, value_name = "MIB")]
-    memory: Option<usize>,
+    pub memory: Option<usize>,
+    /// MiB of memory for a .tnsb file that is larger: it is read once for each mode. --verify needs the whole of it in memory besides
+    #[arg(long, value_name = "MIB", requires = "tensor")]
+    pub passes: Option<usize>,
+    /// How mixed-mode trees share the nonzeros: by the fibers' whole lengths (static), by what is left of them, or all in the tree
+    /// with this mode at the leaves [default: dynamic]
+    #[arg(long, value_name = "static|dynamic|MODE")]
+    pub partition: Option<Partition>,
     /// On a device, on coordinates: sums by atomic additions, without lists; the last bits differ from run to run
     #[arg(long)]
-    atomics: bool,
+    pub atomics: bool,
     /// New numbers for the indices of each mode; factors and results stay in the given order
     #[arg(long, value_enum, default_value_t = Order::None)]
-    reorder: Order,
+    pub reorder: Order,
     /// Whether the format is estimated or some are run, for at most a tenth of the time of the runs that are announced
     #[arg(long, value_enum, default_value_t = EffortName::Estimate)]
-    effort: EffortName,
+    pub effort: EffortName,
     /// Say on standard error why the plan is what it is
     #[arg(long)]
-    explain: bool,
+    pub explain: bool,
 }
 
 impl Args {
+    /// Settles what arguments mean that depend on files.
+    pub fn settle(&mut self) -> Result<()> {
+        self.common.rank = self.folders.settle()?.unwrap_or(self.common.rank);
+        Ok(())
+    }
+
     /// The tensor as the user named it.
     pub fn operand(&self) -> Option<String> {
         self.common.source.operand()
@@ -92,12 +107,14 @@ fn format_for(algorithm: MttkrpAlgorithm) -> MttkrpFormat {
 }
 
 fn product<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
+    if let Some(mib) = args.passes {
+        return super::mttkrp_streamed::run::<T>(args, mib);
+    }
     let common = &args.common;
     let (cpu, numa) = common.executor.cpu()?;
     let x: CooTensor<T> = cpu.install(|| common.source.load())?;
     let modes = common.modes(x.order())?;
-    let random = |(mode, &dim): (usize, &usize)| uniform_dense(dim, common.rank, common.source.seed ^ mode as u64);
-    let factors: Vec<Mat<T>> = x.dims().iter().enumerate().map(random).collect::<Result<_>>()?;
+    let factors: Vec<Mat<T>> = args.operands(x.dims())?;
     let mut sweep = match TensorDevice::open(&common.place, &cpu)? {
         None if args.atomics => {
             let detail = "the processor needs none: --device gpu".to_owned();
@@ -107,7 +124,7 @@ fn product<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
         Some(device) => on_device(args, &cpu, device, &x, &views(&factors), &modes)?,
     };
     sweep.numa = Some(numa);
-    sweep.report("mttkrp", common, &cpu, &x, Some(common.rank), modes)
+    sweep.report::<T>("mttkrp", common, &cpu, (x.dims(), x.nnz()), Some(common.rank), modes)
 }
 
 fn on_cpu<T: DeviceScalar>(
@@ -128,6 +145,7 @@ fn on_cpu<T: DeviceScalar>(
         .algorithm(algorithm)
         .effort(args.effort.effort())
         .reuse(common.repeat.unwrap_or(REUSE));
+    let options = Partition::of(args.partition, common.format, options)?;
     let (prepared, prepare_s) = timed(|| cpu.prepare_tensor(x, &options))?;
     if args.explain {
         prepared.plan().explain().lines().for_each(output::note);
@@ -214,8 +232,9 @@ fn on_device<T: DeviceScalar>(
 ) -> Result<Sweep> {
     let common = &args.common;
     let measured = args.effort == EffortName::Measure;
-    if args.memory.is_some() || args.explain || measured || args.reorder != Order::None {
-        let detail = "--memory, --explain, --effort and --reorder are about plans of the processor".to_owned();
+    if args.memory.is_some() || args.explain || measured || args.reorder != Order::None || args.partition.is_some() {
+        let detail =
+            "--memory, --explain, --effort, --reorder and --partition are about plans of the processor".to_owned();
         return Err(Error::Argument { name: "device", detail });
     }
     let format = format_of(common.format);
@@ -255,7 +274,7 @@ fn check_algorithm(args: &Args, modes: &[usize], of_mode: impl Fn(usize) -> Opti
     }
 }
 
-/// Adds the mode's operations and bytes to the sums, and verifies its result if asked to.
+/// Adds the mode's operations and bytes to the sums, and verifies and writes its result if asked to.
 fn account<T: DeviceScalar>(
     sweep: &mut Sweep,
     args: &Args,
@@ -265,14 +284,10 @@ fn account<T: DeviceScalar>(
     mode: usize,
     out: MatRef<'_, T>,
 ) -> Result<()> {
-    let rank = args.common.rank;
-    sweep.flops += (x.order() * x.nnz() * rank) as f64;
-    // Every nonzero with its coordinates, and every factor and the output once.
-    let rows: usize = x.dims().iter().sum();
-    sweep.bytes += (x.nnz() * (size_of::<T>() + 4 * x.order()) + rows * rank * size_of::<T>()) as f64;
+    sweep.count::<T>(x.dims(), x.nnz(), args.common.rank);
     if args.common.verify {
         let expected = cpu.install(|| reference::mttkrp(x, factors, mode))?;
         sweep.check(expected.deviation(out)?.error);
     }
-    Ok(())
+    args.folders.write(mode, out)
 }

@@ -51,13 +51,14 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
         return Err(Error::Argument { name, detail: "the power method has no such option".to_owned() });
     }
     let x: CooTensor<T> = common.load(cpu)?;
+    let checksum = cpu.install(|| x.checksum());
     let options = PowerOptions {
         starts: args.starts,
         iterations: common.iters,
         tolerance: common.tol,
         shift: args.shift,
         seed: args.seed,
-        resume: common.resumed().map(CpState::load).transpose()?,
+        resume: common.resumed().map(|path| CpState::load_of(path, checksum)).transpose()?,
         ..PowerOptions::new(args.rank)
     };
     let watch = Watch::start(args.rank)?;
@@ -68,13 +69,13 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
         products_s += iteration.mttkrp.as_secs_f64();
         violation = violation.into_iter().chain(iteration.violation).reduce(f64::max);
         watch.show(iteration.number, iteration.fit, iteration.time);
-        unsaved = common.keep(iteration.number, &watch, |path| state.save(path));
+        unsaved = common.keep(iteration.number, &watch, |path| state.save_of(path, checksum));
         watch.flow(unsaved.is_err())
     });
     let seconds = watch.finish();
     let result = result?;
     let lambda = MatRef::new(&result.lambda, result.lambda.len(), 1, 1)?;
-    common.write(&result.factors, ("lambda.txt", lambda))?;
+    common.write(&result.factors, ("lambda", &[result.lambda.len()][..], lambda))?;
     unsaved?;
     common.report(&Report {
         fit: result.fit(),

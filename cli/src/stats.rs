@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use sparsimd::formats::{
-    Alto, Bcsf, Csf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, FiberCoo, HiCoo, MmCsf, MmCsfStrategy, rooted_mode_order,
+    Alto, Bcsf, BcsfLimits, Csf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, FiberCoo, HiCoo, MmCsf, MmCsfStrategy,
+    rooted_mode_order,
 };
 use sparsimd::io::TensorFormat;
 use sparsimd::{CooTensor, Cpu, Error, Result};
@@ -12,9 +13,6 @@ use sparsimd::{CooTensor, Cpu, Error, Result};
 use super::tensor::read_file;
 use super::{Verdict, matrix_stats, output};
 
-/// B-CSF splits fibers and slices at these numbers of nonzeros: as its authors do (Nisa et al. 2019).
-const LONGEST_FIBER: usize = 128;
-const HEAVIEST_SLICE: usize = 1024;
 /// Fibers longer than this are counted apart, as in the MM-CSF paper.
 const LONG: usize = 10_000;
 
@@ -199,7 +197,7 @@ pub fn storage(x: &CooTensor<f32>) -> Result<Vec<Storage>> {
         }
         let (mut bytes, mut fibers, mut trees) = (0, 0, Vec::new());
         for mode in 0..x.order() {
-            let tree = Bcsf::from_coo(x, &rooted_mode_order(x.dims(), mode), LONGEST_FIBER, HEAVIEST_SLICE)?;
+            let tree = Bcsf::from_coo(x, &rooted_mode_order(x.dims(), mode), BcsfLimits::default())?;
             bytes += tree.index_bytes();
             fibers += tree.csf().pattern().nodes(level);
             trees.push(TreeShare::of(tree.csf()));

@@ -5,8 +5,10 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use serde::Serialize;
+use sparsimd::formats::MmCsfStrategy;
 use sparsimd::generate::TensorSpec;
 use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
+use sparsimd::plan::TensorOptions;
 use sparsimd::{CooTensor, Error, Result, Scalar};
 
 use super::device::{Place, Ran};
@@ -65,6 +67,14 @@ impl Source {
 }
 
 impl Source {
+    /// The file, which must be a .tnsb, for what the option `name` asks for.
+    pub fn file(&self, name: &'static str) -> Result<&std::path::Path> {
+        match self.origin.tensor.as_deref() {
+            Some(path) if path.extension().is_some_and(|ending| ending == "tnsb") => Ok(path),
+            _ => Err(Error::Argument { name, detail: "tensors that are read in passes are .tnsb files".to_owned() }),
+        }
+    }
+
     /// A second tensor, from a file like the first one's.
     pub fn load_beside<T: Scalar>(&self, path: &std::path::Path) -> Result<CooTensor<T>> {
         read_file(path, self.zero_based, self.sum_duplicates)
@@ -126,6 +136,38 @@ pub enum TensorFormat {
     Tree,
     /// One list for all modes at once, from the same factors.
     Joint,
+}
+
+/// `--partition static|dynamic|MODE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Partition(pub MmCsfStrategy);
+
+impl FromStr for Partition {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(Self(match text {
+            "static" => MmCsfStrategy::Static,
+            "dynamic" => MmCsfStrategy::Dynamic,
+            mode => MmCsfStrategy::Single(
+                mode.parse().map_err(|_| "neither static, nor dynamic, nor a mode, counted from 0".to_owned())?,
+            ),
+        }))
+    }
+}
+
+impl Partition {
+    /// The same tensor options with this partition, which needs the format that has one.
+    pub fn of(given: Option<Self>, format: TensorFormat, options: TensorOptions) -> Result<TensorOptions> {
+        match given {
+            None => Ok(options),
+            Some(Self(partition)) if format == TensorFormat::Mmcsf => Ok(options.partition(partition)),
+            Some(_) => {
+                let detail = "only mixed-mode trees are parted: --format mmcsf".to_owned();
+                Err(Error::Argument { name: "partition", detail })
+            }
+        }
+    }
 }
 
 /// How the work is cut.

@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::ValueEnum;
-use sparsimd::formats::{Csf, DEFAULT_BLOCK_BITS, FiberCoo, Fibers, HiCoo};
+use sparsimd::formats::{Csf, DEFAULT_BLOCK_BITS, FiberCoo, Fibers, HiCoo, SemiCoo};
 use sparsimd::generate::{uniform_dense, uniform_values};
+use sparsimd::io::write_tensor;
 use sparsimd::ops::{Arithmetic, TtmAlgorithm};
 use sparsimd::{CooTensor, Cpu, Error, Mat, Result, Scalar, reference};
 
 use super::Verdict;
 use super::device::{DeviceScalar, Ran, TensorDevice};
+use super::factors::Folders;
 use super::numa::Numa;
 use super::reorder::Reordered;
 use super::tensor::{Algorithm, Common, Report, TensorFormat};
@@ -21,9 +23,17 @@ use super::timing::{Check, Dtype, Speed, Times};
 pub struct ProductArgs {
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    folders: Folders,
 }
 
 impl ProductArgs {
+    /// Settles what arguments mean that depend on files.
+    pub fn settle(&mut self) -> Result<()> {
+        self.common.rank = self.folders.settle()?.unwrap_or(self.common.rank);
+        Ok(())
+    }
+
     /// The tensor as the user named it.
     pub fn operand(&self) -> Option<String> {
         self.common.source.operand()
@@ -78,16 +88,16 @@ impl Op {
 /// `ttm`.
 pub fn ttm(args: &ProductArgs) -> Result<Verdict> {
     match args.common.dtype {
-        Dtype::F32 => product::<f32>(&args.common, true),
-        Dtype::F64 => product::<f64>(&args.common, true),
+        Dtype::F32 => product::<f32>(args, true),
+        Dtype::F64 => product::<f64>(args, true),
     }
 }
 
 /// `ttv`.
 pub fn ttv(args: &ProductArgs) -> Result<Verdict> {
     match args.common.dtype {
-        Dtype::F32 => product::<f32>(&args.common, false),
-        Dtype::F64 => product::<f64>(&args.common, false),
+        Dtype::F32 => product::<f32>(args, false),
+        Dtype::F64 => product::<f64>(args, false),
     }
 }
 
@@ -207,12 +217,20 @@ impl Sweep {
         self.worst = Some(self.worst.unwrap_or(0.0).max(error));
     }
 
+    /// Adds the operations and bytes of a mode's MTTKRP.
+    pub(super) fn count<T>(&mut self, dims: &[usize], nnz: usize, rank: usize) {
+        self.flops += (dims.len() * nnz * rank) as f64;
+        // Every nonzero with its coordinates, and every factor and the output once.
+        let rows: usize = dims.iter().sum();
+        self.bytes += (nnz * (size_of::<T>() + 4 * dims.len()) + rows * rank * size_of::<T>()) as f64;
+    }
+
     pub(super) fn report<T: Scalar>(
         self,
         op: &'static str,
         common: &Common,
         cpu: &Cpu,
-        x: &CooTensor<T>,
+        (dims, nnz): (&[usize], usize),
         rank: Option<usize>,
         mode: Vec<usize>,
     ) -> Result<Verdict> {
@@ -225,9 +243,9 @@ impl Sweep {
         }
         let report = Report {
             op,
-            order: x.order(),
-            dims: x.dims().to_vec(),
-            nnz: x.nnz(),
+            order: dims.len(),
+            dims: dims.to_vec(),
+            nnz,
             rank,
             mode,
             format: self.formats,
@@ -247,7 +265,8 @@ impl Sweep {
 }
 
 /// TTM or, with a vector instead of the matrix, TTV in every mode asked for.
-fn product<T: DeviceScalar>(common: &Common, matrix: bool) -> Result<Verdict> {
+fn product<T: DeviceScalar>(args: &ProductArgs, matrix: bool) -> Result<Verdict> {
+    let common = &args.common;
     let op = if matrix { "ttm" } else { "ttv" };
     let algorithm = match (common.alg, matrix) {
         (Algorithm::Auto, _) => TtmAlgorithm::Auto,
@@ -268,7 +287,8 @@ fn product<T: DeviceScalar>(common: &Common, matrix: bool) -> Result<Verdict> {
         sweep.prepare_s += start.elapsed().as_secs_f64();
         let fibers = prepared.fibers()?;
         let cols = if matrix { common.rank } else { 1 };
-        let u: Mat<T> = uniform_dense(x.dims()[mode], cols, common.source.seed ^ mode as u64)?;
+        let random = || uniform_dense(x.dims()[mode], cols, common.source.seed ^ mode as u64);
+        let u: Mat<T> = args.folders.operand(mode, x.dims()[mode], cols, random)?;
         let mut y: Mat<T> = Mat::zeros(fibers.len(), cols)?;
         let times = if let Some(device) = &mut sweep.device {
             let (times, upload_s) = match matrix {
@@ -298,8 +318,14 @@ fn product<T: DeviceScalar>(common: &Common, matrix: bool) -> Result<Verdict> {
             let expected = cpu.install(|| reference::ttm(&x, mode, u.as_ref(), &places))?;
             sweep.check(expected.deviation(y.as_ref())?.error);
         }
+        if let Some(path) = args.folders.sparse(mode) {
+            let mut dims = x.dims().to_vec();
+            dims[mode] = cols;
+            let product = SemiCoo::new(dims, vec![mode], prepared.places()?, y)?.to_coo();
+            cpu.install(|| write_tensor(&path, &product))?;
+        }
     }
-    sweep.report(op, common, &cpu, &x, matrix.then_some(common.rank), modes)
+    sweep.report::<T>(op, common, &cpu, (x.dims(), x.nnz()), matrix.then_some(common.rank), modes)
 }
 
 /// TEW of the tensor and one of any pattern, which are merged.
@@ -327,7 +353,7 @@ fn two_tensors<T: DeviceScalar>(args: &ElementwiseArgs, path: &Path) -> Result<V
     if common.verify {
         sweep.check(reference::tew(op, &x, &z, &y)?);
     }
-    sweep.report("tew", common, &cpu, &y, None, Vec::new())
+    sweep.report::<T>("tew", common, &cpu, (y.dims(), y.nnz()), None, Vec::new())
 }
 
 /// TEW of the tensor and another one of the same pattern, or TS.
@@ -389,5 +415,5 @@ fn elementwise<T: DeviceScalar>(args: &ElementwiseArgs, two_tensors: bool) -> Re
         };
         sweep.check((0..y.len()).map(error).fold(0.0, f64::max));
     }
-    sweep.report(name, common, &cpu, &coo, None, Vec::new())
+    sweep.report::<T>(name, common, &cpu, (coo.dims(), coo.nnz()), None, Vec::new())
 }

@@ -48,8 +48,9 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
     }
     let x: CooTensor<T> = common.load(cpu)?;
     let ranks = if let [rank] = args.rank[..] { vec![rank; x.order()] } else { args.rank.clone() };
+    let checksum = cpu.install(|| x.checksum());
     let init = match (common.resumed(), common.given(x.order())?, args.seed) {
-        (Some(path), ..) => TuckerInit::Resume(TuckerState::load(path)?),
+        (Some(path), ..) => TuckerInit::Resume(TuckerState::load_of(path, checksum)?),
         (None, Some(factors), _) => TuckerInit::Given(factors),
         (None, None, Some(_)) => TuckerInit::Random,
         (None, None, None) => TuckerInit::Svd,
@@ -62,13 +63,16 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
     let mut unsaved = Ok(());
     let result = cpu.tucker(&x, &options, |state: &TuckerState, iteration: &TuckerIteration| {
         watch.show(iteration.number, iteration.fit, iteration.time);
-        unsaved = common.keep(iteration.number, &watch, |path| state.save(path));
+        unsaved = common.keep(iteration.number, &watch, |path| state.save_of(path, checksum));
         watch.flow(unsaved.is_err())
     });
     let seconds = watch.finish();
     let result = result?;
     let cols = options.ranks[1..].iter().product();
-    common.write(&result.factors, ("core.txt", MatRef::new(&result.core, options.ranks[0], cols, cols)?))?;
+    common.write(
+        &result.factors,
+        ("core", &options.ranks[..], MatRef::new(&result.core, options.ranks[0], cols, cols)?),
+    )?;
     unsaved?;
     let total = |part: fn(&TuckerIteration) -> Duration| result.iterations.iter().map(|i| part(i).as_secs_f64()).sum();
     common.report(&Report {

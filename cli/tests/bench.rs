@@ -128,13 +128,55 @@ fn fake_openblas(folder: &Path, what: &str) -> Option<std::path::PathBuf> {
     None
 }
 
-#[test]
-fn suites_of_tensors_take_files() {
-    let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
+/// A folder with a tensor of 7 x 5 x 6, all places but the last ten taken.
+fn small_tensor(folder: &Path) -> std::path::PathBuf {
+    let data = folder.join("data");
     std::fs::create_dir(&data).unwrap();
     let lines: String = (0..200).map(|p| format!("{} {} {} 1.5\n", p % 7 + 1, p / 7 % 5 + 1, p / 35 + 1)).collect();
     std::fs::write(data.join("small.tns"), lines).unwrap();
+    data
+}
+
+#[test]
+fn economics_of_formats() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (small_tensor(folder.path()), folder.path().join("out"));
+    let done = bench(&out, &["mmcsf", "--quick", "--data", data.to_str().unwrap()], None);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let cases = results(&out)["cases"].as_array().unwrap().clone();
+    assert_eq!(
+        cases.iter().map(|c| c["op"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["mode 0", "mode 1", "mode 2", "CP-ALS"]
+    );
+    for case in &cases {
+        // Nine formats, the static partition, and three orientations.
+        assert_eq!(case["samples"].as_array().unwrap().len(), 13, "{case}");
+    }
+    let sample = |case: usize, name: &str| {
+        let found = cases[case]["samples"].as_array().unwrap().iter().find(|s| s["name"] == name);
+        found.unwrap()["figures"].clone()
+    };
+    let coo = sample(1, "coo");
+    assert_eq!(
+        (&coo["operations"], &coo["rows read"], &coo["rows written"]),
+        (&600.0.into(), &400.0.into(), &200.0.into())
+    );
+    // 28 fibers of 7 nonzeros along mode 0, and one of 4.
+    let leaf = sample(0, "leaf mode 0");
+    assert_eq!((&leaf["fibers to 100"], &leaf["fibers over 10000"]), (&29.0.into(), &0.0.into()));
+    assert!(sample(3, "mmcsf-dyn")["fit"].as_f64().unwrap() > 0.5);
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    for words in
+        ["Table 2", "Table 3", "Table 5", "Figure 6", "Table 7", "Figure 8", "Table 8", "Figure 10", "Figure 11"]
+    {
+        assert!(page.contains(words), "{words}");
+    }
+}
+
+#[test]
+fn suites_of_tensors_take_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = small_tensor(folder.path());
     for (suite, op, names) in [
         ("pasta", "MTTKRP", &["COO", "HiCOO"][..]),
         ("sycl", "TTM", &["fiber-centric", "element-centric"]),
@@ -229,4 +271,49 @@ fn iterations_of_cp_als_beside_a_process() {
     assert_eq!((&ratio["op"], &ratio["against"]), (&"CP-ALS".into(), &"GenTen".into()));
     let expected = 0.25 / ours["min_s"].as_f64().unwrap();
     assert!((ratio["mean"].as_f64().unwrap() / expected - 1.0).abs() < 1e-9, "{ratio}");
+}
+
+/// A process that speaks as the peers of MTTKRP do: right for pyttb, wrong for tensorly, absent as GenTen.
+#[test]
+#[cfg(unix)]
+fn mttkrp_beside_processes() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    // One nonzero at (0, 0), so that mode 0's product is the other factor's row, and the other way round.
+    std::fs::write(data.join("one.tns"), "1 1 1\n").unwrap();
+    let fake = folder.path().join("fake");
+    let script = r#"#!/bin/sh
+case $SPARSIMD_PACKAGE in
+    '') echo '{"absent": "none of its kind"}'; exit ;;
+    *) echo '{"detail": "a fake '$SPARSIMD_PACKAGE'"}' ;;
+esac
+while read -r line; do
+    case $line in
+        *load*) dir=$(echo "$line" | sed 's/.*"folder":"\([^"]*\)".*/\1/'); echo '{}' ;;
+        *check*0*) cp "$dir/factor1" "$dir/out"; echo '{}' ;;
+        *check*) [ $SPARSIMD_PACKAGE = pyttb ] && cp "$dir/factor0" "$dir/out"; echo '{}' ;;
+        *) echo '{"seconds": [0.5, 0.25, 3]}' ;;
+    esac
+done
+"#;
+    std::fs::write(&fake, script).unwrap();
+    std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let out = folder.path().join("out");
+    let args = ["mttkrp", "--data", data.to_str().unwrap()];
+    let done = command(&out, &args, None).env("SPARSIMD_PYTHON", &fake).output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains("not compared with genten: none of its kind"), "{}", text(&done.stderr));
+    let results = results(&out);
+    let case = &results["cases"][0];
+    let names: Vec<_> = case["samples"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["ours", "ours, f32", "pyttb"], "{case}");
+    assert!(case["notes"][0].as_str().unwrap().contains("tensorly: wrong"), "{}", case["notes"]);
+    let theirs = &case["samples"][2];
+    assert_eq!((&theirs["min_s"], &theirs["error"]), (&0.25.into(), &0.0.into()));
+    assert_eq!(results["settings"]["peers"]["pyttb"], "a fake pyttb");
+    let refused = command(&out, &["cp", "--peers", "pyttb"], None).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
 }

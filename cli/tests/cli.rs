@@ -245,3 +245,24 @@ fn help_and_version_are_no_errors() {
     assert!(output(&["--help"]).contains("fusedmm"));
     assert!(output(&["spmm", "--help"]).contains("--random"));
 }
+
+#[test]
+fn completions_and_manual_pages_name_every_command() {
+    let commands = ["spmm", "cp", "generate", "completions"];
+    for shell in ["bash", "zsh", "fish"] {
+        let script = output(&["completions", shell]);
+        assert!(commands.iter().all(|command| script.contains(command)) && script.contains("reorder"), "{shell}");
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = dir.path().join("man");
+    let text = output(&["man", folder.to_str().expect("UTF-8")]);
+    let pages = std::fs::read_dir(&folder).expect("the folder").count();
+    assert!(text.contains(&format!("{pages} pages")) && pages > commands.len(), "{text}");
+    for command in commands {
+        let page = std::fs::read_to_string(folder.join(format!("sparsimd-{command}.1"))).expect("a page");
+        assert!(page.contains(".TH") && page.contains("SYNOPSIS"), "{page}");
+    }
+    assert!(std::fs::read_to_string(folder.join("sparsimd.1")).expect("the first page").contains("spmm"));
+    assert!(!folder.join("sparsimd-bench-probe.1").exists());
+    assert!(refusal(&["completions", "tcsh"]).contains("tcsh"));
+}

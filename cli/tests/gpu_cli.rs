@@ -181,9 +181,47 @@ read request; echo '{"failed": "enough"}'
         assert!(got["summary"].as_array().unwrap().iter().any(|r| r["against"] == "cuSPARSE" && r["cases"] == 1));
     }
     let refused = |args: &[&str]| refused(&[&["bench"][..], args, &["--out", &out("refused")]].concat());
-    assert!(refused(&["pasta", "--device", "gpu"]).contains("matrices"));
+    assert!(refused(&["cp", "--device", "gpu"]).contains("processor"));
     assert!(refused(&["esimd", "--device", "gpu", "--peers", "mkl"]).contains("torch"));
     assert!(refused(&["esimd", "--device", "hetero"]).contains("not on both"));
+}
+
+/// The tensor suites, with the device and both sides beside the processor.
+#[test]
+fn tensor_suites_on_a_device() {
+    let Some(device) = device() else { return };
+    let (name, ..) = features(&device);
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let lines: String = (0..200).map(|p| format!("{} {} {} 1.5\n", p % 7 + 1, p / 7 % 5 + 1, p / 35 + 1)).collect();
+    std::fs::write(data.join("small.tns"), lines).unwrap();
+    for (place, tag) in [("gpu", "gpu"), ("hetero:0.5", "hetero")] {
+        for (suite, filter, formats) in [
+            ("pasta", "", &["COO", "HiCOO", "CSF"][..]),
+            ("mmcsf", "mode", &["coo", "csf-all", "mmcsf", "hicoo"]),
+            ("sycl", "small", &["fiber-centric", "row-centric"]),
+        ] {
+            let out = folder.path().join(format!("{suite}-{tag}"));
+            let mut command = Command::new(env!("CARGO_BIN_EXE_sparsimd"));
+            command.args(["bench", suite, "--quick", "--filter", filter, "--device", place]).arg("--data").arg(&data);
+            let done = command.arg("--out").arg(&out).output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            let results: Value = serde_json::from_slice(&std::fs::read(out.join("results.json")).unwrap()).unwrap();
+            assert!(results["settings"]["device"].as_str().unwrap().contains(name), "{results}");
+            for case in results["cases"].as_array().unwrap() {
+                let samples = case["samples"].as_array().unwrap();
+                let there: Vec<_> = samples
+                    .iter()
+                    .filter_map(|s| s["name"].as_str().unwrap().strip_suffix(&format!(", {tag}")))
+                    .collect();
+                assert!(case["wrong"] == false && !there.is_empty(), "{case}");
+                assert!(there.iter().all(|format| formats.contains(format)), "{there:?}");
+                // The processor's own are there as well.
+                assert!(samples.len() > there.len(), "{case}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use sparsimd::generate::{random_matrix, skewed};
-use sparsimd::io::{Matrix, write_matrix, write_tensor};
+use sparsimd::io::{Matrix, ReadOptions, read_dense, write_matrix, write_tensor};
 
 /// Processor time of one run, in seconds: what would not end is stopped by a signal, which the tests refuse.
 const PROCESSOR_SECONDS: usize = 60;
@@ -96,4 +96,68 @@ fn a_random_matrix_that_does_not_fit_is_refused_before_it_is_made() {
     assert!(message.contains("--random 100000x100000@0.5") && message.contains("bytes of memory"), "{message}");
     // Drawing its 5 billion nonzeros would take minutes.
     assert!(start.elapsed().as_secs() < 20);
+}
+
+/// CP-ALS of a tensor four times as large as the memory that the program may use, and the fit that the tensor in memory has.
+#[test]
+fn cp_of_a_file_larger_than_memory() {
+    const LIMIT: usize = 96;
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (file, out) = (dir.path().join("large.tnsb"), dir.path().join("out"));
+    let tensor = skewed::<f32>(&[2000, 1000, 3000], LIMIT * 4 * (1 << 20) / 16, 1).expect("a tensor");
+    write_tensor(&file, &tensor).expect("a file");
+    drop(tensor);
+    assert!(file.metadata().expect("a file").len() >= (4 * LIMIT << 20) as u64);
+    let args = ["cp", "--tensor", name(&file), "--rank", "8", "--iters", "2", "--tol", "0", "--dtype", "f32", "--json"];
+    let args = [&args[..], &["--threads", "2", "--out", name(&out)]].concat();
+    let fit = |output: Output| {
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        report["fit"].as_f64().expect("a number")
+    };
+    let streamed = fit(limited(LIMIT, &[&args[..], &["--memory", "32"]].concat()));
+    let loaded = fit(Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(&args).output().expect("the program"));
+    assert!((streamed - loaded).abs() < 1e-4, "{streamed} {loaded}");
+    // MTTKRP: the same product of the last mode, whose file has the numbers of a run in memory.
+    let product = |folder: &str, more: &[&str], limit: Option<usize>| {
+        let out = dir.path().join(folder);
+        let args = [
+            "mttkrp",
+            "--tensor",
+            name(&file),
+            "--rank",
+            "8",
+            "--mode",
+            "2",
+            "--repeat",
+            "1",
+            "--threads",
+            "2",
+            "--out",
+            name(&out),
+        ];
+        let args = [&args[..], more].concat();
+        let done = limit.map_or_else(
+            || Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(&args).output().expect("the program"),
+            |mib| limited(mib, &args),
+        );
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        read_dense::<f32>(&out.join("mode2.npy"), ReadOptions::default()).expect("a matrix")
+    };
+    let (passes, whole) = (product("passes", &["--passes", "32"], Some(LIMIT)), product("whole", &[], None));
+    assert_eq!((passes.rows(), passes.cols()), (3000, 8));
+    // Rows of some thousand products of three numbers below 1/2.
+    let near = |(a, b): (&[f32], &[f32])| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-2);
+    assert!(passes.iter_rows().zip(whole.iter_rows()).all(near) && whole.iter_rows().flatten().any(|x| x.abs() > 1.0));
+    for more in [["--format", "coo"], ["--device", "gpu"]] {
+        let args = ["mttkrp", "--tensor", name(&file), "--passes", "32"];
+        assert_eq!(limited(LIMIT, &[&args[..], &more].concat()).status.code(), Some(2));
+    }
+    // Without passes there is not enough memory, and too little for passes is said.
+    assert_eq!(limited(LIMIT, &args).status.code(), Some(2));
+    let little = limited(LIMIT, &[&args[..], &["--memory", "1"]].concat());
+    assert!(String::from_utf8_lossy(&little.stderr).contains("memory: 1 MiB; "), "{little:?}");
+    for more in [["--method", "opt"], ["--device", "gpu"]] {
+        assert_eq!(limited(LIMIT, &[&args[..], &["--memory", "32"], &more].concat()).status.code(), Some(2));
+    }
 }

@@ -4,6 +4,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use sparsimd::Mat;
+use sparsimd::io::{ReadOptions, read_dense, write_dense};
+
 fn sparsimd(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(args).output().unwrap()
 }
@@ -144,23 +147,35 @@ fn decompositions_go_on_where_they_were_killed_or_interrupted() {
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let tensor = at("t.tnsb");
     stdout(&sparsimd(&["generate", "skew:60x50x40:20000", "--out", &tensor]));
+    let other = at("other.tns");
+    stdout(&sparsimd(&["convert", &tensor, &other]));
+    let text = std::fs::read_to_string(&other).unwrap();
+    let doubled = |line: &str| {
+        let (place, value) = line.rsplit_once(' ').unwrap();
+        format!("{place} {}\n", 2.0 * value.parse::<f64>().unwrap())
+    };
+    std::fs::write(&other, text.lines().map(doubled).collect::<String>()).unwrap();
     let (checkpoint, whole, rest) = (at("state"), at("whole"), at("rest"));
     for (command, iterations) in [("cp", "600"), ("tucker", "300")] {
         let common = [command, "--tensor", &tensor, "--rank", "4", "--iters", iterations, "--tol", "0", "--seed", "1"];
         let common = [&common[..], &["--threads", "2", "--json"]].concat();
+        let other = [command, "--tensor", &other];
         let report = json(&[&common[..], &["--out", &whole]].concat());
         assert_eq!((report["iterations"].to_string().as_str(), &report["interrupted"]), (iterations, &false.into()));
         let products = if command == "cp" { "mttkrp_s" } else { "ttm_s" };
         let times = [products, "iterations_s", "seconds"].map(|key| report[key].as_f64().unwrap());
         assert!(0.0 < times[0] && times.is_sorted(), "each is a part of the next: {times:?}");
         let kept = [&common[..], &["--out", &rest, "--checkpoint", &checkpoint, "--every", "5"]].concat();
-        for signal in ["-KILL", "-INT"] {
+        for signal in ["-KILL", "-INT", "-TERM"] {
             let output = broken_off(&kept, checkpoint.as_ref(), signal);
             if signal == "-KILL" {
                 assert!(!output.status.success(), "it had already ended");
             } else {
                 // What there is was written, and the command says that it is not all.
-                let report: serde_json::Value = serde_json::from_str(stdout(&output).trim_end()).unwrap();
+                assert_eq!(output.status.code(), Some(130), "{command} {signal}");
+                let words = String::from_utf8(output.stderr).unwrap();
+                assert!(words.contains("interrupted after") && words.contains("--resume"), "{words}");
+                let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
                 assert_eq!(report["interrupted"], true);
                 assert!(report["iterations"].as_u64().unwrap() < iterations.parse().unwrap());
                 assert_eq!(files(rest.as_ref()).len(), files(whole.as_ref()).len());
@@ -168,6 +183,9 @@ fn decompositions_go_on_where_they_were_killed_or_interrupted() {
             let report = json(&[&kept[..], &["--resume"]].concat());
             assert_eq!(report["iterations"].to_string(), iterations);
             assert!(files(rest.as_ref()) == files(whole.as_ref()), "{command} {signal}");
+            // Of other values at the same places it is refused.
+            let text = refused(&[&other[..], &kept[3..], &["--resume"]].concat());
+            assert!(text.contains("other entries"), "{text}");
             std::fs::remove_file(&checkpoint).unwrap();
         }
     }
@@ -195,6 +213,11 @@ fn mttkrp_in_every_format_and_algorithm() {
         let report = run(&["--alg", alg]);
         assert!(report["alg"].as_array().unwrap().iter().all(|a| a == alg), "{report}");
     }
+    let fibers =
+        |partition: &str| run(&["--format", "mmcsf", "--partition", partition])["index_bytes"].as_u64().unwrap();
+    assert!(fibers("dynamic") <= fibers("static") && fibers("dynamic") <= fibers("1"));
+    refused(&["mttkrp", "--generate", "skew:4x5x6:9", "--format", "mmcsf", "--partition", "3"]);
+    refused(&["mttkrp", "--generate", "skew:4x5x6:9", "--partition", "static"]);
     let report = run(&["--format", "csf-all", "--alg", "element", "--rank", "40"]);
     assert!(report["alg"].as_array().unwrap().iter().all(|a| a == "element"), "{report}");
     for [format, alg] in [["hicoo", "row"], ["csf-one", "slice"], ["alto", "fiber"], ["tiled", "element"]] {
@@ -346,4 +369,107 @@ fn every_method_of_cp_and_the_power_method_go_on_from_a_checkpoint() {
     assert!(refused(&[&cp[..], &["apr", "--device", "gpu"]].concat()).contains("device"));
     assert!(refused(&["power", "--tensor", &tensor, "--rank", "2", "--out", &out, "--nonneg"]).contains("nonneg"));
     assert!(stdout(&sparsimd(&[&cp[..], &["apr"]].concat())).contains("violation"));
+}
+
+#[test]
+fn factors_go_in_and_out_as_numpy_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    // X has 2 at (0, 1, 0), 3 at (1, 0, 1) and 4 at (1, 2, 1).
+    std::fs::write(at("x.tns"), "1 2 1 2\n2 1 2 3\n2 3 2 4\n").unwrap();
+    let (x, factors, out) = (at("x.tns"), at("factors"), at("out"));
+    std::fs::create_dir(&factors).unwrap();
+    let factor = |mode: usize| Mat::<f32>::from_fn([2, 3, 2][mode], 2, |i, r| (1 + i + 2 * r + mode) as f32).unwrap();
+    (0..3).for_each(|mode| {
+        write_dense(&Path::new(&factors).join(format!("mode{mode}.npy")), factor(mode).as_ref()).unwrap()
+    });
+    let run = ["--tensor", &x, "--factors", &factors, "--out", &out, "--repeat", "1", "--verify", "--json"];
+    let report = json(&[&["mttkrp"], &run[..]].concat());
+    assert_eq!((&report["rank"], &report["verified"]), (&2.into(), &true.into()));
+    let product: Mat<f64> = read_dense(&Path::new(&out).join("mode0.npy"), ReadOptions::default()).unwrap();
+    let (b, c) = (factor(1), factor(2));
+    for r in 0..2 {
+        assert_eq!(product.row(0)[r] as f32, 2.0 * b.row(1)[r] * c.row(0)[r]);
+        assert_eq!(product.row(1)[r] as f32, 3.0 * b.row(0)[r] * c.row(1)[r] + 4.0 * b.row(2)[r] * c.row(1)[r]);
+    }
+    for format in ["coo", "csf-all", "hicoo"] {
+        json(&[&["ttm", "--mode", "1", "--format", format], &run[..]].concat());
+        // Two fibers of mode 1, at (0, 0) and (1, 1), each a row of R numbers.
+        let text = std::fs::read_to_string(Path::new(&out).join("mode1.tns")).unwrap();
+        let entry = |i: usize, r: usize, k: usize, x: f32| format!("{i} {} {k} {x:?}", r + 1);
+        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        let sums = |r: usize| [2.0 * b.row(1)[r], 3.0 * b.row(0)[r] + 4.0 * b.row(2)[r]];
+        let mut expected: Vec<_> =
+            (0..2).flat_map(|r| [entry(1, r, 1, sums(r)[0]), entry(2, r, 2, sums(r)[1])]).collect();
+        expected.sort();
+        assert_eq!(lines, expected, "{format}");
+    }
+    assert!(refused(&["mttkrp", "--tensor", &x, "--factors", &out]).contains("mode1"));
+    let swapped = at("swapped");
+    std::fs::create_dir(&swapped).unwrap();
+    (0..3).for_each(|mode| {
+        write_dense(&Path::new(&swapped).join(format!("mode{mode}.npy")), factor(2 - mode).as_ref()).unwrap()
+    });
+    write_dense(&Path::new(&swapped).join("mode1.npy"), factor(0).as_ref()).unwrap();
+    let text = refused(&["mttkrp", "--tensor", &x, "--factors", &swapped]);
+    assert!(text.contains("factors: ") && text.contains("mode1.npy is 2 x 2 where mode 1 asks for 3 x 2"), "{text}");
+    assert!(refused(&["ttm", "--tensor", &x, "--factors", &at("none")]).contains("none has no mode0.npy"));
+    assert!(refused(&["ttm", "--tensor", &x, "--factors", &factors, "--rank", "2"]).contains("--rank"));
+
+    // Decompositions: text and binary files have the same numbers, and each is what another run can begin from.
+    for (command, other, shape) in [("cp", "lambda", "(2,)"), ("tucker", "core", "(2, 2, 2)")] {
+        let (text, binary, again) =
+            (at(&format!("{command}.t")), at(&format!("{command}.b")), at(&format!("{command}.a")));
+        let run = [command, "--tensor", &x, "--rank", "2", "--iters", "5", "--seed", "3", "--json", "--out"];
+        let first = json(&[&run[..], &[&text]].concat());
+        json(&[&run[..], &[&binary, "--npy"]].concat());
+        assert_eq!(files(text.as_ref()).len(), files(binary.as_ref()).len());
+        for mode in 0..3 {
+            let read = |dir: &str, ending: &str| -> Mat<f64> {
+                read_dense(&Path::new(dir).join(format!("mode{mode}.{ending}")), ReadOptions::default()).unwrap()
+            };
+            let (a, b) = (read(&text, "txt"), read(&binary, "npy"));
+            assert!(a.iter_rows().eq(b.iter_rows()), "{command}");
+        }
+        let bytes = std::fs::read(Path::new(&binary).join(format!("{other}.npy"))).unwrap();
+        let header = String::from_utf8_lossy(&bytes[10..128]).into_owned();
+        assert!(header.contains(&format!("'shape': {shape}")), "{header}");
+        let run =
+            [command, "--tensor", &x, "--rank", "2", "--iters", "5", "--init", &binary, "--json", "--out", &again];
+        assert!(json(&run)["fit"].as_f64().unwrap() >= first["fit"].as_f64().unwrap() - 1e-6);
+    }
+}
+
+/// A conversion that is killed or interrupted leaves neither a part of its result nor a temporary file.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupted_conversion_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    // Compressing that takes seconds.
+    stdout(&sparsimd(&["generate", "uniform:3000x3000@0.2", "--dtype", "f64", "--out", &at("a.mtx")]));
+    for signal in ["-INT", "-TERM", "-KILL"] {
+        let args = ["convert", &at("a.mtx"), &at("b.mtx.gz")];
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(args).stdout(Stdio::piped()).spawn().unwrap();
+        // Until it has written something: its temporary file is open, and nothing else is in this folder.
+        let fds = format!("/proc/{}/fd", child.id());
+        let writes = || {
+            let links = std::fs::read_dir(&fds)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .filter_map(|fd| std::fs::read_link(fd.path()).ok());
+            links.into_iter().any(|file| file.starts_with(dir.path()) && !file.ends_with("a.mtx"))
+        };
+        let start = Instant::now();
+        while !writes() {
+            assert!(start.elapsed() < Duration::from_secs(60) && child.try_wait().unwrap().is_none(), "it never wrote");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+        assert!(!child.wait().unwrap().success(), "{signal}: it had already ended");
+        let left: Vec<_> = files(dir.path()).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(left, ["a.mtx"], "{signal}");
+    }
 }

@@ -1,5 +1,5 @@
-//! A decomposition's state in a file: a magic number that names its kind, words of 8 bytes, little-endian, and an xxh3
-//! checksum of all before it. Numbers are double precision, which holds single precision exactly.
+//! A decomposition's state in a file: 7 bytes that name its kind and one with the version, words of 8 bytes, little-endian, and
+//! an xxh3 checksum of all before it. Numbers are double precision, which holds single precision exactly.
 
 use std::path::{Path, PathBuf};
 
@@ -11,12 +11,17 @@ use crate::error::{Error, Result};
 use crate::formats::MAX_ORDER;
 use crate::io::write_atomically;
 
+/// The version that is written.
+const VERSION: u8 = b'2';
+/// The one before, without the tensor's checksum.
+const WITHOUT_TENSOR: u8 = b'1';
+
 /// The words of a state on their way into a file.
 pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
-    pub(super) fn new(magic: &[u8; 8]) -> Self {
-        Self(magic.to_vec())
+    pub(super) fn new(kind: &[u8; 7]) -> Self {
+        Self([&kind[..], &[VERSION]].concat())
     }
 
     pub(super) fn numbers(&mut self, numbers: impl IntoIterator<Item = usize>) {
@@ -25,6 +30,11 @@ impl Writer {
 
     pub(super) fn floats(&mut self, floats: &[f64]) {
         floats.iter().for_each(|x| self.0.extend(x.to_le_bytes()));
+    }
+
+    /// A tensor's checksum.
+    pub(super) fn tensor(&mut self, checksum: u64) {
+        self.0.extend(checksum.to_le_bytes());
     }
 
     /// The matrices row by row.
@@ -46,26 +56,30 @@ impl Writer {
 /// The words of a file.
 pub(super) struct Reader {
     path: PathBuf,
+    version: u8,
     words: std::vec::IntoIter<u64>,
 }
 
 impl Reader {
-    /// The words of the file that [`Writer::save`] wrote; `what` names the kind that `magic` stands for.
-    pub(super) fn open(path: &Path, magic: &[u8; 8], what: &str) -> Result<Self> {
+    /// The words of the file that [`Writer::save`] wrote; `what` says what `kind` stands for.
+    pub(super) fn open(path: &Path, kind: &[u8; 7], what: &str) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.into(), source })?;
         let fail = |detail: String| Error::Parse { path: path.into(), line: 0, detail };
         let Some((body, sum)) = bytes.split_last_chunk::<8>() else {
             return Err(fail("too short for a checkpoint".to_owned()));
         };
-        if !body.starts_with(magic) {
+        let Some((&version, words)) = body.strip_prefix(kind).and_then(<[u8]>::split_first) else {
             return Err(fail(format!("not a checkpoint of {what}")));
+        };
+        if ![VERSION, WITHOUT_TENSOR].contains(&version) {
+            return Err(fail(format!("a checkpoint of {what} of another version")));
         }
         if xxh3_64(body) != u64::from_le_bytes(*sum) {
             return Err(fail("the checksum does not match: the file is damaged".to_owned()));
         }
-        let (words, _) = body[magic.len()..].as_chunks::<8>();
+        let (words, _) = words.as_chunks::<8>();
         let words: Vec<u64> = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
-        Ok(Self { path: path.into(), words: words.into_iter() })
+        Ok(Self { path: path.into(), version, words: words.into_iter() })
     }
 
     fn fail(&self, detail: &str) -> Error {
@@ -103,6 +117,17 @@ impl Reader {
             return Err(self.fail("the file ends early"));
         }
         (0..n).map(|_| self.next().map(f64::from_bits)).collect()
+    }
+
+    /// Takes a tensor's checksum, which must be `wanted`, unless either is 0 or the file has none.
+    pub(super) fn expect_tensor(&mut self, wanted: u64) -> Result<()> {
+        if self.version == WITHOUT_TENSOR {
+            return Ok(());
+        }
+        match self.next()? {
+            found if found == wanted || found == 0 || wanted == 0 => Ok(()),
+            _ => Err(self.fail("the checkpoint is of a tensor with other entries, or of another element type")),
+        }
     }
 
     pub(super) fn matrix<T: Scalar>(&mut self, rows: usize, cols: usize) -> Result<Mat<T>> {

@@ -16,24 +16,42 @@ use crate::{memory, parallel};
 /// Slices of one task.
 const SLICES: usize = 1 << 10;
 
+/// How large the pieces of a B-CSF tensor are, in nonzeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BcsfLimits {
+    /// The longest fiber: a longer one is split.
+    pub longest_fiber: usize,
+    /// The heaviest sub-slice of more than one fiber.
+    pub heaviest: usize,
+}
+
+impl Default for BcsfLimits {
+    /// Fibers of 128: a split fiber multiplies and adds its row once more, less than a hundredth of the work of 128 nonzeros
+    /// (and the authors' number). Sub-slices of 4096: tasks are cut between them, so that one has at most 4096 nonzeros, some
+    /// microseconds, more than its share.
+    fn default() -> Self {
+        Self { longest_fiber: 128, heaviest: 4096 }
+    }
+}
+
 /// A CSF tensor of bounded fibers and its sub-slices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bcsf<T> {
     csf: Csf<T>,
-    longest_fiber: usize,
-    heaviest: usize,
+    limits: BcsfLimits,
     /// The first fiber of each sub-slice, and the number of fibers.
     sub_slices: Vec<usize>,
 }
 
 impl<T: Scalar> Bcsf<T> {
-    /// The tensor `coo` with the levels in `mode_order`, fibers of at most `longest_fiber` nonzeros and sub-slices of at
-    /// most `heaviest` (of one fiber, where that alone has more). Runs in the rayon pool of the caller.
+    /// The tensor `coo` with the levels in `mode_order`, in pieces within `limits` (sub-slices of one fiber may be heavier).
+    /// Runs in the rayon pool of the caller.
     ///
     /// # Errors
     /// As [`Csf::from_coo`]; [`Error::Argument`] for an order below 2 (no fibers) and for limits of 0.
     #[inline(never)]
-    pub fn from_coo(coo: &CooTensor<T>, mode_order: &[usize], longest_fiber: usize, heaviest: usize) -> Result<Self> {
+    pub fn from_coo(coo: &CooTensor<T>, mode_order: &[usize], limits: BcsfLimits) -> Result<Self> {
+        let BcsfLimits { longest_fiber, heaviest } = limits;
         if coo.order() < 2 {
             return Err(Error::argument("B-CSF", "a tensor of order 1 has no fibers; the order is at least 2"));
         }
@@ -70,7 +88,7 @@ impl<T: Scalar> Bcsf<T> {
         .concat();
         sub_slices.push(pattern.nodes(level));
         let csf = Csf::new(Arc::new(split), csf.values().to_vec())?;
-        Ok(Self { csf, longest_fiber, heaviest, sub_slices })
+        Ok(Self { csf, limits, sub_slices })
     }
 
     /// The tensor in CSF, with neighbouring fibers of the same coordinate where one was split.
@@ -78,14 +96,25 @@ impl<T: Scalar> Bcsf<T> {
         &self.csf
     }
 
-    /// The largest number of nonzeros of a fiber.
-    pub fn longest_fiber(&self) -> usize {
-        self.longest_fiber
+    /// How large its pieces are at most.
+    pub fn limits(&self) -> BcsfLimits {
+        self.limits
     }
 
-    /// The largest number of nonzeros of a sub-slice of more than one fiber.
-    pub fn heaviest(&self) -> usize {
-        self.heaviest
+    /// The slices by their number of nonzeros: bin 0 has those of one, bin b those of 2^(b - 1) + 1 to 2^b. The authors give a slice of a heavier
+    /// bin to more threads of a device; here sub-slices do that, and the bins tell how uneven the slices are.
+    pub fn slice_bins(&self) -> Vec<usize> {
+        let pattern = self.csf.pattern();
+        // The first nonzero below each slice.
+        let level = pattern.order() - 1;
+        let first = |slice: usize| (0..level).fold(slice, |node, l| pattern.ptr(l)[node]);
+        let mut bins = Vec::new();
+        for slice in 0..pattern.nodes(0) {
+            let bin = (first(slice + 1) - first(slice)).next_power_of_two().trailing_zeros() as usize;
+            bins.resize(bins.len().max(bin + 1), 0);
+            bins[bin] += 1;
+        }
+        bins
     }
 
     /// The first fiber of each sub-slice, and the number of fibers.
@@ -123,9 +152,13 @@ mod tests {
         CooTensor::new(vec![4, 4, 8], coords, (0..16).map(|p| p as f32).collect()).unwrap()
     }
 
+    fn limits(longest_fiber: usize, heaviest: usize) -> BcsfLimits {
+        BcsfLimits { longest_fiber, heaviest }
+    }
+
     #[test]
     fn no_piece_is_larger_than_asked() {
-        let b = Bcsf::from_coo(&coo(), &[0, 1, 2], 3, 4).unwrap();
+        let b = Bcsf::from_coo(&coo(), &[0, 1, 2], limits(3, 4)).unwrap();
         let pattern = b.csf().pattern();
         assert_eq!(pattern.idx(1), [0, 2, 2, 2, 3, 1, 1, 0]);
         assert_eq!(pattern.ptr(1), [0, 1, 4, 7, 8, 10, 13, 15, 16]);
@@ -134,23 +167,25 @@ mod tests {
         assert_eq!(b.sub_slices(), [0, 2, 4, 5, 6, 7, 8]);
         assert_eq!(b.to_coo(), coo());
         assert_eq!(b.index_bytes(), pattern.index_bytes() + 7 * 8);
-        assert_eq!((b.longest_fiber(), b.heaviest()), (3, 4));
+        assert_eq!(b.limits(), limits(3, 4));
+        // Slices of 10, 5 and 1 nonzeros.
+        assert_eq!(b.slice_bins(), [1, 0, 0, 1, 1]);
     }
 
     #[test]
     fn order_two_and_no_entries() {
         let coo = CooTensor::new(vec![2, 9], vec![vec![1; 9], (0..9).collect()], vec![1.0f64; 9]).unwrap();
-        let b = Bcsf::from_coo(&coo, &[0, 1], 4, 4).unwrap();
+        let b = Bcsf::from_coo(&coo, &[0, 1], limits(4, 4)).unwrap();
         assert_eq!((b.csf().pattern().idx(0), b.to_coo()), (&[1u32; 3][..], coo));
         let empty = CooTensor::new(vec![2, 9], vec![vec![]; 2], Vec::<f64>::new()).unwrap();
-        assert_eq!(Bcsf::from_coo(&empty, &[0, 1], 4, 4).unwrap().sub_slices(), [0]);
+        assert_eq!(Bcsf::from_coo(&empty, &[0, 1], limits(4, 4)).unwrap().sub_slices(), [0]);
     }
 
     #[test]
     fn refuses_limits_of_zero_and_order_one() {
-        assert!(Bcsf::from_coo(&coo(), &[0, 1, 2], 0, 4).is_err());
-        assert!(Bcsf::from_coo(&coo(), &[0, 1, 2], 3, 0).is_err());
+        assert!(Bcsf::from_coo(&coo(), &[0, 1, 2], limits(0, 4)).is_err());
+        assert!(Bcsf::from_coo(&coo(), &[0, 1, 2], limits(3, 0)).is_err());
         let line = CooTensor::new(vec![5], vec![vec![3]], vec![1.0f32]).unwrap();
-        assert!(Bcsf::from_coo(&line, &[0], 3, 4).is_err());
+        assert!(Bcsf::from_coo(&line, &[0], limits(3, 4)).is_err());
     }
 }

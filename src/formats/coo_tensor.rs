@@ -2,6 +2,7 @@
 
 pub use sparsimd_kernels::MAX_ORDER;
 use sparsimd_kernels::Scalar;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::packing::Packing;
 use super::places::{Places, TASK, gather};
@@ -17,6 +18,12 @@ pub struct CooTensor<T> {
     dims: Vec<usize>,
     coords: Vec<Vec<u32>>,
     values: Vec<T>,
+}
+
+/// [`CooTensor::checksum`] from those of the coordinates of each mode and of the values in double precision.
+pub(crate) fn checksum_of<T>(dims: &[usize], arrays: &[u64]) -> u64 {
+    let lengths = dims.iter().map(|&dim| dim as u64).chain([size_of::<T>() as u64]);
+    xxh3_64(bytemuck::cast_slice(&lengths.chain(arrays.iter().copied()).collect::<Vec<u64>>())).max(1)
 }
 
 /// Whether `mode_order` names each of `order` modes once.
@@ -55,6 +62,23 @@ pub(crate) fn check_tensor_dims(dims: &[usize]) -> Result<()> {
 }
 
 impl<T: Scalar> CooTensor<T> {
+    /// A checksum of the lengths, coordinates and values, in the order of the entries, and of the element type; never 0. It tells tensors
+    /// apart that a decomposition might be resumed on. Runs in the rayon pool of the caller.
+    pub fn checksum(&self) -> u64 {
+        let arrays = parallel::map_tasks(self.order() + 1, |k| match self.coords.get(k) {
+            Some(coords) => xxh3_64(bytemuck::cast_slice(coords)),
+            None => {
+                let mut sum = Xxh3::new();
+                // As many values at a time as stay in L1.
+                for values in self.values.chunks(1 << 10) {
+                    sum.update(&values.iter().flat_map(|x| x.to_f64().to_le_bytes()).collect::<Vec<u8>>());
+                }
+                sum.digest()
+            }
+        });
+        checksum_of::<T>(&self.dims, &arrays)
+    }
+
     /// The tensor with `values[p]` at the place `(coords[0][p], coords[1][p], ...)`.
     ///
     /// # Errors

@@ -280,6 +280,17 @@ impl<T: Scalar> Csf<T> {
         Ok(Self { pattern, values })
     }
 
+    /// The same tensor with every fiber of more than `longest` nonzeros as several nodes.
+    pub(crate) fn split_fibers(self, longest: usize) -> Self {
+        let pattern = &self.pattern;
+        let level = pattern.order().saturating_sub(2);
+        let short = |fiber: usize| pattern.children(level, fiber).len() <= longest;
+        if pattern.order() < 2 || parallel::all(pattern.nodes(level), short) {
+            return self;
+        }
+        Self { pattern: Arc::new(pattern.split_fibers(longest)), values: self.values }
+    }
+
     /// Where the nonzeros are.
     pub fn pattern(&self) -> &Arc<CsfPattern> {
         &self.pattern

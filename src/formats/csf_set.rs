@@ -50,6 +50,11 @@ impl<T: Scalar> CsfSet<T> {
         Ok(Self { kind, trees, tree_of_mode })
     }
 
+    /// The same with every fiber of more than `longest` nonzeros as several nodes.
+    pub(crate) fn split_fibers(self, longest: usize) -> Self {
+        Self { trees: self.trees.into_iter().map(|tree| tree.split_fibers(longest)).collect(), ..self }
+    }
+
     /// Which orders of the modes it holds.
     pub fn kind(&self) -> CsfKind {
         self.kind

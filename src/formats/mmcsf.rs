@@ -6,7 +6,7 @@
 //! was given to one fiber away from the others before it looks at the next, so that a fiber which has already lost its
 //! nonzeros elsewhere no longer attracts any. Ties go to the orientation whose fibers are longer on average.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use sparsimd_kernels::Scalar;
 
@@ -23,6 +23,9 @@ pub enum MmCsfStrategy {
     Static,
     /// By the lengths that the fibers still have when a nonzero's turn comes, in the order of the entries.
     Dynamic,
+    /// All to the orientation (the candidate) of this number, for [`MmCsf`] that with this mode as the leaf: what mixed modes
+    /// are compared with.
+    Single(usize),
 }
 
 /// A tensor parted into CSF trees of different orientations.
@@ -36,7 +39,8 @@ pub struct MmCsf<T> {
 /// fibers: for MM-CSF itself, all modes but the leaf. Returns the candidate of each entry.
 ///
 /// # Errors
-/// [`Error::Argument`] when there is no candidate, or one names a mode that does not exist or names one twice.
+/// [`Error::Argument`] when there is no candidate, or none of the number that is asked for, or one names a mode that does not
+/// exist or names one twice.
 pub fn mmcsf_partition<T: Scalar>(
     coo: &CooTensor<T>,
     candidates: &[Vec<usize>],
@@ -45,12 +49,80 @@ pub fn mmcsf_partition<T: Scalar>(
     if candidates.is_empty() || candidates.len() > MAX_ORDER {
         return Err(Error::argument("candidates", format!("{} of them; 1 to {MAX_ORDER}", candidates.len())));
     }
-    let fibers = candidates.iter().map(|fixed| Fibers::new(coo, fixed)).collect::<Result<Vec<_>>>()?;
+    check(strategy, candidates.len())?;
+    if wide(coo) {
+        partition::<u64, T>(coo, candidates, strategy)
+    } else {
+        partition::<u32, T>(coo, candidates, strategy)
+    }
+}
+
+fn partition<P: Position, T: Scalar>(
+    coo: &CooTensor<T>,
+    candidates: &[Vec<usize>],
+    strategy: MmCsfStrategy,
+) -> Result<Vec<u8>> {
+    let fibers = candidates.iter().map(|fixed| Fibers::<P>::new(coo, fixed)).collect::<Result<Vec<_>>>()?;
     Ok(choose(fibers, coo.nnz(), strategy).0)
 }
 
+/// Whether the strategy is one for so many candidates.
+fn check(strategy: MmCsfStrategy, candidates: usize) -> Result<()> {
+    match strategy {
+        MmCsfStrategy::Single(only) if only >= candidates => {
+            Err(Error::argument("partition", format!("orientation {only} of {candidates}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether positions need 64 bits.
+fn wide<T: Scalar>(coo: &CooTensor<T>) -> bool {
+    coo.nnz() > u32::MAX as usize
+}
+
+/// A position in the list of nonzeros, a number of a fiber, or a number of nonzeros: of 32 bits wherever these suffice, since
+/// the arrays of them are most of what the partition takes.
+trait Position: Copy + Send + Sync {
+    /// Threads may fill an array in any order.
+    type Atomic: Send + Sync;
+    fn of(number: usize) -> Self;
+    fn get(self) -> usize;
+    fn atomic() -> Self::Atomic;
+    fn store(at: &Self::Atomic, number: usize);
+    fn load(at: &Self::Atomic) -> usize;
+}
+
+macro_rules! position {
+    ($type:ty, $atomic:ty) => {
+        impl Position for $type {
+            type Atomic = $atomic;
+            fn of(number: usize) -> Self {
+                number as Self
+            }
+            fn get(self) -> usize {
+                self as usize
+            }
+            fn atomic() -> $atomic {
+                <$atomic>::new(0)
+            }
+            fn store(at: &$atomic, number: usize) {
+                at.store(number as Self, Relaxed);
+            }
+            fn load(at: &$atomic) -> usize {
+                at.load(Relaxed) as usize
+            }
+        }
+    };
+}
+position!(u32, AtomicU32);
+position!(u64, AtomicU64);
+
 /// The candidate of each of `nnz` entries, and the fibers as they are left.
-fn choose(mut fibers: Vec<Fibers>, nnz: usize, strategy: MmCsfStrategy) -> (Vec<u8>, Vec<Fibers>) {
+fn choose<P: Position>(mut fibers: Vec<Fibers<P>>, nnz: usize, strategy: MmCsfStrategy) -> (Vec<u8>, Vec<Fibers<P>>) {
+    if let MmCsfStrategy::Single(only) = strategy {
+        return (vec![only as u8; nnz], fibers);
+    }
     // Longer average fibers first: the first maximum in this order wins a tie.
     let mut preference: Vec<usize> = (0..fibers.len()).collect();
     preference.sort_by_key(|&c| fibers[c].length.len());
@@ -65,7 +137,7 @@ fn choose(mut fibers: Vec<Fibers>, nnz: usize, strategy: MmCsfStrategy) -> (Vec<
         for (c, fibers) in fibers.iter_mut().enumerate() {
             if c != best {
                 let fiber = fibers.id_of(p);
-                fibers.length[fiber] -= 1;
+                fibers.length[fiber] = P::of(fibers.length[fiber].get() - 1);
             }
         }
         chosen.push(best as u8);
@@ -74,7 +146,7 @@ fn choose(mut fibers: Vec<Fibers>, nnz: usize, strategy: MmCsfStrategy) -> (Vec<
 }
 
 /// The candidate in whose fiber entry `p` has most company; the first one in `preference` of several.
-fn longest(fibers: &[Fibers], preference: &[usize], p: usize) -> usize {
+fn longest<P: Position>(fibers: &[Fibers<P>], preference: &[usize], p: usize) -> usize {
     let mut best = preference[0];
     for &c in &preference[1..] {
         if fibers[c].of(p) > fibers[best].of(p) {
@@ -85,21 +157,17 @@ fn longest(fibers: &[Fibers], preference: &[usize], p: usize) -> usize {
 }
 
 /// The fibers along which some modes are fixed.
-struct Fibers {
+struct Fibers<P: Position> {
     /// The entries sorted by fiber, and inside a fiber by the other modes.
-    order: Vec<u32>,
+    order: Vec<P>,
     /// The fiber of each entry. Atomic only so that threads may fill it in any order: every entry is in one fiber.
-    id: Vec<AtomicU32>,
+    id: Vec<P::Atomic>,
     /// Nonzeros of each fiber.
-    length: Vec<u32>,
+    length: Vec<P>,
 }
 
-impl Fibers {
+impl<P: Position> Fibers<P> {
     fn new<T: Scalar>(coo: &CooTensor<T>, fixed: &[usize]) -> Result<Self> {
-        if coo.nnz() > u32::MAX as usize {
-            let detail = format!("{} nonzeros; MM-CSF is built from up to {} only", coo.nnz(), u32::MAX);
-            return Err(Error::argument("tensor", detail));
-        }
         let mut mode_order = fixed.to_vec();
         mode_order.extend((0..coo.order()).filter(|mode| !fixed.contains(mode)));
         let order = coo.sorted_permutation(&mode_order)?;
@@ -107,22 +175,22 @@ impl Fibers {
             |q: usize| q == 0 || fixed.iter().any(|&mode| coo.coords(mode)[order[q - 1]] != coo.coords(mode)[order[q]]);
         let mut heads = parallel::filter(coo.nnz(), opens);
         heads.push(coo.nnz());
-        let id: Vec<AtomicU32> = parallel::map(coo.nnz(), |_| AtomicU32::new(0));
+        let id: Vec<P::Atomic> = parallel::map(coo.nnz(), |_| P::atomic());
         parallel::ranges(heads.len() - 1, TASK, |fibers| {
             for fiber in fibers {
-                order[heads[fiber]..heads[fiber + 1]].iter().for_each(|&p| id[p].store(fiber as u32, Relaxed));
+                order[heads[fiber]..heads[fiber + 1]].iter().for_each(|&p| P::store(&id[p], fiber));
             }
         });
-        let length = parallel::map(heads.len() - 1, |fiber| (heads[fiber + 1] - heads[fiber]) as u32);
-        Ok(Self { order: parallel::map(order.len(), |q| order[q] as u32), id, length })
+        let length = parallel::map(heads.len() - 1, |fiber| P::of(heads[fiber + 1] - heads[fiber]));
+        Ok(Self { order: parallel::map(order.len(), |q| P::of(order[q])), id, length })
     }
 
     fn id_of(&self, p: usize) -> usize {
-        self.id[p].load(Relaxed) as usize
+        P::load(&self.id[p])
     }
 
-    fn of(&self, p: usize) -> u32 {
-        self.length[self.id_of(p)]
+    fn of(&self, p: usize) -> usize {
+        self.length[self.id_of(p)].get()
     }
 }
 
@@ -132,12 +200,19 @@ impl<T: Scalar> MmCsf<T> {
     /// order they have.
     ///
     /// # Errors
-    /// [`Error::Structure`] when two entries are at the same place; [`Error::Argument`] for 2^32 nonzeros or more.
+    /// [`Error::Structure`] when two entries are at the same place; [`Error::Argument`] for a single orientation whose mode the
+    /// tensor does not have.
     #[inline(never)]
     pub fn from_coo(coo: &CooTensor<T>, strategy: MmCsfStrategy) -> Result<Self> {
+        check(strategy, coo.order())?;
+        if wide(coo) { Self::parted::<u64>(coo, strategy) } else { Self::parted::<u32>(coo, strategy) }
+    }
+
+    /// [`MmCsf::from_coo`] with positions of type `P`.
+    fn parted<P: Position>(coo: &CooTensor<T>, strategy: MmCsfStrategy) -> Result<Self> {
         let order = coo.order();
         // For each orientation the order, the fiber and its length of every entry; then the parts and their trees.
-        let found = order * 3 * size_of::<u32>() + 3 * size_of::<usize>();
+        let found = order * 3 * size_of::<P>() + 3 * size_of::<usize>();
         coo.ensure("MM-CSF", found + 2 * coo.entry_bytes() + order * size_of::<usize>())?;
         let mode_orders: Vec<Vec<usize>> = (0..order)
             .map(|leaf| {
@@ -146,13 +221,13 @@ impl<T: Scalar> MmCsf<T> {
                 modes
             })
             .collect();
-        let fibers = mode_orders.iter().map(|fixed| Fibers::new(coo, fixed)).collect::<Result<Vec<_>>>()?;
+        let fibers = mode_orders.iter().map(|fixed| Fibers::<P>::new(coo, fixed)).collect::<Result<Vec<_>>>()?;
         let (chosen, fibers) = choose(fibers, coo.nnz(), strategy);
         let mut trees = Vec::new();
         for (leaf, (mut mode_order, fibers)) in mode_orders.into_iter().zip(fibers).enumerate() {
             // The entries of a part in the order of its tree, which is the order that told its fibers.
-            let own = parallel::filter(coo.nnz(), |q| usize::from(chosen[fibers.order[q] as usize]) == leaf);
-            let own = parallel::map(own.len(), |at| fibers.order[own[at]] as usize);
+            let own = parallel::filter(coo.nnz(), |q| usize::from(chosen[fibers.order[q].get()]) == leaf);
+            let own = parallel::map(own.len(), |at| fibers.order[own[at]].get());
             // An empty tensor is one empty tree.
             if own.is_empty() && (coo.nnz() > 0 || leaf > 0) {
                 continue;
@@ -163,6 +238,11 @@ impl<T: Scalar> MmCsf<T> {
             trees.push(Csf::from_coo(&part, &mode_order)?);
         }
         Ok(Self { strategy, trees })
+    }
+
+    /// The same with every fiber of more than `longest` nonzeros as several nodes.
+    pub(crate) fn split_fibers(self, longest: usize) -> Self {
+        Self { trees: self.trees.into_iter().map(|tree| tree.split_fibers(longest)).collect(), ..self }
     }
 
     /// How the nonzeros were parted.
@@ -257,6 +337,34 @@ mod tests {
             expected.sort(&[0, 1]).unwrap();
             assert_eq!(back, expected);
         }
+    }
+
+    /// Tensors of 2^32 nonzeros and more have positions of 64 bits: the same parts from either width.
+    #[test]
+    fn positions_of_64_bits_give_the_same_parts() {
+        let coo = crate::generate::skewed::<f32>(&[40, 30, 50, 6], 9000, 3).unwrap();
+        for strategy in [MmCsfStrategy::Static, MmCsfStrategy::Dynamic, MmCsfStrategy::Single(2)] {
+            let narrow = MmCsf::parted::<u32>(&coo, strategy).unwrap();
+            assert_eq!(MmCsf::parted::<u64>(&coo, strategy).unwrap(), narrow);
+            assert_eq!(MmCsf::from_coo(&coo, strategy).unwrap(), narrow);
+        }
+        let huge = (u32::MAX as usize) + 7;
+        assert_eq!((u64::of(huge).get(), u32::of(9).get()), (huge, 9));
+        let at = u64::atomic();
+        u64::store(&at, huge);
+        assert_eq!(u64::load(&at), huge);
+    }
+
+    #[test]
+    fn all_in_one_orientation() {
+        let coo = figure_4();
+        for leaf in 0..3 {
+            let mm = MmCsf::from_coo(&coo, MmCsfStrategy::Single(leaf)).unwrap();
+            assert_eq!((mm.trees().len(), mm.nnz()), (1, 8));
+            assert_eq!(mm.trees()[0].pattern().mode_order()[2], leaf);
+        }
+        assert!(MmCsf::from_coo(&coo, MmCsfStrategy::Single(3)).is_err());
+        assert!(mmcsf_partition(&coo, &[vec![0, 1]], MmCsfStrategy::Single(1)).is_err());
     }
 
     #[test]

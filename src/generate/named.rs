@@ -5,8 +5,9 @@ use std::str::FromStr;
 
 use sparsimd_kernels::Scalar;
 
+use super::bernoulli::kronecker_bernoulli;
 use super::extreme::{dense_fibers, dense_slices, lone_in_fiber, lone_in_slice};
-use super::models::{Initiator, kronecker, power_law, skewed};
+use super::models::{Initiator, kronecker, power_law, power_law_slices, skewed};
 use crate::error::{Error, Result};
 use crate::formats::CooTensor;
 
@@ -16,8 +17,12 @@ use crate::formats::CooTensor;
 pub enum Model {
     /// [`kronecker`].
     Kronecker(Initiator),
+    /// [`kronecker_bernoulli`].
+    KroneckerBernoulli(Initiator),
     /// [`power_law`] with an exponent and the list of dense modes.
     PowerLaw(f64, Vec<usize>),
+    /// [`power_law_slices`] likewise.
+    PowerLawSlices(f64, Vec<usize>),
     /// [`skewed`].
     Skewed,
     /// [`dense_fibers`].
@@ -33,7 +38,7 @@ pub enum Model {
 /// A tensor that can be generated: model, shape and number of nonzeros.
 ///
 /// Read from text as a name of [`TensorSpec::names`], or as `MODEL:DIMS:NNZ`, such as `skew:100x80x60:5000`, where the
-/// model is `kron`, `powerlaw`, `skew`, `best-ttm`, `best-mttkrp`, `worst-ttm` or `worst-mttkrp`; or as `rmat:SCALE:NNZ`, an R-MAT
+/// model is `kron`, `kron-bernoulli`, `powerlaw`, `powerlaw-slices` (slices along the last mode), `skew`, `best-ttm`, `best-mttkrp`, `worst-ttm` or `worst-mttkrp`; or as `rmat:SCALE:NNZ`, an R-MAT
 /// graph of 2^SCALE vertices as a tensor of order 2, by [`Initiator::graph500`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorSpec {
@@ -134,6 +139,8 @@ impl TensorSpec {
         let (dims, nnz) = (&self.dims[..], self.nnz);
         match &self.model {
             Model::Kronecker(initiator) => kronecker(dims, nnz, initiator, seed),
+            Model::KroneckerBernoulli(initiator) => kronecker_bernoulli(dims, nnz, initiator, seed),
+            Model::PowerLawSlices(exponent, dense) => power_law_slices(dims, nnz, *exponent, dense, seed),
             Model::PowerLaw(exponent, dense) => power_law(dims, nnz, *exponent, dense, seed),
             Model::Skewed => skewed(dims, nnz, seed),
             Model::DenseFibers => dense_fibers(dims, nnz, seed),
@@ -165,6 +172,8 @@ impl FromStr for TensorSpec {
         let model = match model {
             "rmat" => Model::Kronecker(Initiator::graph500()),
             "kron" => Model::Kronecker(Initiator::core_periphery(dims.len())),
+            "kron-bernoulli" => Model::KroneckerBernoulli(Initiator::core_periphery(dims.len())),
+            "powerlaw-slices" => Model::PowerLawSlices(DEFAULT_EXPONENT, vec![dims.len() - 1]),
             "powerlaw" => Model::PowerLaw(DEFAULT_EXPONENT, Vec::new()),
             "skew" => Model::Skewed,
             "best-ttm" => Model::DenseFibers,

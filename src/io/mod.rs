@@ -17,6 +17,7 @@ mod tensor;
 mod text;
 mod tns;
 mod tnsb;
+mod tnsb_stream;
 mod txt;
 
 pub use atomic::write_atomically;
@@ -30,3 +31,4 @@ pub use tensor::{Duplicates, TensorFormat, check_finite, read_tensor, write_tens
 pub use text::ReadOptions;
 pub use tns::{read_tns, write_tns};
 pub use tnsb::{TnsbFile, read_tnsb, write_tnsb};
+pub use tnsb_stream::TnsbStream;

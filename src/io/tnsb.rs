@@ -35,7 +35,7 @@ const CHECKED: usize = 168;
 /// Sections start at cache lines.
 const SECTION_ALIGN: usize = 64;
 /// Bytes that are read and then added to the checksum: half of a common L2 cache, where they still are.
-const PIECE: usize = 256 << 10;
+pub(super) const PIECE: usize = 256 << 10;
 
 /// The contents of a `.tnsb` file whose header and checksums have been verified; coordinates have not.
 #[derive(Debug)]
@@ -86,13 +86,24 @@ fn read_section(path: &Path, start: usize, bytes: &mut [u8]) -> std::io::Result<
     Ok(sum.digest())
 }
 
-impl TnsbFile {
-    /// Reads the file `path`, its sections in parallel in the rayon pool of the caller, and verifies header and checksums.
-    ///
-    /// # Errors
-    /// [`Error::Io`]; [`Error::Parse`] when the file is no `.tnsb` file, of an unknown version, damaged or cut short;
-    /// [`Error::Memory`]; [`Error::Unavailable`] on a big-endian machine.
-    pub fn open(path: &Path) -> Result<Self> {
+/// The first bytes of a file, verified.
+#[derive(Debug)]
+pub(super) struct Header {
+    /// Length of each mode.
+    pub dims: Vec<usize>,
+    /// Number of entries.
+    pub nnz: usize,
+    /// Bytes of a value: 4 or 8.
+    pub value_bytes: usize,
+    /// Start and length of each section: coordinates mode by mode, then values.
+    pub sections: Vec<(usize, usize)>,
+    /// The sections' checksums.
+    pub sums: Vec<u64>,
+}
+
+impl Header {
+    /// Reads that of the file `path`, which has what it claims.
+    pub(super) fn read(path: &Path) -> Result<Self> {
         let io = |source| Error::Io { path: path.to_owned(), source };
         let fail = |detail: String| Err(Error::Parse { path: path.to_owned(), line: 0, detail });
         if cfg!(target_endian = "big") {
@@ -129,6 +140,31 @@ impl TnsbFile {
         if meta.len() != len as u64 {
             return fail(format!("{} bytes where the header asks for {len}", meta.len()));
         }
+        let dims = (0..order).map(|mode| u64_at(&header, 32 + 8 * mode) as usize).collect();
+        let sums = (0..order).chain([MAX_ORDER]).map(|slot| u64_at(&header, 96 + 8 * slot)).collect();
+        Ok(Self { dims, nnz, value_bytes, sections, sums })
+    }
+}
+
+/// Whether section `i` has its checksum.
+pub(super) fn check_sum(path: &Path, i: usize, sum: u64, sums: &[u64]) -> Result<()> {
+    if sums[i] == sum {
+        return Ok(());
+    }
+    let detail = format!("the checksum of section {i} of {} is wrong", sums.len());
+    Err(Error::Parse { path: path.to_owned(), line: 0, detail })
+}
+
+impl TnsbFile {
+    /// Reads the file `path`, its sections in parallel in the rayon pool of the caller, and verifies header and checksums.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Parse`] when the file is no `.tnsb` file, of an unknown version, damaged or cut short;
+    /// [`Error::Memory`]; [`Error::Unavailable`] on a big-endian machine.
+    pub fn open(path: &Path) -> Result<Self> {
+        let io = |source| Error::Io { path: path.to_owned(), source };
+        let Header { dims, nnz, value_bytes, sections, sums } = Header::read(path)?;
+        let order = dims.len();
         let what = path.display();
         let mut coords = (0..order).map(|_| memory::zeros(&what, nnz)).collect::<Result<Vec<Vec<u32>>>>()?;
         let mut values = match value_bytes {
@@ -140,14 +176,10 @@ impl TnsbFile {
             Values::Single(values) => bytemuck::cast_slice_mut(values),
             Values::Double(values) => bytemuck::cast_slice_mut(values),
         });
-        let sums = parallel::map_chunks_mut(&mut parts, 1, |i, part| read_section(path, sections[i].0, part[0]));
-        for (i, sum) in sums.into_iter().enumerate() {
-            let slot = if i < order { i } else { MAX_ORDER };
-            if sum.map_err(io)? != u64_at(&header, 96 + 8 * slot) {
-                return fail(format!("the checksum of section {i} of {} is wrong", order + 1));
-            }
+        let read = parallel::map_chunks_mut(&mut parts, 1, |i, part| read_section(path, sections[i].0, part[0]));
+        for (i, sum) in read.into_iter().enumerate() {
+            check_sum(path, i, sum.map_err(io)?, &sums)?;
         }
-        let dims = (0..order).map(|mode| u64_at(&header, 32 + 8 * mode) as usize).collect();
         Ok(Self { path: path.to_owned(), dims, coords, values })
     }
 

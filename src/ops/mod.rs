@@ -39,6 +39,7 @@ mod sddmm;
 mod spmm;
 mod ttm;
 mod ttm_chain;
+mod ttm_streamed;
 mod ttv;
 
 pub use differentiable::Differentiable;
@@ -46,7 +47,7 @@ pub use fusedmm_heads::EdgeWeighting;
 pub use gradient::FusedGradient;
 #[cfg(feature = "decomp")]
 pub(crate) use mttkrp::SweepState;
-pub use mttkrp::{MttkrpCounts, MttkrpTensor};
+pub use mttkrp::{MttkrpCounts, MttkrpTensor, StreamedTensor};
 pub use operand::SparseOperand;
 pub use placed::NumaPrepared;
 pub use prepare::Prepared;

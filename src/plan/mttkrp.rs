@@ -7,7 +7,7 @@ use super::tensor::TensorStats;
 use super::tiles::{MIN_FIBER, Tiles, always_share, distance, entries_distance};
 use super::tree::{TreePlan, direct_rows};
 use crate::error::{Error, Result};
-use crate::formats::TiledSpec;
+use crate::formats::{BcsfLimits, MmCsfStrategy, TiledSpec};
 use crate::machine::Machine;
 
 /// A tree of partial products must move this part of the rows that separate modes do, or less, to be chosen: estimates of
@@ -38,7 +38,7 @@ pub enum MttkrpFormat {
     CsfTwo,
     /// One balanced CSF per mode.
     Bcsf,
-    /// Mixed-mode CSF, dynamic partition.
+    /// Mixed-mode CSF, dynamic partition unless another is asked for ([`TensorOptions::partition`]).
     MmCsf,
     /// Hierarchical coordinates.
     HiCoo,
@@ -158,6 +158,10 @@ pub struct MttkrpPlan {
     /// The groups of modes that share partial products, for [`MttkrpFormat::Tree`].
     pub(crate) tree: Option<TreePlan>,
     pub(crate) algorithm: Option<MttkrpAlgorithm>,
+    /// Of [`MttkrpFormat::MmCsf`].
+    pub(crate) partition: MmCsfStrategy,
+    /// Of [`MttkrpFormat::Bcsf`].
+    pub(crate) bcsf_limits: BcsfLimits,
     /// Bytes that private copies of the output may take: fewer tasks run side by side where more would be needed.
     pub(crate) privatised_bytes: usize,
     why: Vec<String>,
@@ -172,6 +176,8 @@ pub struct TensorOptions {
     pub(crate) effort: Effort,
     memory: Option<usize>,
     algorithm: Option<MttkrpAlgorithm>,
+    partition: MmCsfStrategy,
+    bcsf_limits: BcsfLimits,
     privatised_bytes: Option<usize>,
     tiles: Option<(usize, usize)>,
     prefetch_distance: Option<usize>,
@@ -187,6 +193,8 @@ impl TensorOptions {
             effort: Effort::Estimate,
             memory: None,
             algorithm: None,
+            partition: MmCsfStrategy::Dynamic,
+            bcsf_limits: BcsfLimits::default(),
             privatised_bytes: None,
             tiles: None,
             prefetch_distance: None,
@@ -219,6 +227,16 @@ impl TensorOptions {
     /// formats have one algorithm for each mode.
     pub fn algorithm(self, algorithm: impl Into<Option<MttkrpAlgorithm>>) -> Self {
         Self { algorithm: algorithm.into(), ..self }
+    }
+
+    /// The same with the nonzeros of [`MttkrpFormat::MmCsf`] parted in this way.
+    pub fn partition(self, partition: MmCsfStrategy) -> Self {
+        Self { partition, ..self }
+    }
+
+    /// The same with the pieces of [`MttkrpFormat::Bcsf`] within these limits.
+    pub fn bcsf_limits(self, bcsf_limits: BcsfLimits) -> Self {
+        Self { bcsf_limits, ..self }
     }
 
     /// The same where private copies of the output may take so many bytes; fewer tasks run side by side where more
@@ -318,7 +336,19 @@ impl MttkrpPlan {
         let privatised_bytes = request.memory.unwrap_or(usize::MAX).min(stats.nnz.saturating_mul(request.rank) * 32);
         let privatised_bytes = options.privatised_bytes.unwrap_or(privatised_bytes);
         let (rank, tasks, dims) = (request.rank, request.threads, stats.dims.clone());
-        Ok(Self { format, rank, dims, tasks, modes, tree, algorithm: options.algorithm, privatised_bytes, why })
+        Ok(Self {
+            format,
+            rank,
+            dims,
+            tasks,
+            modes,
+            tree,
+            algorithm: options.algorithm,
+            partition: options.partition,
+            bcsf_limits: options.bcsf_limits,
+            privatised_bytes,
+            why,
+        })
     }
 
     /// The format for the tensor; `tree` is the share of rows that the best tree moves, and its bytes.

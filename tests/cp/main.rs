@@ -6,6 +6,7 @@ mod common;
 mod opt;
 
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use sparsimd::decomp::{CpInit, CpOptions, CpState};
 use sparsimd::formats::CooTensor;
@@ -140,6 +141,60 @@ fn a_resumed_run_has_the_bits_of_an_unbroken_one() {
         let again = cpu.cp_als(&tensor, &resumed, |_, _| ControlFlow::Continue(())).unwrap();
         assert_eq!(bits(&again), bits(&whole));
     }
+}
+
+/// `state` as the first version had it in its file: without a word for the tensor's checksum.
+fn first_version(path: &Path, state: &CpState<f64>) {
+    let numbers = [state.factors.len(), state.lambda.len(), state.fits.len()];
+    let rows = state.factors.iter().map(Mat::rows);
+    let memory = (!state.memory.is_empty()).then_some(state.memory.len());
+    let mut bytes = b"ssimdcp1".to_vec();
+    numbers.into_iter().chain(rows).for_each(|n| bytes.extend((n as u64).to_le_bytes()));
+    let mut float = |x: &f64| bytes.extend(x.to_le_bytes());
+    state.fits.iter().chain(&state.lambda).for_each(&mut float);
+    state.factors.iter().flat_map(Mat::iter_rows).flatten().for_each(&mut float);
+    memory.into_iter().for_each(|n| bytes.extend((n as u64).to_le_bytes()));
+    for vector in &state.memory {
+        bytes.extend((vector.len() as u64).to_le_bytes());
+        vector.iter().for_each(|x| bytes.extend(x.to_le_bytes()));
+    }
+    bytes.extend(xxhash_rust::xxh3::xxh3_64(&bytes).to_le_bytes());
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn checkpoints_know_their_tensor_and_those_of_the_first_version_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state");
+    let coo = skewed::<f64>(&[12, 9, 10], 300, 3).unwrap();
+    let mut state = decompose(&cpu(), &coo, &CpOptions { iterations: 3, ..CpOptions::new(4) });
+    let same = |a: &CpState<f64>, b: &CpState<f64>| {
+        let rows = a.factors.iter().zip(&b.factors).all(|(a, b)| a.iter_rows().eq(b.iter_rows()));
+        rows && (&a.lambda, &a.fits, &a.memory) == (&b.lambda, &b.fits, &b.memory)
+    };
+    let negated = coo.with_values(coo.values().iter().map(|x| -x).collect::<Vec<_>>()).unwrap();
+    let sums = [coo.checksum(), negated.checksum(), coo.cast::<f32>().checksum()];
+    assert!(sums[0] == coo.clone().checksum() && sums[0] != sums[1] && sums[0] != sums[2] && !sums.contains(&0));
+    for memory in [vec![], vec![vec![1.5, -2.0], vec![], vec![3.0]]] {
+        state.memory = memory;
+        state.save_of(&path, sums[0]).unwrap();
+        for known in [0, sums[0]] {
+            assert!(same(&CpState::load_of(&path, known).unwrap(), &state));
+        }
+        for other in &sums[1..] {
+            let refused = CpState::<f64>::load_of(&path, *other).unwrap_err();
+            assert!(refused.to_string().contains("other entries"), "{refused}");
+        }
+        // Of no tensor in particular, and of the version that knew none.
+        state.save(&path).unwrap();
+        assert!(same(&CpState::load_of(&path, sums[1]).unwrap(), &state));
+        first_version(&path, &state);
+        assert!(same(&CpState::load_of(&path, sums[1]).unwrap(), &state));
+    }
+    let mut later = b"ssimdcp3".to_vec();
+    later.extend(xxhash_rust::xxh3::xxh3_64(&later).to_le_bytes());
+    std::fs::write(&path, later).unwrap();
+    assert!(CpState::<f64>::load(&path).unwrap_err().to_string().contains("another version"));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 mod common;
 mod joint;
 
-use sparsimd::formats::CooTensor;
+use sparsimd::formats::{BcsfLimits, CooTensor, MmCsfStrategy};
 use sparsimd::generate::{skewed, uniform_dense};
 use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, Target, TensorOptions, TensorStats};
 use sparsimd::{Arch, Cpu, Error, Machine, Mat, MatMut, MatRef, Scalar, reference};
@@ -186,6 +186,53 @@ fn elements_of_trees_on_every_instruction_set() {
             let row = CooTensor::new(vec![5, 30, 30], coords, vec![0.5; 900]).unwrap();
             check_options::<f64>(&cpu, &format!("{name}, one row"), &row, &[128], &[elements]);
         }
+    }
+}
+
+#[test]
+fn partitions_and_limits_that_can_be_asked_for() {
+    let cpu = cpu(2);
+    for dims in [&[90usize, 200][..], &[300, 70, 500], &[60, 50, 30, 20]] {
+        let coo = skewed::<f64>(dims, 4000, 5).unwrap();
+        let mmcsf = TensorOptions::new(20).format(MttkrpFormat::MmCsf);
+        let single = (0..dims.len()).map(MmCsfStrategy::Single);
+        let mut all: Vec<_> = [MmCsfStrategy::Static, MmCsfStrategy::Dynamic]
+            .into_iter()
+            .chain(single)
+            .map(|strategy| mmcsf.partition(strategy))
+            .collect();
+        for (longest_fiber, heaviest) in [(1, 1), (3, 100)] {
+            let limits = BcsfLimits { longest_fiber, heaviest };
+            all.push(TensorOptions::new(20).format(MttkrpFormat::Bcsf).bcsf_limits(limits));
+        }
+        check_options(&cpu, &format!("{dims:?}"), &coo, &[20], &all);
+        // One tree with the mode at its leaves.
+        for leaf in 0..dims.len() {
+            let prepared = cpu.prepare_tensor(&coo, &mmcsf.partition(MmCsfStrategy::Single(leaf))).unwrap();
+            assert_eq!(prepared.algorithm(leaf), Some(MttkrpAlgorithm::Nonzero));
+        }
+        assert!(cpu.prepare_tensor(&coo, &mmcsf.partition(MmCsfStrategy::Single(dims.len()))).is_err());
+    }
+}
+
+/// Nearly all nonzeros in one fiber: trees are cut inside it, and all threads have work.
+#[test]
+fn a_huge_fiber_is_split() {
+    let n = 60_000;
+    let mut coords = vec![vec![3; n], vec![5; n], (0..n as u32).collect::<Vec<_>>()];
+    for (mode, coords) in coords.iter_mut().enumerate() {
+        coords.extend((0..200).map(|p: u32| [p % 20, 6 + p % 3, p * 7][mode]));
+    }
+    let values: Vec<f64> = (0..n + 200).map(|p| (p % 9) as f64 - 4.0).collect();
+    let coo = CooTensor::new(vec![20, 10, n], coords, values).unwrap();
+    let cpu = cpu(3);
+    for format in [MttkrpFormat::CsfAll, MttkrpFormat::CsfOne, MttkrpFormat::CsfTwo, MttkrpFormat::MmCsf] {
+        check(&cpu, "a huge fiber", &coo, &[8, 33], &[format]);
+        let prepared = cpu.prepare_tensor(&coo, &TensorOptions::new(8).format(format)).unwrap();
+        // The row of the fiber is in more than one task.
+        assert!(prepared.privatised_rows(0) > 0, "{format}");
+        let alone = Cpu::builder().threads(1).pin(false).build().unwrap();
+        assert_eq!(alone.prepare_tensor(&coo, &TensorOptions::new(8).format(format)).unwrap().privatised_rows(0), 0);
     }
 }
 

@@ -21,6 +21,9 @@ pub use mkl::{Mkl, MklCsr};
 /// The program in Python that times GenTen's CP-ALS on tensors that it is sent.
 pub const GENTEN_SCRIPT: &str = include_str!("../genten.py");
 
+/// The program in Python that times MTTKRP of pyttb or tensorly on tensors that it is sent.
+pub const MTTKRP_SCRIPT: &str = include_str!("../mttkrp.py");
+
 /// The program in Python that times cuSPARSE, through PyTorch, on matrices that it is sent.
 pub const TORCH_SCRIPT: &str = include_str!("../torch_gpu.py");
 

@@ -26,11 +26,11 @@ const TENSORS: [&str; 7] =
 /// Those of the short form.
 const QUICK: [&str; 4] = ["skew3d", "skew4d", "darpa-like", "uber4d-like"];
 /// Iterations of a turn, and turns of each contender.
-const ITERATIONS: usize = 3;
+pub const ITERATIONS: usize = 3;
 const TURNS: usize = 3;
 /// How far apart fits from the same first guess may be: in double precision they differ by rounding, amplified by the
 /// least-squares systems; in single precision by that of the sum which the fit is computed from.
-const SAME_FIT: [f64; 2] = [1e-6, 1e-3];
+pub const SAME_FIT: [f64; 2] = [1e-6, 1e-3];
 /// Names of contenders and figures.
 const OURS: [&str; 2] = ["ours", "ours, f32"];
 const GENTEN: &str = "GenTen";
@@ -53,7 +53,7 @@ struct Ours<T> {
 
 /// Iterations of one contender.
 #[derive(Default)]
-struct Times {
+pub struct Times {
     /// The first of each turn.
     first: Vec<f64>,
     seconds: Vec<f64>,
@@ -121,14 +121,16 @@ impl<T: Scalar> Ours<T> {
 }
 
 impl Times {
-    fn add(&mut self, seconds: &[f64], mttkrp: &[f64], fit: f64) {
+    /// Adds those of a turn, after which the fit was `fit`.
+    pub fn add(&mut self, seconds: &[f64], mttkrp: &[f64], fit: f64) {
         self.first.extend(seconds.first());
         self.seconds.extend(seconds);
         self.mttkrp.extend(mttkrp);
         self.fit = fit;
     }
 
-    fn sample(mut self, name: &str, ours: bool, flops: f64) -> Sample {
+    /// The sample of the contender `name` with so many operations in an iteration.
+    pub fn sample(mut self, name: &str, ours: bool, flops: f64) -> Sample {
         for times in [&mut self.first, &mut self.seconds, &mut self.mttkrp] {
             times.sort_by(f64::total_cmp);
         }
@@ -150,7 +152,7 @@ impl Times {
 }
 
 /// The peer's way that is fastest for what it has loaded; who fails is noted.
-fn fastest_method(genten: &mut GenTen, notes: &mut Vec<String>) -> Option<&'static str> {
+pub fn fastest_method(genten: &mut GenTen, notes: &mut Vec<String>) -> Option<&'static str> {
     let mut tries = Vec::new();
     for method in METHODS {
         match genten.run(method, 1) {

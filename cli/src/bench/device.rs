@@ -44,7 +44,7 @@ impl Target {
             DeviceName::Cpu => return Ok(None),
             DeviceName::Gpu(which) => which,
             DeviceName::Hetero(_) => {
-                let detail = "bench runs on the processor or on a device, not on both".to_owned();
+                let detail = "suites of matrices run on the processor or on a device, not on both".to_owned();
                 return Err(Error::Argument { name: "device", detail });
             }
         };

@@ -5,11 +5,14 @@
 
 mod cp;
 mod device;
+mod economics;
 mod esimd;
 mod files;
 mod genten;
 mod matrix;
 mod mmcsf;
+mod mttkrp;
+mod package;
 mod pasta;
 mod peers;
 mod picture;
@@ -19,6 +22,7 @@ mod report;
 mod results;
 mod summary;
 mod sycl;
+mod tensor_device;
 mod tensors;
 mod torch;
 
@@ -35,10 +39,11 @@ use super::device::DeviceName;
 use super::{Verdict, interrupt, output};
 use device::Target;
 use files::Files;
-use peers::{PeerName, Peers};
+use peers::{PeerName, Peers, Subject};
 use race::Race;
 use report::Section;
 use results::{Case, Results, Settings};
+use tensor_device::TensorTarget;
 use tensors::Form;
 
 pub use peers::{ProbeArgs, probe};
@@ -66,11 +71,12 @@ pub struct Args {
     /// Folder for results.json, results.csv, report.html and pictures; finished cases that it has are not run again
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Folder of the files that dlmc and graphs take [default: the one that SPARSIMD_DATA names], pasta, mmcsf, cp and sycl may take
+    /// Folder of the files that dlmc and graphs take [default: the one that SPARSIMD_DATA names], pasta, mmcsf, cp, mttkrp and sycl may take
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Where our operations run: cpu, or gpu[:INDEX|:NAME] (a Vulkan device; suites of matrices only): then times are of kernels,
-    /// and the one peer is cuSPARSE through PyTorch, in the python3 of the path or of SPARSIMD_PYTHON
+    /// Where our operations run: cpu, or gpu[:INDEX|:NAME] (a Vulkan device). In suites of matrices times are then of kernels, and the one
+    /// peer is cuSPARSE through PyTorch, in the python3 of the path or of SPARSIMD_PYTHON. In pasta, mmcsf and sycl the device, or with
+    /// hetero[:adaptive|:SHARE] both sides together, stand beside the processor
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceName,
     /// Rate of f32 multiply-adds of the device, for the shares of it: no device tells
@@ -100,8 +106,22 @@ enum SuiteName {
     Mmcsf,
     /// CP-ALS, an iteration beside GenTen's, on generated tensors or the .tns files below --data
     Cp,
+    /// MTTKRP in all modes beside GenTen's, pyttb's and tensorly's, on generated tensors or the .tns files below --data
+    Mttkrp,
     /// TTM and MTTKRP by rows and by elements, best, worst and real-like cases, over 1 to 128 columns
     Sycl,
+}
+
+impl SuiteName {
+    /// What peers are asked for.
+    fn subject(self) -> Subject {
+        match self {
+            Self::Esimd | Self::Dlmc | Self::Graphs => Subject::Matrices,
+            Self::Cp => Subject::Cp,
+            Self::Mttkrp => Subject::Mttkrp,
+            Self::Pasta | Self::Mmcsf | Self::Sycl => Subject::Formats,
+        }
+    }
 }
 
 impl Args {
@@ -148,6 +168,8 @@ struct Bench {
     cpu: Cpu,
     /// Where ours run, if not on the processor.
     device: Option<Target>,
+    /// Where our tensor operations run besides, if not on the processor alone.
+    tensors: Option<TensorTarget>,
     peers: Peers,
     race: Race,
     verify_work: usize,
@@ -173,6 +195,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         SuiteName::Pasta => Box::new(pasta::Pasta::new(args.data.as_deref(), args.form())?),
         SuiteName::Mmcsf => Box::new(mmcsf::MmCsf::new(args.data.as_deref(), args.form())?),
         SuiteName::Cp => Box::new(cp::Cp::new(args.data.as_deref(), args.quick)?),
+        SuiteName::Mttkrp => Box::new(mttkrp::Mttkrp::new(args.data.as_deref(), args.quick)?),
         SuiteName::Sycl => Box::new(sycl::Sycl::new(args.data.as_deref(), args.quick)?),
     };
     let jobs = suite.jobs();
@@ -186,26 +209,30 @@ pub fn run(args: &Args) -> Result<Verdict> {
         return Err(Error::Argument { name: "filter", detail });
     }
     writable(&args.out)?;
-    let matrices = matches!(args.suite, SuiteName::Esimd | SuiteName::Dlmc | SuiteName::Graphs);
+    let subject = args.suite.subject();
     let on_device = args.device != DeviceName::Cpu;
-    if on_device && !matrices {
-        let detail = "a device has the suites of matrices alone: esimd, dlmc, graphs".to_owned();
+    if on_device && matches!(subject, Subject::Cp | Subject::Mttkrp) {
+        let detail = "the suites cp and mttkrp compare on the processor".to_owned();
         return Err(Error::Argument { name: "device", detail });
     }
-    let names = match &args.peers {
-        Some(names) if args.suite == SuiteName::Cp || matrices => names.clone(),
-        None if args.suite == SuiteName::Cp => vec![PeerName::Genten],
-        // The other tensor suites compare formats: there is no peer of theirs to load.
-        _ if !matrices => vec![PeerName::None],
-        None if on_device => vec![PeerName::Torch],
-        _ => default_peers(),
+    let names = match (&args.peers, subject) {
+        // There is no peer of theirs to load.
+        (_, Subject::Formats) => vec![PeerName::None],
+        (Some(names), _) => names.clone(),
+        (None, Subject::Cp) => vec![PeerName::Genten],
+        (None, Subject::Mttkrp) => vec![PeerName::Genten, PeerName::Pyttb, PeerName::Tensorly],
+        (None, Subject::Matrices) if on_device => vec![PeerName::Torch],
+        (None, Subject::Matrices) => default_peers(),
     };
-    if let Some(name) = names.iter().find(|name| !name.knows(args.suite == SuiteName::Cp)) {
+    if let Some(name) = names.iter().find(|name| !name.knows(subject)) {
         let detail = format!("{} has nothing to do with this suite", name.text());
         return Err(Error::Argument { name: "peers", detail });
     }
     let form = usize::from(args.quick);
-    let device = Target::open(&args.device, &names, args.device_peak, BUDGET[form])?;
+    let (device, tensors) = match subject {
+        Subject::Formats => (None, TensorTarget::open(&args.device, &cpu)?),
+        _ => (Target::open(&args.device, &names, args.device_peak, BUDGET[form])?, None),
+    };
     let peers = match &device {
         Some(device) => Peers { details: device.details(), absent: device.absent.clone(), ..Peers::default() },
         None => {
@@ -216,7 +243,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
     for absent in &peers.absent {
         output::note(&format!("not compared with {absent}"));
     }
-    let settings = settings(args, &cpu, device.as_ref(), &peers);
+    let on = device.as_ref().map(Target::name).or(tensors.as_ref().map(TensorTarget::name));
+    let settings = settings(args, &cpu, on, &peers);
     let mut results = Results::open(&args.out, settings, peers.absent.clone())?;
     results.planned = wanted.len();
     let bench = Bench {
@@ -224,6 +252,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         verify_work: VERIFY[form],
         peak: Cell::new(0.0),
         device,
+        tensors,
         peers,
         cpu,
     };
@@ -294,17 +323,17 @@ fn writable(folder: &Path) -> Result<()> {
     tempfile::tempfile_in(folder).map(drop).map_err(fail)
 }
 
-fn settings(args: &Args, cpu: &Cpu, device: Option<&Target>, peers: &Peers) -> Settings {
+fn settings(args: &Args, cpu: &Cpu, device: Option<String>, peers: &Peers) -> Settings {
     let program = std::env::current_exe().and_then(std::fs::read).unwrap_or_default();
     Settings {
         suite: args.suite.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default(),
         quick: args.quick,
         full: args.full,
-        dtype: if args.suite == SuiteName::Cp { "f64" } else { "f32" }.to_owned(),
+        dtype: if matches!(args.suite.subject(), Subject::Cp | Subject::Mttkrp) { "f64" } else { "f32" }.to_owned(),
         threads: cpu.threads(),
         simd: cpu.arch().name().to_owned(),
         processor: cpu.machine().processor().to_owned(),
-        device: device.map(Target::name),
+        device,
         program: format!("{} ({:016x})", env!("CARGO_PKG_VERSION"), xxh3_64(&program)),
         peers: peers.details.clone(),
     }

@@ -13,7 +13,7 @@ use sparsimd_measure::{Ceilings, TensorCounts, TensorOp, Work};
 use super::picture::Bars;
 use super::report::{self, Section};
 use super::results::{Case, Results};
-use super::summary::geometric_mean;
+use super::summary::{distinct, geometric_mean};
 use super::tensors::{Form, Input, Kept, cuts, empty, factors, race, way};
 use super::{Bench, Job, Suite};
 use crate::machine::ceilings;
@@ -130,7 +130,8 @@ impl Suite for Pasta {
                 let sample = |case: &&Case| case.samples.iter().find(|s| s.name == format).map_or(0.0, figure);
                 cases.iter().map(sample).collect()
             };
-            let series = ["COO", "HiCOO"].map(|format| (format.to_owned(), of(format, &|s| s.gflops)));
+            let names = distinct(cases.iter().flat_map(|case| &case.samples).map(|sample| sample.name.as_str()));
+            let series: Vec<_> = names.iter().map(|&name| (name.to_owned(), of(name, &|s| s.gflops))).collect();
             for (format, speeds) in &series {
                 let shares = of(format, &|s| s.figures.get(SHARE).copied().unwrap_or(0.0));
                 let mean = |values: &[f64]| geometric_mean(values.iter().copied().filter(|&v| v > 0.0)).unwrap_or(0.0);
@@ -144,7 +145,7 @@ impl Suite for Pasta {
                 x: "tensor".to_owned(),
                 y: "GFLOP/s".to_owned(),
                 groups: cases.iter().map(|case| case.input.clone()).collect(),
-                series: series.to_vec(),
+                series,
                 marks: Some(("roofline".to_owned(), of("COO", &|s| s.figures.get(ROOF).copied().unwrap_or(0.0)))),
             };
             let [svg, _] = bars.save(folder, &op.to_lowercase())?;
@@ -185,6 +186,10 @@ fn elementwise(bench: &Bench, x: &CooTensor<f32>, counts: &TensorCounts, op: Ten
         let error = wrong.map_or(0.0, |_| f64::INFINITY);
         let deviation = Deviation { error, row: wrong.unwrap_or(0), col: 0 };
         way(case, &mut list, name, prepare_s, deviation, move || run(y));
+    }
+    if let Some(target) = &bench.tensors {
+        let z = (op == TensorOp::Tew).then_some(&z[..]);
+        target.elementwise(case, &mut list, "COO", x.values(), z)?;
     }
     race(bench, case, list)
 }
@@ -258,6 +263,13 @@ fn product(bench: &Bench, x: &CooTensor<f32>, counts: &TensorCounts, op: TensorO
                 worst = found;
             }
         }
+        if let Some(target) = &bench.tensors {
+            let mut modes = Vec::new();
+            for (mode, ready) in ready.iter().enumerate() {
+                modes.push((mode, ready.fibers()?, ready.places()?));
+            }
+            target.product((cpu, x), case, &mut list, (name, op == TensorOp::Ttv), &modes, &operands)?;
+        }
         way(case, &mut list, name, prepare_s, worst, move || run(&ready, &mut results));
     }
     race(bench, case, list)
@@ -304,6 +316,12 @@ fn mttkrp(bench: &Bench, x: &CooTensor<f32>, counts: &TensorCounts, case: &mut C
             let blocks = cpu.install(|| HiCoo::new(x, DEFAULT_BLOCK_BITS))?.pattern().num_blocks();
             let one = counts.mttkrp_hicoo::<f32>(blocks, 1 << DEFAULT_BLOCK_BITS, RANK);
             last.figures.insert("bytes".to_owned(), one.bytes * x.order() as f64);
+        }
+    }
+    if let Some(target) = &bench.tensors {
+        let modes: Vec<usize> = (0..x.order()).collect();
+        for format in [("COO", MttkrpFormat::Coo), ("HiCOO", MttkrpFormat::HiCoo), ("CSF", MttkrpFormat::CsfAll)] {
+            target.mttkrp((cpu, x), case, &mut list, format, &views, &modes)?;
         }
     }
     race(bench, case, list)

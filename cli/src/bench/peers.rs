@@ -11,6 +11,7 @@ use sparsimd::{Cpu, Csr, Error, Mat, MatMut, MatRef, Result, generate};
 use sparsimd_peers::{Blas, Gemm, Loaded, Mkl, MklCsr, QUIET, Setting};
 
 use super::genten::GenTen;
+use super::package::Package;
 use crate::timing::{seconds, timed};
 use crate::{Verdict, output};
 
@@ -40,8 +41,12 @@ pub enum PeerName {
     Gemm,
     /// cuSPARSE through PyTorch, with --device gpu alone
     Torch,
-    /// GenTen's CP-ALS through its Python package, for the suite cp alone
+    /// GenTen through its Python package pygenten, for the suites cp and mttkrp
     Genten,
+    /// The Python package pyttb, for the suite mttkrp
+    Pyttb,
+    /// The Python package tensorly on the package sparse, for the suite mttkrp
+    Tensorly,
 }
 
 impl PeerName {
@@ -53,14 +58,32 @@ impl PeerName {
         }
     }
 
-    /// Whether it has CP-ALS, or matrix products.
-    pub fn knows(self, cp: bool) -> bool {
-        self == Self::None || cp == (self == Self::Genten)
+    /// Whether it has what is compared.
+    pub fn knows(self, subject: Subject) -> bool {
+        match self {
+            Self::None => true,
+            Self::Genten => matches!(subject, Subject::Cp | Subject::Mttkrp),
+            Self::Pyttb | Self::Tensorly => subject == Subject::Mttkrp,
+            _ => subject == Subject::Matrices,
+        }
     }
 
     pub fn text(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
+}
+
+/// What peers are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// Products with matrices.
+    Matrices,
+    /// CP-ALS.
+    Cp,
+    /// MTTKRP.
+    Mttkrp,
+    /// Nothing: formats are compared with each other.
+    Formats,
 }
 
 /// A dense product.
@@ -95,6 +118,8 @@ pub struct Peers {
     pub sparse: Vec<(&'static str, SparseLibrary)>,
     /// CP-ALS.
     pub genten: Option<RefCell<GenTen>>,
+    /// MTTKRP.
+    pub packages: Vec<RefCell<Package>>,
     /// Versions and paths taken, by name.
     pub details: BTreeMap<String, String>,
     /// Who is not there, and why.
@@ -218,6 +243,8 @@ impl Peers {
                 self.details.insert("GenTen".to_owned(), genten.detail().to_owned());
                 self.genten = Some(RefCell::new(genten));
             }
+            PeerName::Pyttb => self.add_package("pyttb", threads)?,
+            PeerName::Tensorly => self.add_package("tensorly", threads)?,
             PeerName::Torch => return Err("only with --device gpu".to_owned()),
             PeerName::Mkl => {
                 let mkl = Mkl::load(threads).map_err(|e| e.to_string())?;
@@ -242,6 +269,15 @@ impl Peers {
             #[cfg(not(feature = "rust-peers"))]
             _ => return Err("this build is without the feature rust-peers".to_owned()),
         }
+        Ok(())
+    }
+}
+
+impl Peers {
+    fn add_package(&mut self, name: &'static str, threads: usize) -> Result<(), String> {
+        let package = Package::start(name, threads)?;
+        self.details.insert(name.to_owned(), package.detail().to_owned());
+        self.packages.push(RefCell::new(package));
         Ok(())
     }
 }

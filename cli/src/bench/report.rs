@@ -137,7 +137,10 @@ pub fn write(folder: &Path, results: &Results, sections: &[Section]) -> Result<P
         format!("{}, {} thread(s), {}, {}", settings.processor, settings.threads, settings.simd, settings.dtype),
         format!("sparsimd {}", settings.program),
     ];
-    facts.extend(settings.device.iter().map(|device| format!("on {device}: times of kernels, by the device's clock")));
+    // The tensor suites' devices say themselves what is timed.
+    let tensors = ["pasta", "mmcsf", "sycl"].contains(&settings.suite.as_str());
+    let times = if tensors { "" } else { ": times of kernels, by the device's clock" };
+    facts.extend(settings.device.iter().map(|device| format!("on {device}{times}")));
     facts.extend(settings.peers.iter().map(|(name, detail)| format!("{name}: {detail}")));
     facts.extend(results.absent.iter().map(|absent| format!("not compared with {absent}")));
     facts.push(format!("{} of {} cases", results.cases.len(), results.planned.max(results.cases.len())));

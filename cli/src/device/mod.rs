@@ -7,6 +7,7 @@ mod tensor;
 
 use serde::Serialize;
 
+pub use executor::Devices;
 pub use list::{Device, devices};
 pub use matrix::{fusedmm, sddmm, spmm};
 pub use sparsimd::gpu::DeviceScalar;

@@ -32,7 +32,7 @@ use crate::cpu::Cpu;
 use crate::dense::{Mat, MatRef};
 use crate::error::{Error, Result};
 use crate::generate::uniform_dense;
-use crate::ops::{MttkrpTensor, SweepState};
+use crate::ops::{MttkrpTensor, StreamedTensor, SweepState};
 
 /// Columns that a decomposition may have: their Gram matrices stay in L2.
 pub const MAX_CP_RANK: usize = 128;
@@ -144,6 +144,39 @@ impl Cpu {
         let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
             let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
             state.product(&views, mode, out.as_mut())
+        };
+        decompose(self, target, options, &mut mttkrp, observe)
+    }
+}
+
+impl Cpu {
+    /// The CP decomposition of a tensor in a file that may be larger than memory: [`Cpu::cp_als`] with one pass of reading for each
+    /// mode. Bit-reproducible for the same memory and number of threads.
+    ///
+    /// # Errors
+    /// As [`Cpu::cp_als`] and [`Cpu::mttkrp_streamed`].
+    pub fn cp_als_streamed<T: Scalar>(
+        &self,
+        tensor: &StreamedTensor<T>,
+        options: &CpOptions<T>,
+        mut observe: impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send,
+    ) -> Result<CpState<T>> {
+        self.cp_als_streamed_observed(tensor, options, &mut observe)
+    }
+
+    /// [`Cpu::cp_als_streamed`] with the observer by reference.
+    #[inline(never)]
+    pub(crate) fn cp_als_streamed_observed<T: Scalar>(
+        &self,
+        tensor: &StreamedTensor<T>,
+        options: &CpOptions<T>,
+        observe: &mut Observer<'_, T>,
+    ) -> Result<CpState<T>> {
+        let order: Vec<usize> = (0..tensor.dims().len()).collect();
+        let target = Target { dims: tensor.dims(), order: &order, norm_squared: tensor.norm_squared() };
+        let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
+            let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
+            self.mttkrp_streamed(tensor, &views, mode, out.as_mut())
         };
         decompose(self, target, options, &mut mttkrp, observe)
     }

@@ -18,6 +18,12 @@ const SNAP: f64 = 0.05;
 /// quarter of its share at most, unless a slice is longer.
 const SLICES_PER_THREAD: usize = 4;
 
+/// The longest fiber of a tree that is cut into so many tasks between its fibers: an eighth of a task, so that tasks are about
+/// equal whatever the fibers are. Shorter than 4096 nonzeros, some microseconds, is never worth a node more.
+pub(super) fn longest_fiber(nnz: usize, tasks: usize) -> usize {
+    if tasks > 1 { (nnz / tasks / 8).max(4096) } else { usize::MAX }
+}
+
 /// Cuts inside a row of ascending `rows` move to its nearer end where that is close, so that tasks own their rows.
 pub(super) fn snap_to_rows(parts: &mut [Range<usize>], rows: &[u32]) {
     let slack = (rows.len() as f64 / parts.len().max(1) as f64 * SNAP) as usize;

@@ -27,6 +27,7 @@ mod operands;
 mod part;
 mod privatised;
 mod stored;
+mod streamed;
 mod sweep;
 mod tree;
 
@@ -36,6 +37,7 @@ pub use self::counts::MttkrpCounts;
 use self::operands::{Buffers, Factor, check_shapes, kernel_stride, with_output};
 use self::part::{Call, Part, Pointers};
 use self::stored::Stored;
+pub use self::streamed::StreamedTensor;
 #[cfg(feature = "decomp")]
 pub(crate) use self::sweep::SweepState;
 use self::tree::Tree;
@@ -221,7 +223,7 @@ impl Cpu {
     ) -> Result<()> {
         check_shapes(&tensor.dims, mode, factors, &out)?;
         let buffers = &tensor.buffers;
-        let call = Call { arch: self.arch(), stride: kernel_stride::<T>(out.cols()), buffers };
+        let call = Call { arch: self.arch(), stride: kernel_stride::<T>(out.cols()), buffers, add: false };
         // Rows of factors and of the result may have to be copied.
         let rows: usize = tensor.dims.iter().sum();
         let work = (tensor.nnz * tensor.dims.len()).saturating_add(rows).saturating_mul(out.cols());

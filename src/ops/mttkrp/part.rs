@@ -29,6 +29,8 @@ pub(super) struct Call<'a, T> {
     /// Elements from row to row of all operands: whole cache lines.
     pub(super) stride: usize,
     pub(super) buffers: &'a Buffers<T>,
+    /// Whether one mode's result is added to the output.
+    pub(super) add: bool,
 }
 
 /// A tensor in one format, with tasks for its first modes.
@@ -42,31 +44,48 @@ pub(super) struct Part<T> {
     joint: bool,
 }
 
+/// The tasks of `modes`, whose outputs are needed at the same time.
+fn tasks_of<T: Scalar>(stored: &Stored<T>, modes: Range<usize>, dims: &[usize], plan: &MttkrpPlan) -> Vec<Tasks> {
+    let row_bytes = kernel_stride::<T>(plan.rank) * size_of::<T>();
+    let mut count = plan.tasks.max(1);
+    loop {
+        let of_mode = |mode: usize| Tasks::new(stored.tasks(mode, count), dims[mode]);
+        let tasks: Vec<Tasks> = modes.clone().map(of_mode).collect();
+        let private: usize = tasks.iter().map(Tasks::privatised_rows).sum();
+        // Privatised outputs beyond the budget: fewer tasks. One task per tree cannot be had with fewer.
+        if count == 1 || private.saturating_mul(row_bytes) <= plan.privatised_bytes {
+            return tasks;
+        }
+        count = count.div_ceil(2);
+    }
+}
+
 impl<T: Scalar> Part<T> {
     /// Tasks as `plan` allows for the modes that `ahead` has a distance for, of `dims` rows each.
     pub(super) fn new(stored: Stored<T>, dims: &[usize], prefetch_distance: Vec<usize>, plan: &MttkrpPlan) -> Self {
-        let row_bytes = kernel_stride::<T>(plan.rank) * size_of::<T>();
-        // Of modes whose outputs are needed at the same time.
-        let of_modes = |modes: Range<usize>| {
-            let mut count = plan.tasks.max(1);
-            loop {
-                let of_mode = |mode: usize| Tasks::new(stored.tasks(mode, count), dims[mode]);
-                let tasks: Vec<Tasks> = modes.clone().map(of_mode).collect();
-                let private: usize = tasks.iter().map(Tasks::privatised_rows).sum();
-                // Privatised outputs beyond the budget: fewer tasks. One task per tree cannot be had with fewer.
-                if count == 1 || private.saturating_mul(row_bytes) <= plan.privatised_bytes {
-                    return tasks;
-                }
-                count = count.div_ceil(2);
-            }
-        };
         // The only mode of a tensor of order 1 has a product over no factors.
         let joint = plan.format == MttkrpFormat::Joint && dims.len() > 1;
         let tasks = match joint {
-            true => of_modes(0..prefetch_distance.len()),
-            false => (0..prefetch_distance.len()).flat_map(|mode| of_modes(mode..mode + 1)).collect(),
+            true => tasks_of(&stored, 0..prefetch_distance.len(), dims, plan),
+            false => {
+                (0..prefetch_distance.len()).flat_map(|mode| tasks_of(&stored, mode..mode + 1, dims, plan)).collect()
+            }
         };
         Self { stored, tasks, prefetch_distance, joint }
+    }
+
+    /// With tasks for `mode` alone.
+    pub(super) fn of_mode(
+        stored: Stored<T>,
+        mode: usize,
+        dims: &[usize],
+        prefetch_distance: &[usize],
+        plan: &MttkrpPlan,
+    ) -> Self {
+        let none = |_| Tasks::new(Vec::new(), 0);
+        let mut tasks: Vec<Tasks> = (0..dims.len()).map(none).collect();
+        tasks.splice(mode..mode + 1, tasks_of(&stored, mode..mode + 1, dims, plan));
+        Self { stored, tasks, prefetch_distance: prefetch_distance.to_vec(), joint: false }
     }
 
     /// Rows of privatised outputs that the tasks of `mode` add up.
@@ -79,13 +98,13 @@ impl<T: Scalar> Part<T> {
         self.joint
     }
 
-    /// `rows`, a stride apart, become the MTTKRP of `mode`. Runs in the rayon pool of the caller.
+    /// `rows`, a stride apart, become the MTTKRP of `mode`, or it is added to them. Runs in the rayon pool of the caller.
     ///
     /// # Safety
     /// `rows` are as many as the length of `mode`, and each factor but that of `mode` has as many, a stride apart and
     /// readable, as its mode's length.
     pub(super) unsafe fn run(&self, call: Call<'_, T>, mode: usize, factors: &Pointers<T>, rows: &mut [T]) {
-        let Call { arch, stride, buffers } = call;
+        let Call { arch, stride, buffers, add } = call;
         let compute = |task: &Task, out: *mut T, columns: (usize, usize)| {
             let prefetch_distance = self.prefetch_distance[mode];
             let operands = Operands { factors: factors.get(), stride, columns, out, prefetch_distance };
@@ -96,9 +115,9 @@ impl<T: Scalar> Part<T> {
         };
         if self.stored.by_columns() {
             let width = arch.lanes::<T>();
-            self.tasks[mode].run_by_columns(rows, stride, width, compute);
+            self.tasks[mode].run_by_columns(rows, stride, width, add, compute);
         } else {
-            self.tasks[mode].run(rows, stride, buffers, |task, out| compute(task, out, (0, stride)));
+            self.tasks[mode].run(rows, stride, add, buffers, |task, out| compute(task, out, (0, stride)));
         }
     }
 
@@ -107,14 +126,14 @@ impl<T: Scalar> Part<T> {
     /// # Safety
     /// The part is joint, and for every mode the factors and outputs are as for [`Part::run`].
     pub(super) unsafe fn run_all(&self, call: Call<'_, T>, factors: &Pointers<T>, outs: &mut [&mut [T]]) {
-        let Call { arch, stride, buffers } = call;
+        let Call { arch, stride, buffers, .. } = call;
         self.tasks.iter().zip(&mut *outs).for_each(|(tasks, out)| tasks.clear_gaps(out, stride));
         let outputs: Vec<Rows<T>> = outs.iter_mut().map(|out| Rows::new(out)).collect();
         let nonzeros: Vec<_> = self.tasks.first().into_iter().flat_map(Tasks::iter).collect();
         let run = |t: usize| {
             let open = |(tasks, rows): (&Tasks, &Rows<T>)| {
                 // SAFETY: each task has its range of each output once, and nobody else uses the outputs meanwhile.
-                unsafe { tasks.open(t, rows, stride, buffers) }
+                unsafe { tasks.open(t, rows, stride, false, buffers) }
             };
             let (rows, task_outputs): (Vec<_>, Vec<_>) = self.tasks.iter().zip(&outputs).map(open).unzip();
             let operands = JointOperands {

@@ -86,20 +86,23 @@ impl Tasks {
         self.tasks.iter().map(|(task, _)| task)
     }
 
-    /// `out = sum of all tasks`: `work(task, row0)` adds its nonzeros' contributions to the rows of its range, where
-    /// `row0` is the place that row 0 of the output would have. Runs in the rayon pool of the caller.
+    /// `out = sum of all tasks`, or `out +=` it where it is to `add`: `work(task, row0)` adds its nonzeros' contributions to the rows of
+    /// its range, where `row0` is the place that row 0 of the output would have. Runs in the rayon pool of the caller.
     pub(super) fn run<T: Scalar>(
         &self,
         out: &mut [T],
         stride: usize,
+        add: bool,
         buffers: &Buffers<T>,
         work: impl Fn(&Task, *mut T) + Sync,
     ) {
-        self.clear_gaps(out, stride);
+        if !add {
+            self.clear_gaps(out, stride);
+        }
         let rows = Rows::new(out);
         let outputs = parallel::map_tasks(self.tasks.len(), |t| {
             // SAFETY: each task has its range once, and nobody else uses the output before the tasks end.
-            let (row0, output) = unsafe { self.open(t, &rows, stride, buffers) };
+            let (row0, output) = unsafe { self.open(t, &rows, stride, add, buffers) };
             work(&self.tasks[t].0, row0);
             output
         });
@@ -113,15 +116,18 @@ impl Tasks {
         out: &mut [T],
         stride: usize,
         width: usize,
+        add: bool,
         work: impl Fn(&Task, *mut T, (usize, usize)) + Sync,
     ) {
         debug_assert!(self.tasks.iter().all(|(_, direct)| *direct));
-        self.clear_gaps(out, stride);
+        if !add {
+            self.clear_gaps(out, stride);
+        }
         let (rows, turns) = (Rows::new(out), stride.div_ceil(width));
         parallel::tasks(self.tasks.len() * turns, &|t| {
             let (task, first) = (&self.tasks[t / turns].0, t % turns * width);
             let end = stride.min(first + width);
-            for row in task.rows.clone() {
+            for row in task.rows.clone().take_while(|_| !add) {
                 // SAFETY: ranges are disjoint and inside the output, which nobody else uses before the tasks end, and
                 // so are the columns of a range's turns.
                 unsafe { std::slice::from_raw_parts_mut(rows.row(row, stride).wrapping_add(first), end - first) }
@@ -138,7 +144,8 @@ impl Tasks {
         }
     }
 
-    /// The rows of task number `t`, zeroed, and the place that row 0 of the output would have in it.
+    /// The rows of task number `t`, zeroed unless they are the output's and it is to `add` to them, and the place that row 0 of the output
+    /// would have in it.
     ///
     /// # Safety
     /// `rows` are those of an output of the tasks' length, a stride apart; nobody else uses the rows of the task's
@@ -148,14 +155,17 @@ impl Tasks {
         t: usize,
         rows: &Rows<T>,
         stride: usize,
+        add: bool,
         buffers: &Buffers<T>,
     ) -> (*mut T, TaskOutput<T>) {
         let (task, direct) = &self.tasks[t];
         let len = task.rows.len() * stride;
         if *direct {
-            let first = rows.row(task.rows.start, stride);
-            // SAFETY: direct ranges are disjoint and inside the output, which nobody else uses before the tasks end.
-            unsafe { std::slice::from_raw_parts_mut(first, len) }.fill(T::ZERO);
+            if !add {
+                let first = rows.row(task.rows.start, stride);
+                // SAFETY: direct ranges are disjoint and inside the output, which nobody else uses before the tasks end.
+                unsafe { std::slice::from_raw_parts_mut(first, len) }.fill(T::ZERO);
+            }
             return (rows.row(0, stride), TaskOutput { rows: task.rows.clone(), privatised: None });
         }
         let mut copy = buffers.take(len);
@@ -205,16 +215,19 @@ mod tests {
         let task = |rows: Range<usize>| Task { copy: 0, part: 0..1, rows };
         let tasks = Tasks::new(vec![task(2..5), task(4..8), task(5..6), task(9..9)], 10);
         assert_eq!(tasks.privatised_rows(), 4);
-        let mut out = vec![7.0f64; 20];
-        tasks.run(&mut out, 2, &Buffers::default(), |task, row0| {
-            for row in task.rows.clone() {
-                // SAFETY: the rows of the task's range.
-                unsafe { *row0.wrapping_add(row * 2) += 1.0 };
-            }
-        });
-        let first: Vec<f64> = out.iter().copied().step_by(2).collect();
-        assert_eq!(first, [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 0.0, 0.0]);
-        assert!(out.iter().skip(1).step_by(2).all(|&x| x == 0.0));
+        for add in [false, true] {
+            let mut out = vec![7.0f64; 20];
+            tasks.run(&mut out, 2, add, &Buffers::default(), |task, row0| {
+                for row in task.rows.clone() {
+                    // SAFETY: the rows of the task's range.
+                    unsafe { *row0.wrapping_add(row * 2) += 1.0 };
+                }
+            });
+            let before = if add { 7.0 } else { 0.0 };
+            let first: Vec<f64> = out.iter().step_by(2).map(|x| x - before).collect();
+            assert_eq!(first, [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 0.0, 0.0]);
+            assert!(out.iter().skip(1).step_by(2).all(|&x| x == before));
+        }
     }
 
     #[test]

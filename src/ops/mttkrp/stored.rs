@@ -9,23 +9,18 @@ use sparsimd_kernels::mttkrp::{
 };
 use sparsimd_kernels::{Arch, Scalar};
 
-use super::cuts::{slice_tasks, snap_to_rows, sub_slice_tasks, tree_tasks};
+use super::cuts::{longest_fiber, slice_tasks, snap_to_rows, sub_slice_tasks, tree_tasks};
 use super::privatised::{Task, row_range};
 use crate::cut;
 use crate::error::{Error, Result};
 use crate::formats::{
-    Alto, AltoKeys, Bcsf, CooTensor, Csf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, HiCoo, MAX_ORDER, MmCsf, MmCsfStrategy,
-    Offsets, Tiled, TiledTask, rooted_mode_order,
+    Alto, AltoKeys, Bcsf, CooTensor, Csf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, HiCoo, MAX_ORDER, MmCsf, Offsets, Tiled,
+    TiledTask, rooted_mode_order,
 };
 use crate::plan::{ModePlan, MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, joint_root};
 
 /// Nonzeros whose coordinates are decoded at a time: their coordinates of 4 modes fill 4 KiB of L1.
 const BATCH: usize = 256;
-
-/// Longest fiber and heaviest sub-slice of B-CSF, in nonzeros. A split fiber multiplies and adds its row once more,
-/// less than a hundredth of the work of 128 nonzeros. Tasks are cut between sub-slices, so that one has at most 4096
-/// nonzeros, some microseconds, more than its share.
-const BCSF_LIMITS: (usize, usize) = (128, 4096);
 
 /// A tensor in the format of a plan.
 #[derive(Debug)]
@@ -55,6 +50,7 @@ pub(super) enum Stored<T> {
 impl<T: Scalar> Stored<T> {
     pub(super) fn new(coo: &CooTensor<T>, plan: &MttkrpPlan) -> Result<Self> {
         let order = coo.order();
+        let longest = longest_fiber(coo.nnz(), plan.tasks);
         // A tensor of order 1 has neither fibers nor tiles: all formats are its list.
         let format = if order == 1 { MttkrpFormat::Coo } else { plan.format };
         Ok(match format {
@@ -74,20 +70,21 @@ impl<T: Scalar> Stored<T> {
             }
             MttkrpFormat::CsfAll => match plan.algorithm {
                 Some(algorithm @ (MttkrpAlgorithm::Fiber | MttkrpAlgorithm::Nonzero)) => {
-                    let tree = |mode| Csf::from_coo(coo, &mode_order_for(coo.dims(), mode, algorithm));
+                    let tree = |mode| {
+                        Ok(Csf::from_coo(coo, &mode_order_for(coo.dims(), mode, algorithm))?.split_fibers(longest))
+                    };
                     Self::Trees((0..order).map(tree).collect::<Result<_>>()?)
                 }
                 Some(MttkrpAlgorithm::Element) => Self::Elements(CsfSet::from_coo(coo, CsfKind::All)?),
-                _ => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::All)?),
+                _ => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::All)?.split_fibers(longest)),
             },
-            MttkrpFormat::CsfOne => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::One)?),
-            MttkrpFormat::CsfTwo => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::Two)?),
+            MttkrpFormat::CsfOne => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::One)?.split_fibers(longest)),
+            MttkrpFormat::CsfTwo => Self::CsfSet(CsfSet::from_coo(coo, CsfKind::Two)?.split_fibers(longest)),
             MttkrpFormat::Bcsf => {
-                let (longest, heaviest) = BCSF_LIMITS;
-                let rooted = |mode| Bcsf::from_coo(coo, &rooted_mode_order(coo.dims(), mode), longest, heaviest);
+                let rooted = |mode| Bcsf::from_coo(coo, &rooted_mode_order(coo.dims(), mode), plan.bcsf_limits);
                 Self::Bcsf((0..order).map(rooted).collect::<Result<_>>()?)
             }
-            MttkrpFormat::MmCsf => Self::MmCsf(MmCsf::from_coo(coo, MmCsfStrategy::Dynamic)?),
+            MttkrpFormat::MmCsf => Self::MmCsf(MmCsf::from_coo(coo, plan.partition)?.split_fibers(longest)),
             MttkrpFormat::HiCoo => Self::HiCoo(HiCoo::new(coo, DEFAULT_BLOCK_BITS)?),
             MttkrpFormat::Alto => Self::Alto(Alto::from_coo(coo)?),
             MttkrpFormat::Tiled => {
@@ -104,6 +101,19 @@ impl<T: Scalar> Stored<T> {
     /// A list whose nonzeros ascend by mode 0, the only one that is computed from it.
     pub(super) fn by_rows(coo: CooTensor<T>) -> Self {
         Self::Coo { copies: vec![coo], first: 0, by_rows: true }
+    }
+
+    /// A list whose nonzeros are in any order.
+    pub(super) fn as_is(coo: CooTensor<T>) -> Self {
+        Self::Coo { copies: vec![coo], first: 0, by_rows: true }
+    }
+
+    /// The list that [`Stored::as_is`] was given.
+    pub(super) fn into_list(self) -> Result<CooTensor<T>> {
+        match self {
+            Self::Coo { mut copies, .. } if copies.len() == 1 => Ok(copies.swap_remove(0)),
+            _ => Err(Error::argument("stored", "is not one list")),
+        }
     }
 
     pub(super) fn index_bytes(&self) -> usize {

@@ -1,0 +1,208 @@
+//! A `.tnsb` file read in chunks, the next one while the last is worked on: for tensors larger than memory.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{channel, sync_channel};
+
+use sparsimd_kernels::Scalar;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::tnsb::{Header, PIECE, check_sum};
+use crate::error::{Error, Result};
+use crate::formats::{CooTensor, checksum_of};
+use crate::memory;
+
+/// Chunks that are in memory: one is read, one is worked on.
+pub(crate) const CHUNKS: usize = 2;
+
+/// A `.tnsb` file whose header has been verified; its checksums are, in every pass.
+#[derive(Debug)]
+pub struct TnsbStream {
+    path: PathBuf,
+    header: Header,
+}
+
+/// The arrays of a chunk: coordinates of each mode, values.
+type Arrays<T> = (Vec<Vec<u32>>, Vec<T>);
+
+impl TnsbStream {
+    /// Reads the header of `path`.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Parse`] when the file is no `.tnsb` file, of an unknown version, or cut short;
+    /// [`Error::Unavailable`] on a big-endian machine.
+    pub fn open(path: &Path) -> Result<Self> {
+        Ok(Self { path: path.to_owned(), header: Header::read(path)? })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Length of each mode.
+    pub fn dims(&self) -> &[usize] {
+        &self.header.dims
+    }
+
+    /// Number of stored entries.
+    pub fn nnz(&self) -> usize {
+        self.header.nnz
+    }
+
+    /// Bytes that a pass with values as `T` has in memory for each nonzero of a chunk.
+    pub(crate) fn entry_bytes<T>(&self) -> usize {
+        CHUNKS * (self.dims().len() * size_of::<u32>() + size_of::<T>())
+    }
+
+    /// Calls `consume(first, chunk)` with the nonzeros from `first` on, `len` (at least one) at a time and the rest, in the order of
+    /// the file; it gives the chunk back. Meanwhile a thread reads the next one. Two chunks are in memory at a time.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Memory`]; [`Error::Parse`] when a coordinate is out of range, or, at the end of the pass, when a checksum is
+    /// wrong: what was computed is of no use then. What `consume` returns.
+    pub fn pass<T: Scalar>(
+        &self,
+        len: usize,
+        mut consume: impl FnMut(usize, CooTensor<T>) -> Result<CooTensor<T>>,
+    ) -> Result<()> {
+        self.pass_by_reference(len, &mut consume)
+    }
+
+    #[inline(never)]
+    fn pass_by_reference<T: Scalar>(
+        &self,
+        len: usize,
+        consume: &mut dyn FnMut(usize, CooTensor<T>) -> Result<CooTensor<T>>,
+    ) -> Result<()> {
+        let Header { dims, nnz, .. } = &self.header;
+        let (len, order) = (len.clamp(1, (*nnz).max(1)), dims.len());
+        std::thread::scope(|scope| {
+            let (to_reader, emptied) = channel::<Arrays<T>>();
+            // The second chunk is read without waiting for a place to put it.
+            let (to_consumer, filled) = sync_channel::<Result<Arrays<T>>>(1);
+            for _ in 0..CHUNKS.min(nnz.div_ceil(len)) {
+                let what = self.path.display();
+                let coords = (0..order).map(|_| memory::reserve(&what, len)).collect::<Result<_>>()?;
+                let values = memory::reserve(&what, len)?;
+                // The reader is there as long as this side of the channel is.
+                let _ = to_reader.send((coords, values));
+            }
+            scope.spawn(move || {
+                let mut sections = match Sections::open(self) {
+                    Ok(sections) => sections,
+                    Err(error) => return drop(to_consumer.send(Err(error))),
+                };
+                for first in (0..*nnz).step_by(len) {
+                    // No more arrays come when the consumer has failed.
+                    let Ok(mut arrays) = emptied.recv() else { return };
+                    let last = first + len >= *nnz;
+                    let read = sections.fill(len.min(nnz - first), &mut arrays);
+                    let read = read.and_then(|()| if last { sections.check() } else { Ok(()) });
+                    let failed = read.is_err();
+                    if to_consumer.send(read.map(|()| arrays)).is_err() || failed {
+                        return;
+                    }
+                }
+            });
+            for first in (0..*nnz).step_by(len) {
+                let Ok(read) = filled.recv() else { break };
+                let (coords, values) = read?;
+                let chunk = CooTensor::new(dims.clone(), coords, values)
+                    .map_err(|e| super::matrix::whole_file(&self.path, e))?;
+                let (_, coords, values) = consume(first, chunk)?.into_parts();
+                let _ = to_reader.send((coords, values));
+            }
+            Ok(())
+        })
+    }
+
+    /// The sum of the squares of all values, and [`CooTensor::checksum`] of the tensor with values as `T`: reads them alone.
+    ///
+    /// # Errors
+    /// [`Error::Io`], and [`Error::Parse`] when their checksum is wrong.
+    pub fn norm_and_checksum<T: Scalar>(&self) -> Result<(f64, u64)> {
+        let mut sections = Sections::open(self)?;
+        let (mut norm_squared, mut wide) = (0.0, Xxh3::new());
+        let order = self.dims().len();
+        // A piece at a time: as many bytes as the checksum takes in well.
+        let mut piece = Vec::with_capacity(PIECE);
+        for first in (0..self.nnz()).step_by(PIECE / size_of::<f64>()) {
+            piece.clear();
+            sections.values((self.nnz() - first).min(PIECE / size_of::<f64>()), &mut |x| {
+                let x = T::from_f64(x).to_f64();
+                norm_squared += x * x;
+                piece.extend(x.to_le_bytes());
+            })?;
+            wide.update(&piece);
+        }
+        check_sum(&self.path, order, sections.sums[order].digest(), &self.header.sums)?;
+        let arrays = [&self.header.sums[..order], &[wide.digest()]].concat();
+        Ok((norm_squared, checksum_of::<T>(self.dims(), &arrays)))
+    }
+}
+
+/// A pass over a file: a handle for each section, and its checksum so far.
+struct Sections<'a> {
+    stream: &'a TnsbStream,
+    files: Vec<File>,
+    sums: Vec<Xxh3>,
+    piece: Vec<u8>,
+}
+
+impl<'a> Sections<'a> {
+    fn open(stream: &'a TnsbStream) -> Result<Self> {
+        let open = |&(start, _): &(usize, usize)| {
+            let mut file = File::open(&stream.path)?;
+            file.seek(SeekFrom::Start(start as u64))?;
+            Ok(file)
+        };
+        let files = stream.header.sections.iter().map(open).collect::<std::io::Result<Vec<File>>>();
+        let files = files.map_err(|source| Error::Io { path: stream.path.clone(), source })?;
+        let sums = files.iter().map(|_| Xxh3::new()).collect();
+        Ok(Self { stream, files, sums, piece: memory::zeros(stream.path.display(), PIECE)? })
+    }
+
+    fn io(&self, source: std::io::Error) -> Error {
+        Error::Io { path: self.stream.path.clone(), source }
+    }
+
+    /// The next `n` nonzeros.
+    fn fill<T: Scalar>(&mut self, n: usize, (coords, values): &mut Arrays<T>) -> Result<()> {
+        for (section, coords) in coords.iter_mut().enumerate() {
+            coords.resize(n, 0);
+            for piece in coords.chunks_mut(PIECE / size_of::<u32>()) {
+                let bytes = bytemuck::cast_slice_mut(piece);
+                let read = self.files[section].read_exact(bytes);
+                read.map_err(|source| self.io(source))?;
+                self.sums[section].update(bytes);
+            }
+        }
+        values.clear();
+        self.values(n, &mut |x| values.push(T::from_f64(x)))
+    }
+
+    /// The next `n` values.
+    fn values(&mut self, n: usize, take: &mut dyn FnMut(f64)) -> Result<()> {
+        let (section, each) = (self.stream.dims().len(), self.stream.header.value_bytes);
+        for first in (0..n).step_by(PIECE / each) {
+            let len = (n - first).min(PIECE / each) * each;
+            let read = self.files[section].read_exact(&mut self.piece[..len]);
+            read.map_err(|source| self.io(source))?;
+            self.sums[section].update(&self.piece[..len]);
+            // Single precision is exact in double.
+            match each {
+                4 => self.piece[..len].as_chunks().0.iter().for_each(|&x| take(f32::from_le_bytes(x).into())),
+                _ => self.piece[..len].as_chunks().0.iter().for_each(|&x| take(f64::from_le_bytes(x))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all sections, read to the end, have their checksums.
+    fn check(&self) -> Result<()> {
+        let mut sums = self.sums.iter().enumerate();
+        sums.try_for_each(|(i, sum)| check_sum(&self.stream.path, i, sum.digest(), &self.stream.header.sums))
+    }
+}

@@ -1,8 +1,9 @@
-//! SpMM, SDDMM and FusedMM of [`sparsimd`] on many ranks, each with its own memory.
+//! SpMM, SDDMM, FusedMM and CP-ALS of [`sparsimd`] on many ranks, each with its own memory.
 //!
 //! A rank has rows of the sparse matrix A and of the dense matrices. A [`Comm`] carries messages between ranks:
 //! [`ThreadComm`] between threads of one program, [`CountComm`] counts what another one carries. A [`DistPlan`] says which
-//! rows travel where, before any of them does; [`DistCsr`] is the rank's part of A, laid out as the plan says.
+//! rows travel where, before any of them does; [`DistCsr`] is the rank's part of A, laid out as the plan says. [`DistTensor`] is a
+//! rank's part of a tensor, with CP-ALS.
 //!
 //! ```
 //! use sparsimd::{Cpu, Csr, Mat, Pattern};
@@ -28,12 +29,16 @@
 mod blocks;
 mod comm;
 mod count;
+mod cp;
 mod dense;
 mod error;
 mod halo;
 mod matrix;
 mod ops;
 mod plan;
+mod read;
+mod softmax;
+mod tensor;
 mod threads;
 
 pub use blocks::Blocks;
@@ -43,4 +48,6 @@ pub use dense::{DistMat, Element};
 pub use error::{Error, Result};
 pub use matrix::DistCsr;
 pub use plan::{Algorithm, Candidate, Cluster, DistPlan, Operation};
+pub use read::{RowsOf, read_entries, read_rows, share_rows};
+pub use tensor::{DistTensor, grid};
 pub use threads::ThreadComm;

@@ -9,7 +9,7 @@ mod random;
 mod structured;
 
 pub use extreme::{dense_fibers, dense_slices, lone_in_fiber, lone_in_slice};
-pub use matrix::{random_matrix, uniform_dense, uniform_values};
+pub use matrix::{random_matrix, uniform_dense, uniform_rows, uniform_values};
 pub use models::{Initiator, kronecker, power_law, skewed};
 pub use named::{DEFAULT_EXPONENT, Model, TensorSpec, parse_dims};
 pub use structured::{MatrixModel, MatrixSpec, pruned};

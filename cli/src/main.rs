@@ -26,6 +26,7 @@ mod output;
 mod plot;
 mod power;
 mod progress;
+mod ranks;
 mod reorder;
 mod roofline;
 mod sddmm;
@@ -54,6 +55,8 @@ pub enum Verdict {
     Good,
     /// The result is further from the reference than it may be.
     Wrong,
+    /// An error, which has been reported: by one of many ranks.
+    Failed,
 }
 
 /// Sparse matrix and tensor kernels: run, verify and time them on files or random inputs.
@@ -148,6 +151,17 @@ impl Command {
         }
     }
 
+    /// Whether it runs on the ranks of a launcher.
+    fn on_ranks(&self) -> bool {
+        match self {
+            Self::Spmm(args) => args.common.ranks.mpi,
+            Self::Sddmm(args) => args.ranks.mpi,
+            Self::Fusedmm(args) => args.common.ranks.mpi,
+            Self::Cp(args) => args.mpi,
+            _ => false,
+        }
+    }
+
     /// The sparse operand as the user named it, where the command has one.
     fn operand(&self) -> Option<String> {
         match self {
@@ -192,19 +206,24 @@ fn main() -> ExitCode {
         }
         Err(error) => return fail(&usage_line(&error)),
     };
+    if let Err(error) = ranks::check_launcher(cli.command.on_ranks()) {
+        return fail(&error.to_string());
+    }
     cli.command.operand().into_iter().for_each(allocator::name_operand);
     match cli.command.settle().and_then(|()| cli.command.run()) {
         Ok(Verdict::Good) => ExitCode::SUCCESS,
         Ok(Verdict::Wrong) => ExitCode::from(1),
+        Ok(Verdict::Failed) => ExitCode::from(2),
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => fail(&cli.command.with_operand(error).to_string()),
     }
 }
 
+/// Reports the error `message`; of many ranks, the first does.
 fn fail(message: &str) -> ExitCode {
-    use std::io::Write;
-    // A closed standard error leaves the exit status to tell.
-    let _ = writeln!(std::io::stderr(), "sparsimd: {message}");
+    if ranks::speaks() {
+        output::note(&format!("sparsimd: {message}"));
+    }
     ExitCode::from(2)
 }
 

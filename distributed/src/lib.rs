@@ -1,7 +1,8 @@
 //! SpMM, SDDMM, FusedMM and CP-ALS of [`sparsimd`] on many ranks, each with its own memory.
 //!
 //! A rank has rows of the sparse matrix A and of the dense matrices. A [`Comm`] carries messages between ranks:
-//! [`ThreadComm`] between threads of one program, [`CountComm`] counts what another one carries. A [`DistPlan`] says which
+//! [`ThreadComm`] between threads of one program, `MpiComm` (feature `mpi`) between processes; [`CountComm`] counts what
+//! another one carries. A [`DistPlan`] says which
 //! rows travel where, before any of them does; [`DistCsr`] is the rank's part of A, laid out as the plan says. [`DistTensor`] is a
 //! rank's part of a tensor, with CP-ALS.
 //!
@@ -34,6 +35,8 @@ mod dense;
 mod error;
 mod halo;
 mod matrix;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod ops;
 mod plan;
 mod read;
@@ -47,6 +50,8 @@ pub use count::{CountComm, Traffic};
 pub use dense::{DistMat, Element};
 pub use error::{Error, Result};
 pub use matrix::DistCsr;
+#[cfg(feature = "mpi")]
+pub use mpi::MpiComm;
 pub use plan::{Algorithm, Candidate, Cluster, DistPlan, Operation};
 pub use read::{RowsOf, read_entries, read_rows, share_rows};
 pub use tensor::{DistTensor, grid};

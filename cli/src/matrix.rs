@@ -1,7 +1,7 @@
 //! What the matrix operations share: where the sparse matrix comes from, how to run, what to report.
 
 use std::any::Any;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Instant;
 
@@ -76,7 +76,8 @@ impl FromStr for RandomSpec {
 
 impl Source {
     /// The file, if it comes from one.
-    pub fn file(&self) -> Option<&Path> {
+    #[cfg(feature = "mpi")]
+    pub fn file(&self) -> Option<&std::path::Path> {
         self.origin.matrix.as_deref()
     }
 

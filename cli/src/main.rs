@@ -30,6 +30,7 @@ mod ranks;
 mod reorder;
 mod roofline;
 mod sddmm;
+mod simulate;
 mod spmm;
 mod stats;
 mod tensor;
@@ -103,6 +104,8 @@ enum Command {
     Power(power::Args),
     /// TTM or MTTKRP on a described FPGA board: by an analytic model, and simulated cycle by cycle.
     Fpga(fpga::Args),
+    /// The distributed operations on many ranks of a described cluster, by SimGrid.
+    Simulate(simulate::Args),
     /// A suite of benchmarks against other libraries, verified, as a report with pictures.
     Bench(bench::Args),
     /// One try of a peer, for `bench`.
@@ -136,6 +139,7 @@ impl Command {
             Self::Fpga(args) => fpga::run(args),
             Self::Tune(args) => tune::run(args),
             Self::Stats(args) => stats::run(args),
+            Self::Simulate(args) => simulate::run(args),
             Self::Bench(args) => bench::run(args),
             Self::BenchProbe(args) => bench::probe(args),
         }

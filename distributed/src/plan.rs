@@ -22,7 +22,7 @@ use crate::blocks::Blocks;
 use crate::comm::Comm;
 use crate::dense::Element;
 use crate::error::{Error, Result};
-use crate::matrix::ring_order;
+use crate::schedule::{Item, RankLoad, items};
 
 /// How rows of B come to the nonzeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub enum Operation {
 
 impl Operation {
     /// Columns of C where it is gathered, and of the result where it is summed.
-    fn shared_widths(self) -> [usize; 2] {
+    pub(crate) fn shared_widths(self) -> [usize; 2] {
         match self {
             Self::Spmm { n } => [0, n],
             Self::Sddmm { n } => [n, 0],
@@ -91,7 +91,7 @@ impl Operation {
     }
 
     /// Columns of what travels, pass after pass.
-    fn travelling(self) -> Vec<usize> {
+    pub(crate) fn travelling(self) -> Vec<usize> {
         match self {
             Self::Spmm { n } | Self::Sddmm { n } => vec![n],
             Self::FusedMm { n, width, softmax: true, .. } => vec![n, width],
@@ -100,7 +100,7 @@ impl Operation {
     }
 
     /// Floating-point operations for each nonzero.
-    fn flops(self) -> usize {
+    pub(crate) fn flops(self) -> usize {
         match self {
             Self::Spmm { n } | Self::Sddmm { n } => 2 * n,
             Self::FusedMm { n, width, .. } => 2 * (n + width),
@@ -293,45 +293,12 @@ pub(crate) fn load<T: Element>(
     algorithm: Algorithm,
     operation: Operation,
 ) -> Load {
-    let ([gathered, summed], passes) = (operation.shared_widths(), operation.travelling());
-    let columns = local.pattern().col_idx();
+    let share = RankLoad::of(rank, cols, local.pattern().col_idx(), algorithm);
     let mut load = Load::default();
-    let mut receive = |words: usize| {
-        load.words += words;
-        load.messages += usize::from(words > 0);
-    };
-    let replication = algorithm.replication();
-    match algorithm {
-        Algorithm::Aware => {
-            let own = cols.range(rank);
-            let mut named: Vec<u32> = columns.iter().copied().filter(|&j| !own.contains(&(j as usize))).collect();
-            named.sort_unstable();
-            named.dedup();
-            for owner in 0..cols.parts() {
-                let before = |end: usize| named.partition_point(|&j| (j as usize) < end);
-                let rows = before(cols.range(owner).end) - before(cols.range(owner).start);
-                passes.iter().for_each(|width| receive(rows * width));
-            }
-        }
-        Algorithm::DenseShift { .. } => {
-            let order = ring_order(rows.parts(), replication, rank);
-            for &block in &order[1..] {
-                passes.iter().for_each(|width| receive(cols.range(block).len() * width));
-            }
-            let here = rows.grouped(replication).range(rank / replication).len();
-            let states = if matches!(operation, Operation::FusedMm { softmax: true, .. }) { 2 * here } else { 0 };
-            let first = rank / replication * replication;
-            for other in (first..first + replication).filter(|&other| other != rank) {
-                receive(rows.range(other).len() * gathered);
-                receive(rows.range(rank).len() * summed);
-                receive(states);
-            }
-            if matches!(operation, Operation::Sddmm { .. }) {
-                let mut gone = vec![0; replication];
-                columns.iter().for_each(|&j| gone[cols.owner(j as usize) % replication] += 1);
-                gone[rank % replication] = 0;
-                gone.into_iter().for_each(receive);
-            }
+    for item in items(rank, rows, cols, &share, algorithm, operation) {
+        if let Item::Receive { from, .. } = item {
+            load.words += from.iter().map(|(_, words)| words).sum::<usize>();
+            load.messages += from.len();
         }
     }
     load

@@ -136,7 +136,7 @@ pub fn grid(dims: &[usize], ranks: usize) -> Vec<usize> {
 }
 
 /// The cell of `rank`, the last mode fastest.
-fn place(grid: &[usize], rank: usize) -> Vec<usize> {
+pub(crate) fn place(grid: &[usize], rank: usize) -> Vec<usize> {
     let mut rest = rank;
     let mut place = vec![0; grid.len()];
     for (at, &q) in place.iter_mut().zip(grid).rev() {
@@ -146,7 +146,7 @@ fn place(grid: &[usize], rank: usize) -> Vec<usize> {
 }
 
 /// Each of `chunks` in `each` parts.
-fn cut_chunks(chunks: &Blocks, each: usize) -> Blocks {
+pub(crate) fn cut_chunks(chunks: &Blocks, each: usize) -> Blocks {
     let inner = |k: usize| {
         let range = chunks.range(k);
         let parts = Blocks::even(range.len(), each);

@@ -3,7 +3,6 @@
 //! The order is that of `ops.rs`, `softmax.rs` and `cp.rs`; the tests compare with what these send.
 
 use crate::blocks::Blocks;
-use crate::comm::Comm;
 use crate::matrix::ring_order;
 use crate::plan::{Algorithm, Operation};
 use crate::tensor::{cut_chunks, place};
@@ -205,12 +204,14 @@ impl RandomTensor {
             let (blocks, ranks) = &modes[mode];
             let own = ranks.iter().position(|&r| r == rank).map_or(0, |k| blocks.range(k).len());
             let words = self.named(mode, own) * components;
-            ghost_ranks(&modes, &self.grid, rank, mode).into_iter().map(|r| (r, words)).filter(|&(_, w)| w > 0).collect()
+            ghost_ranks(&modes, &self.grid, rank, mode)
+                .into_iter()
+                .map(|r| (r, words))
+                .filter(|&(_, w)| w > 0)
+                .collect()
         };
         let flops = order as f64 * (self.nnz / size as f64) * components as f64;
-        let sums = |rank: usize, numbers: usize| {
-            Alone::steps(rank, size, |comm| comm.sum(&mut vec![0.0; numbers]))
-        };
+        let sums = |rank: usize, numbers: usize| Alone::steps(rank, size, |comm| comm.sum(&mut vec![0.0; numbers]));
         let agree = |rank: usize| Alone::steps(rank, size, |comm| comm.least(0).map(drop));
         let bytes = |words: Vec<(usize, usize)>| words.into_iter().map(|(r, words)| (r, words * element)).collect();
         let of_rank = |rank: usize| {

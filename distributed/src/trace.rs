@@ -27,24 +27,37 @@ pub struct Step {
     pub flops: f64,
 }
 
-/// Writes the `steps` of `rank` as a trace.
+/// Messages that a trace has under way at once, to and from each rank: the time of a simulator grows with the number of all of them.
+const AT_ONCE: usize = 4;
+
+/// Writes the `steps` of `rank` of `size` as a trace. A step of many messages goes by rounds, each rank to those after it first: where
+/// all of a group send to each other, everybody sends and receives as much in each round.
 ///
 /// # Errors
 /// As they come from `out`.
-pub fn write_trace(out: &mut impl Write, rank: usize, steps: &[Step]) -> std::io::Result<()> {
+pub fn write_trace(out: &mut impl Write, rank: usize, size: usize, steps: &[Step]) -> std::io::Result<()> {
     writeln!(out, "{rank} init")?;
     for Step { sends, receives, flops } in steps {
-        for (from, bytes) in receives {
-            writeln!(out, "{rank} irecv {from} 0 {bytes} 6")?;
-        }
-        for (to, bytes) in sends {
-            writeln!(out, "{rank} isend {to} 0 {bytes} 6")?;
-        }
-        if *flops > 0.0 {
-            writeln!(out, "{rank} compute {flops:.0}")?;
-        }
-        if !sends.is_empty() || !receives.is_empty() {
-            writeln!(out, "{rank} waitall")?;
+        let (mut sends, mut receives) = (sends.clone(), receives.clone());
+        sends.sort_by_key(|&(to, _)| (to + size - rank) % size);
+        receives.sort_by_key(|&(from, _)| (rank + size - from) % size);
+        let round = |messages: &[(usize, usize)], k: usize| -> Vec<(usize, usize)> {
+            messages.iter().skip(k * AT_ONCE).take(AT_ONCE).copied().collect()
+        };
+        let rounds = sends.len().max(receives.len()).div_ceil(AT_ONCE);
+        for k in 0..rounds.max(1) {
+            for (from, bytes) in round(&receives, k) {
+                writeln!(out, "{rank} irecv {from} 0 {bytes} 6")?;
+            }
+            for (to, bytes) in round(&sends, k) {
+                writeln!(out, "{rank} isend {to} 0 {bytes} 6")?;
+            }
+            if *flops > 0.0 && k == 0 {
+                writeln!(out, "{rank} compute {flops:.0}")?;
+            }
+            if k < rounds {
+                writeln!(out, "{rank} waitall")?;
+            }
         }
     }
     writeln!(out, "{rank} finalize")
@@ -148,8 +161,32 @@ mod tests {
             Step { flops: 5.0, ..Step::default() },
         ];
         let mut out = Vec::new();
-        write_trace(&mut out, 3, &steps).unwrap();
-        let wanted = "3 init\n3 irecv 2 0 16 6\n3 isend 1 0 8 6\n3 compute 1000000000000\n3 waitall\n3 compute 5\n3 finalize\n";
+        write_trace(&mut out, 3, 4, &steps).unwrap();
+        let wanted =
+            "3 init\n3 irecv 2 0 16 6\n3 isend 1 0 8 6\n3 compute 1000000000000\n3 waitall\n3 compute 5\n3 finalize\n";
         assert_eq!(String::from_utf8(out).unwrap(), wanted);
+    }
+    #[test]
+    fn rounds_of_a_group_meet() {
+        // All of 0, 2, 4, ..., 18 to each other: whom one sends to in a round, that one receives from in it.
+        let group: Vec<usize> = (0..10).map(|k| 2 * k).collect();
+        let rounds = |rank: usize| -> Vec<Vec<String>> {
+            let others: Vec<_> = group.iter().filter(|&&r| r != rank).map(|&r| (r, 8)).collect();
+            let step = Step { sends: others.clone(), receives: others, flops: 0.0 };
+            let mut out = Vec::new();
+            write_trace(&mut out, rank, 20, &[step]).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            text.split("waitall").map(|round| round.lines().map(str::to_owned).collect()).collect()
+        };
+        let all: Vec<_> = group.iter().map(|&rank| rounds(rank)).collect();
+        for (rank, own) in group.iter().zip(&all) {
+            assert_eq!(own.len(), 4);
+            for (k, round) in own.iter().enumerate() {
+                for line in round.iter().filter(|line| line.contains("isend")) {
+                    let to: usize = line.split(' ').nth(2).unwrap().parse().unwrap();
+                    assert!(all[to / 2][k].contains(&format!("{to} irecv {rank} 0 8 6")), "{line}");
+                }
+            }
+        }
     }
 }

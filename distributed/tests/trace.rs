@@ -36,7 +36,13 @@ fn local(a: &Csr<f64>, blocks: &Blocks, rank: usize) -> Csr<f64> {
 }
 
 /// One run of `operation` on a rank, recorded.
-fn record(comm: &dyn Comm, a: &Csr<f64>, blocks: [&Blocks; 2], algorithm: Algorithm, operation: Operation) -> Vec<Step> {
+fn record(
+    comm: &dyn Comm,
+    a: &Csr<f64>,
+    blocks: [&Blocks; 2],
+    algorithm: Algorithm,
+    operation: Operation,
+) -> Vec<Step> {
     let ([rows, cols], rank) = (blocks, comm.rank());
     let given = local(a, rows, rank);
     let dist = DistCsr::new(comm, rows, cols, &given, algorithm).unwrap();
@@ -72,15 +78,14 @@ fn matrix_operations_send_what_their_schedules_say() {
     ];
     for ranks in [1, 2, 3, 4, 6, 9usize] {
         let (rows, cols) = (Blocks::even(a.rows(), ranks), Blocks::even(a.cols(), ranks));
-        let dense = (1..=ranks).filter(|c| ranks.is_multiple_of(*c)).map(|replication| Algorithm::DenseShift { replication });
+        let dense =
+            (1..=ranks).filter(|c| ranks.is_multiple_of(*c)).map(|replication| Algorithm::DenseShift { replication });
         for algorithm in std::iter::once(Algorithm::Aware).chain(dense) {
             for operation in operations {
-                let recorded = ThreadComm::run(ranks, |comm: &dyn Comm| {
-                    record(comm, &a, [&rows, &cols], algorithm, operation)
-                });
-                let share = |rank: usize| {
-                    RankLoad::of(rank, &cols, local(&a, &rows, rank).pattern().col_idx(), algorithm)
-                };
+                let recorded =
+                    ThreadComm::run(ranks, |comm: &dyn Comm| record(comm, &a, [&rows, &cols], algorithm, operation));
+                let share =
+                    |rank: usize| RankLoad::of(rank, &cols, local(&a, &rows, rank).pattern().col_idx(), algorithm);
                 let told = matrix_steps(&rows, &cols, share, algorithm, operation, size_of::<f64>());
                 for (rank, (recorded, told)) in recorded.iter().zip(&told).enumerate() {
                     let case = format!("rank {rank} of {ranks}, {algorithm:?}, {operation:?}");
@@ -135,7 +140,8 @@ fn an_iteration_of_cp_sends_what_its_schedule_says() {
     ];
     let x = CooTensor::new(dims.clone(), coords, (0..nnz).map(|p| (p * p % 17) as f64 - 3.0).collect()).unwrap();
     for ranks in [1usize, 2, 3, 4, 8] {
-        let told = RandomTensor { grid: grid(&dims, ranks), dims: dims.clone(), nnz: 1e9 }.cp_steps(5, size_of::<f64>());
+        let told =
+            RandomTensor { grid: grid(&dims, ranks), dims: dims.clone(), nnz: 1e9 }.cp_steps(5, size_of::<f64>());
         let recorded = ThreadComm::run(ranks, |comm: &dyn Comm| record_iteration(comm, &x));
         for (rank, (recorded, told)) in recorded.iter().zip(&told).enumerate() {
             // The agreement to go on, by which the schedule ends, is the recording's first.

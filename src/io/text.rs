@@ -202,7 +202,10 @@ impl<'a> Text<'a> {
             return Ok(());
         }
         if !self.source.plain {
-            let detail = format!("{} is compressed, or no file on a disk: several ranks read only such parts", self.path.display());
+            let detail = format!(
+                "{} is compressed, or no file on a disk: several ranks read only such parts",
+                self.path.display()
+            );
             return Err(Error::argument("file", detail));
         }
         let fail = |source| Error::Io { path: self.path.clone(), source };

@@ -1,8 +1,6 @@
 //! What is simulated: a product by dense shift, one with the rows that a mesh names, and an iteration of CP-ALS, with their models.
 
-use sparsimd_distributed::{
-    Algorithm, Blocks, Cluster, Operation, RandomTensor, RankLoad, Step, grid, matrix_steps,
-};
+use sparsimd_distributed::{Algorithm, Blocks, Cluster, Operation, RandomTensor, RankLoad, Step, grid, matrix_steps};
 
 /// Bytes of a word: f32.
 const WORD: usize = 4;

@@ -209,13 +209,7 @@ fn mttkrp_rate(cpu: &Cpu, share: &Share) -> Result<f64> {
 }
 
 /// Replays `prepared` with its arithmetic and without.
-fn simulate(
-    platform: &Platform,
-    case: Case,
-    scaling: &'static str,
-    prepared: Prepared,
-    rate: f64,
-) -> Result<Row> {
+fn simulate(platform: &Platform, case: Case, scaling: &'static str, prepared: Prepared, rate: f64) -> Result<Row> {
     let Prepared { mut steps, replication, words, communication, work } = prepared;
     let ranks = steps.len();
     // A second of arithmetic is a second, whatever the speed of the platform's nodes.
@@ -226,7 +220,17 @@ fn simulate(
     let simulated_communication_s = replay(platform, &steps)?;
     let (model_s, model_communication_s) = (communication + work, communication);
     let (case, words) = (case.name(), words);
-    Ok(Row { case, scaling, ranks, replication, words, simulated_s, simulated_communication_s, model_s, model_communication_s })
+    Ok(Row {
+        case,
+        scaling,
+        ranks,
+        replication,
+        words,
+        simulated_s,
+        simulated_communication_s,
+        model_s,
+        model_communication_s,
+    })
 }
 
 /// Seconds that SimGrid finds for `steps` on `platform`.
@@ -236,11 +240,12 @@ fn replay(platform: &Platform, steps: &[Vec<Step>]) -> Result<f64> {
     let at = |name: &str| folder.path().join(name);
     let write = |path: &Path, text: &str| std::fs::write(path, text).map_err(|source| fail(path, source));
     let mut list = String::new();
+    let size = steps.len();
     for (rank, steps) in steps.iter().enumerate() {
         let path = at(&format!("{rank}.trace"));
         let traced = || -> std::io::Result<()> {
             let mut out = BufWriter::new(std::fs::File::create(&path)?);
-            write_trace(&mut out, rank, steps)?;
+            write_trace(&mut out, rank, size, steps)?;
             out.flush()
         };
         traced().map_err(|source| fail(&path, source))?;
@@ -254,7 +259,7 @@ fn replay(platform: &Platform, steps: &[Vec<Step>]) -> Result<f64> {
     command.current_dir(folder.path()).args(["-np", &steps.len().to_string()]);
     command.arg("-platform").arg(&cluster).arg("-hostfile").arg(&hosts).arg("-replay").arg(&traces);
     // The platform's figures as they are: no factors that were fitted to other networks.
-    command.args(["--cfg=smpi/bw-factor:1", "--cfg=smpi/lat-factor:1", "--cfg=network/crosstraffic:0"]);
+    command.args(["--cfg=smpi/bw-factor:0:1", "--cfg=smpi/lat-factor:0:1", "--cfg=network/crosstraffic:0"]);
     let done = match command.output() {
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
             let detail = "smpirun is not installed (Debian: libsimgrid-dev)".to_owned();

@@ -33,9 +33,7 @@ fn draw<B: DrawingBackend>(area: &DrawingArea<B, Shift>, rows: &[Row]) -> Drawn 
 fn half<B: DrawingBackend>(area: &DrawingArea<B, Shift>, scaling: &str, rows: &[&Row]) -> Drawn {
     let text = |e: DrawingAreaErrorKind<B::ErrorType>| e.to_string();
     let times = || {
-        let all = |row: &&Row| {
-            [row.simulated_s, row.simulated_communication_s, row.model_s, row.model_communication_s]
-        };
+        let all = |row: &&Row| [row.simulated_s, row.simulated_communication_s, row.model_s, row.model_communication_s];
         rows.iter().flat_map(all).filter(|s| *s > 0.0)
     };
     let (least, most) = (times().fold(f64::INFINITY, f64::min), times().fold(0.0, f64::max));
@@ -49,10 +47,7 @@ fn half<B: DrawingBackend>(area: &DrawingArea<B, Shift>, scaling: &str, rows: &[
         .margin(14)
         .x_label_area_size(56)
         .y_label_area_size(90)
-        .build_cartesian_2d(
-            (first / 1.2..last * 1.2).log_scale().base(2.0),
-            (least / 2.0..most * 6.0).log_scale(),
-        )
+        .build_cartesian_2d((first / 1.2..last * 1.2).log_scale().base(2.0), (least / 2.0..most * 6.0).log_scale())
         .map_err(text)?;
     chart
         .configure_mesh()
@@ -68,13 +63,14 @@ fn half<B: DrawingBackend>(area: &DrawingArea<B, Shift>, scaling: &str, rows: &[
         .map_err(text)?;
     for (k, case) in Case::ALL.into_iter().enumerate() {
         let own = || rows.iter().filter(move |row| row.case == case.name());
-        let curves: [(&str, fn(&Row) -> [f64; 2]); 2] = [
-            ("", |row| [row.simulated_s, row.model_s]),
-            (": communication", |row| [row.simulated_communication_s, row.model_communication_s]),
-        ];
-        for (part, (words, of)) in curves.into_iter().enumerate() {
+        for (part, words) in ["", ": communication"].into_iter().enumerate() {
+            let of = |row: &Row| match part {
+                0 => [row.simulated_s, row.model_s],
+                _ => [row.simulated_communication_s, row.model_communication_s],
+            };
             let color = COLORS[2 * k + part];
-            let points = |which: usize| own().map(move |row| (row.ranks as f64, of(row)[which])).filter(|(_, s)| *s > 0.0);
+            let points =
+                |which: usize| own().map(move |row| (row.ranks as f64, of(row)[which])).filter(|(_, s)| *s > 0.0);
             chart
                 .draw_series(LineSeries::new(points(1), color.stroke_width(2)))
                 .map_err(text)?

@@ -46,7 +46,8 @@ impl Platform {
         let wanted = |name: &str| attribute(name).ok_or_else(|| (line, format!("the cluster has no {name}")));
         let number = |name: &str, units: &[(&str, f64)]| {
             let text = wanted(name)?;
-            quantity(text, units).ok_or_else(|| (line, format!("{name} {text:?} is no number with a unit that is known")))
+            quantity(text, units)
+                .ok_or_else(|| (line, format!("{name} {text:?} is no number with a unit that is known")))
         };
         let speed = number("speed", &[("f", 1.0)])?;
         let bandwidth = number("bw", &[("Bps", 1.0), ("bps", 0.125)])?;

@@ -139,7 +139,8 @@ impl<'a, T: Scalar> Problem<'a, T> {
         self.cpu.mttkrp_all(self.tensor, &views, &mut outs)?;
         self.mttkrp += before.elapsed();
 
-        let grams: Vec<Small> = self.factors.iter().map(|f| gram(self.cpu, f, &mut |_| Ok(()))).collect::<Result<_>>()?;
+        let grams: Vec<Small> =
+            self.factors.iter().map(|f| gram(self.cpu, f, &mut |_| Ok(()))).collect::<Result<_>>()?;
         let (mut inner, mut model) = (0.0, 0.0);
         for (mode, part) in self.parts.iter().enumerate() {
             let mut v = Small::ones(rank);

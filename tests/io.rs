@@ -5,7 +5,9 @@ mod common;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use sparsimd::io::{Matrix, ReadOptions, read_matrix, read_mtx, read_smtx, write_matrix, write_mtx_dense, write_smtx};
+use sparsimd::io::{
+    Matrix, ReadOptions, read_matrix, read_mtx, read_mtx_part, read_smtx, write_matrix, write_mtx_dense, write_smtx,
+};
 use sparsimd::{Coo, Csr, Error, Mat, Pattern, generate};
 
 fn options() -> ReadOptions<'static> {
@@ -51,6 +53,49 @@ fn every_field_and_symmetry_of_coordinates() {
     let upper = "%%MATRIXMARKET Matrix Coordinate Real General\n1 1 1\n1 1 NaN\n";
     assert!(parse(upper).unwrap()[0].2.is_nan());
     assert_eq!(parse(&upper.replace("NaN", "-inf")).unwrap()[0].2, f64::NEG_INFINITY);
+}
+
+#[test]
+fn parts_of_a_file_are_the_whole_and_count_its_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let kinds = ["real general", "integer symmetric", "pattern general"];
+    for (kind, rows) in kinds.iter().flat_map(|kind| [0, 1, 7, 200].map(|rows| (kind, rows))) {
+        let value = if kind.starts_with("pattern") { "" } else { " 3" };
+        let lines: String =
+            (1..=rows).map(|i| format!("{i} {}{value}\n{}", i / 2 + 1, "% more\n".repeat(i % 3))).collect();
+        let text = format!("%%MatrixMarket matrix coordinate {kind}\n% a comment\n200 200 {rows}\n{lines}");
+        let path = file(dir.path(), "a.mtx", text.as_bytes());
+        let whole = read_mtx::<f64>(&path, options()).unwrap();
+        for parts in [1, 2, 3, 5, 9, 300] {
+            let part = |k| read_mtx_part::<f64>(&path, k, parts, options()).unwrap();
+            let all: Vec<_> = (0..parts).map(part).collect();
+            assert_eq!(all.iter().flat_map(|part| entries(&part.entries)).collect::<Vec<_>>(), entries(&whole.0));
+            let total: u64 = all.iter().map(|part| part.stored).sum();
+            assert_eq!((all[0].valued, all[0].claimed, total), (whole.1, rows as u64, rows as u64));
+            all[0].check_total(&path, total).unwrap();
+            let error = all[0].check_total(&path, total + 1).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("a.mtx:0: {} entries, and {rows} in the size line", rows + 1)), "{error}");
+        }
+        // A mistake is told by the one part that has its line, with its number in the file.
+        if let Some(at) = text.rfind("200 101") {
+            let line = 1 + text[..at].matches('\n').count();
+            let wrong = text.replace("200 101", "201 101");
+            let path = file(dir.path(), "b.mtx", wrong.as_bytes());
+            for parts in [1, 2, 5, 9] {
+                let results = (0..parts).map(|k| read_mtx_part::<f64>(&path, k, parts, options()));
+                let errors: Vec<_> = results.filter_map(|part| part.err()).map(|e| e.to_string()).collect();
+                assert_eq!(errors.len(), 1);
+                assert!(errors[0].ends_with(&format!("b.mtx:{line}: row index 201 exceeds 200")), "{errors:?}");
+            }
+        }
+    }
+    let text = b"%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 2\n";
+    let packed = file(dir.path(), "c.mtx.gz", &gzip(text));
+    assert_eq!(read_mtx_part::<f64>(&packed, 0, 1, options()).unwrap().stored, 1);
+    let error = read_mtx_part::<f64>(&packed, 1, 2, options()).unwrap_err().to_string();
+    assert!(error.contains("c.mtx.gz is compressed: several ranks read it once it is unpacked"), "{error}");
+    let array = file(dir.path(), "d.mtx", b"%%MatrixMarket matrix array real general\n1 1\n5\n");
+    assert!(read_mtx_part::<f64>(&array, 0, 2, options()).unwrap_err().to_string().contains("d.mtx:2: an array"));
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use sparsimd::generate::skewed;
 use sparsimd::io::{
-    Duplicates, ReadOptions, TnsbFile, check_finite, read_dense, read_tensor, read_tns, read_tnsb, write_dense,
-    write_tensor, write_tns, write_tnsb,
+    Duplicates, ReadOptions, TnsbFile, check_finite, read_dense, read_tensor, read_tns, read_tns_part, read_tnsb,
+    write_dense, write_tensor, write_tns, write_tnsb,
 };
 use sparsimd::{CooTensor, Cpu, Error, Mat};
 
@@ -239,5 +239,34 @@ fn dense_text_is_read_back() {
     for (text, line) in [("1 2\n3\n", 2), ("1 2\n\n3 x\n", 3)] {
         let path = file(&dir, "bad.txt", text.as_bytes());
         assert!(matches!(read_dense::<f64>(&path, options()), Err(Error::Parse { line: l, .. }) if l == line));
+    }
+}
+
+#[test]
+fn parts_of_a_text_are_the_whole_and_count_its_lines() {
+    let dir = folder();
+    let entries: String =
+        (1..=300).map(|i| format!("{i} {} 2 {i}.5\n{}", i % 7 + 1, "# more\n".repeat(i % 3))).collect();
+    for (head, lengths) in [("# without a header\n", [300, 7, 2]), ("3\n400 9 5\n", [400, 9, 5])] {
+        let text = format!("{head}{entries}");
+        let path = file(&dir, "a.tns", text.as_bytes());
+        let whole = read(&path).unwrap();
+        assert_eq!(whole.dims(), lengths);
+        for parts in [1, 2, 5, 9, 1000] {
+            let all: Vec<CooTensor<f64>> =
+                (0..parts).map(|k| read_tns_part(&path, false, k, parts, options()).unwrap()).collect();
+            let values: Vec<f64> = all.iter().flat_map(|part| part.values().to_vec()).collect();
+            assert_eq!(values, whole.values());
+            for mode in 0..3 {
+                let coords: Vec<u32> = all.iter().flat_map(|part| part.coords(mode).to_vec()).collect();
+                assert_eq!(coords, whole.coords(mode));
+                assert_eq!(all.iter().map(|part| part.dims()[mode]).max(), Some(lengths[mode]));
+            }
+        }
+        let line = 1 + text[..text.find("\n250 ").unwrap() + 1].matches('\n').count();
+        let path = file(&dir, "b.tns", text.replace("\n250 ", "\n250.5 ").as_bytes());
+        let results = (0..9).map(|k| read_tns_part::<f64>(&path, false, k, 9, options()));
+        let errors: Vec<_> = results.filter_map(|part| part.err()).collect();
+        assert!(matches!(&errors[..], [Error::Parse { line: l, .. }] if *l == line as u64), "{errors:?}");
     }
 }

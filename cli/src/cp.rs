@@ -29,13 +29,13 @@ pub enum Method {
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    common: Common,
+    pub common: Common,
     /// How the factors are found
     #[arg(long, value_enum, default_value_t = Method::Als)]
     method: Method,
     /// Number of components
     #[arg(long, value_name = "R")]
-    rank: usize,
+    pub rank: usize,
     /// Begin from random factors of this seed
     #[arg(long, value_name = "S", default_value_t = 0, conflicts_with = "init")]
     seed: u64,
@@ -54,6 +54,9 @@ pub struct Args {
     memory: Option<usize>,
     #[command(flatten)]
     place: Place,
+    /// Run on the ranks that an MPI launcher starts, each with a cell of a grid over the modes (a build with the feature mpi)
+    #[arg(long, conflicts_with_all = ["format", "device", "numa", "sum_duplicates"])]
+    pub mpi: bool,
 }
 
 /// Where the nonzeros are.
@@ -71,6 +74,13 @@ impl Args {
 
 /// Decomposes the tensor and writes the result.
 pub fn run(args: &Args) -> Result<Verdict> {
+    if args.mpi {
+        if args.method != Method::Als {
+            let detail = "the methods opt and apr run on one machine".to_owned();
+            return Err(Error::Argument { name: "mpi", detail });
+        }
+        return args.run_on_ranks();
+    }
     let (cpu, numa) = args.common.cpu()?;
     match args.common.dtype {
         Dtype::F32 => decompose::<f32>(args, &cpu, numa),
@@ -84,6 +94,13 @@ fn init<T: Scalar>(args: &Args, order: usize, tensor: u64) -> Result<CpInit<T>> 
         return Ok(CpInit::Resume(CpState::load_of(path, tensor)?));
     }
     Ok(args.common.given(order)?.map_or(CpInit::Seed(args.seed), CpInit::Factors))
+}
+
+/// How to decompose a tensor of `order` modes.
+pub fn options<T: Scalar>(args: &Args, order: usize, checksum: u64) -> Result<CpOptions<T>> {
+    let (common, rank) = (&args.common, args.rank);
+    let (iterations, tolerance, nonnegative) = (common.iters, common.tol, common.nonneg);
+    Ok(CpOptions { rank, iterations, tolerance, ridge: args.ridge, nonnegative, init: init(args, order, checksum)? })
 }
 
 fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
@@ -104,9 +121,7 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
         Operand::Loaded(x) => (x.order(), cpu.install(|| x.checksum())),
         Operand::Streamed(x) => (x.dims().len(), x.checksum()),
     };
-    let mut options = CpOptions::new(args.rank);
-    (options.iterations, options.tolerance, options.ridge) = (common.iters, common.tol, args.ridge);
-    (options.nonnegative, options.init) = (common.nonneg, init(args, order, checksum)?);
+    let options = options(args, order, checksum)?;
 
     if args.method != Method::Als && args.place.device != DeviceName::Cpu {
         let detail = "the methods opt and apr run on the processor alone";
@@ -117,7 +132,7 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
         return Err(Error::Argument { name: "partition", detail });
     }
     let mut device = TensorDevice::open(&args.place, cpu)?;
-    let watch = Watch::start(common.iters)?;
+    let watch = Watch::start(common.iters, true)?;
     let (mut iterations_s, mut mttkrp_s) = (0.0, 0.0);
     let (mut objective, mut violation) = (None, None);
     let mut unsaved = Ok(());

@@ -132,7 +132,8 @@ impl Common {
         Ok(tensor)
     }
 
-    fn check(&self) -> Result<()> {
+    /// Whether the numbers make sense.
+    pub fn check(&self) -> Result<()> {
         if self.every == 0 {
             return Err(Error::Argument { name: "every", detail: "0 iterations; at least 1".to_owned() });
         }
@@ -142,8 +143,33 @@ impl Common {
         Ok(())
     }
 
-    fn make_folder(&self) -> Result<()> {
+    /// Makes the folder of the result.
+    pub fn make_folder(&self) -> Result<()> {
         std::fs::create_dir_all(&self.out).map_err(|source| Error::Io { path: self.out.clone(), source })
+    }
+
+    /// The tensor's file, and whether its coordinates start at 0.
+    #[cfg(feature = "mpi")]
+    pub fn file(&self) -> (&Path, bool) {
+        (&self.tensor, self.zero_based)
+    }
+
+    /// The threads asked for.
+    #[cfg(feature = "mpi")]
+    pub fn executor(&self) -> &super::executor::Executor {
+        self.executor.executor()
+    }
+
+    /// The checkpoint, if one is due after iteration `number`.
+    #[cfg(feature = "mpi")]
+    pub fn due(&self, number: usize) -> Option<&Path> {
+        self.checkpoint.as_deref().filter(|_| number.is_multiple_of(self.every))
+    }
+
+    /// Whether the result is one JSON object.
+    #[cfg(feature = "mpi")]
+    pub fn is_json(&self) -> bool {
+        self.json
     }
 
     /// The factors of `--init`, one per mode.
@@ -222,10 +248,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Over at most `iterations`; its clock starts now.
-    pub fn start(iterations: usize) -> Result<Self> {
+    /// Over at most `iterations`, shown or not; its clock starts now.
+    pub fn start(iterations: usize, shown: bool) -> Result<Self> {
         let stop = interrupt::flag()?;
-        let bar = ProgressBar::new(iterations as u64);
+        let bar = if shown { ProgressBar::new(iterations as u64) } else { ProgressBar::hidden() };
         let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg} {eta}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         Ok(Self { bar, stop, start: Instant::now() })

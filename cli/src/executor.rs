@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use sparsimd::machine::Pinning;
 use sparsimd::plan::Effort;
-use sparsimd::{Arch, Cpu, Error, Result};
+use sparsimd::{Arch, Cpu, CpuBuilder, Error, Result};
 
 use super::output;
 
@@ -24,7 +24,22 @@ pub struct Executor {
 impl Executor {
     /// Starts it; standard error tells when the operating system refuses to bind threads.
     pub fn cpu(&self) -> Result<Cpu> {
-        let mut builder = Cpu::builder();
+        self.start(Cpu::builder())
+    }
+
+    /// Likewise, with one thread on each of `processors`, or one thread where there are none, unless threads or their binding are given.
+    #[cfg(feature = "mpi")]
+    pub fn cpu_of(&self, processors: &[usize]) -> Result<Cpu> {
+        let pinning = if processors.is_empty() { Pinning::None } else { Pinning::List(processors.to_vec()) };
+        match (self.threads, &self.pin) {
+            (None, None) => self.start(Cpu::builder().threads(processors.len().max(1)).pinning(pinning)),
+            // Ranks that bind threads by themselves would all bind them to the same processors.
+            (_, None) => self.start(Cpu::builder().pin(false)),
+            _ => self.cpu(),
+        }
+    }
+
+    fn start(&self, mut builder: CpuBuilder) -> Result<Cpu> {
         if let Some(threads) = self.threads {
             builder = builder.threads(threads);
         }

@@ -14,6 +14,12 @@ use super::timing::{StoredDtype, Times};
 /// Runs, verifies and times the operation.
 pub fn run(fused: &Fused) -> Result<Verdict> {
     let args = &fused.common;
+    if args.ranks.mpi {
+        return match fused.is_general() {
+            true => Err(Common::not_on_ranks("heads, sums, dropout and gradients")),
+            false => args.run_on_ranks(Op::FusedMm),
+        };
+    }
     if fused.is_general() {
         fused.check()?;
         let op = if fused.backward { "fusedmm_gradient" } else { "fusedmm" };

@@ -29,9 +29,11 @@ mod output;
 mod plot;
 mod power;
 mod progress;
+mod ranks;
 mod reorder;
 mod roofline;
 mod sddmm;
+mod simulate;
 mod spmm;
 mod stats;
 mod tensor;
@@ -59,6 +61,8 @@ pub enum Verdict {
     Wrong,
     /// Ended early, as a signal asked, with what there was until then.
     Interrupted,
+    /// An error, which has been reported: by one of many ranks.
+    Failed,
 }
 
 /// Sparse matrix and tensor kernels: run, verify and time them on files or random inputs.
@@ -105,6 +109,8 @@ enum Command {
     Power(power::Args),
     /// TTM or MTTKRP on a described FPGA board: by an analytic model, and simulated cycle by cycle.
     Fpga(fpga::Args),
+    /// The distributed operations on many ranks of a described cluster, by SimGrid.
+    Simulate(simulate::Args),
     /// A suite of benchmarks against other libraries, verified, as a report with pictures.
     Bench(bench::Args),
     /// One try of a peer, for `bench`.
@@ -144,6 +150,7 @@ impl Command {
             Self::Stats(args) => stats::run(args),
             Self::Completions(args) => manual::completions(args),
             Self::Man(args) => manual::man(args),
+            Self::Simulate(args) => simulate::run(args),
             Self::Bench(args) => bench::run(args),
             Self::BenchProbe(args) => bench::probe(args),
         }
@@ -158,6 +165,17 @@ impl Command {
             Self::Mttkrp(args) => args.settle(),
             Self::Ttm(args) | Self::Ttv(args) => args.settle(),
             _ => Ok(()),
+        }
+    }
+
+    /// Whether it runs on the ranks of a launcher.
+    fn on_ranks(&self) -> bool {
+        match self {
+            Self::Spmm(args) => args.common.ranks.mpi,
+            Self::Sddmm(args) => args.ranks.mpi,
+            Self::Fusedmm(args) => args.common.ranks.mpi,
+            Self::Cp(args) => args.mpi,
+            _ => false,
         }
     }
 
@@ -205,20 +223,25 @@ fn main() -> ExitCode {
         }
         Err(error) => return fail(&usage_line(&error)),
     };
+    if let Err(error) = ranks::check_launcher(cli.command.on_ranks()) {
+        return fail(&error.to_string());
+    }
     cli.command.operand().into_iter().for_each(allocator::name_operand);
     match cli.command.settle().and_then(|()| cli.command.run()) {
         Ok(Verdict::Good) => ExitCode::SUCCESS,
         Ok(Verdict::Wrong) => ExitCode::from(1),
         Ok(Verdict::Interrupted) => ExitCode::from(interrupt::STATUS),
+        Ok(Verdict::Failed) => ExitCode::from(2),
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => fail(&cli.command.with_operand(error).to_string()),
     }
 }
 
+/// Reports the error `message`; of many ranks, the first does.
 fn fail(message: &str) -> ExitCode {
-    use std::io::Write;
-    // A closed standard error leaves the exit status to tell.
-    let _ = writeln!(std::io::stderr(), "sparsimd: {message}");
+    if ranks::speaks() {
+        output::note(&format!("sparsimd: {message}"));
+    }
     ExitCode::from(2)
 }
 

@@ -21,6 +21,7 @@ use super::executor::{EffortName, Executor};
 use super::numa::Numa;
 use super::operands::Operands;
 use super::progress::Progress;
+use super::ranks::Ranks;
 use super::reorder::{Order, Ordered, Reordered};
 use super::timing::{Check, Speed, StoredDtype, Times};
 use super::{Verdict, output};
@@ -74,6 +75,12 @@ impl FromStr for RandomSpec {
 }
 
 impl Source {
+    /// The file, if it comes from one.
+    #[cfg(feature = "mpi")]
+    pub fn file(&self) -> Option<&std::path::Path> {
+        self.origin.matrix.as_deref()
+    }
+
     /// The matrix as the user named it.
     pub fn operand(&self) -> Option<String> {
         let random = |spec: RandomSpec| format!("--random {}x{}@{}", spec.rows, spec.cols, spec.sparsity);
@@ -129,6 +136,8 @@ pub struct Common {
     /// New numbers for the rows and columns of A; operands and results stay in the given order
     #[arg(long, value_enum, default_value_t = Order::None)]
     pub reorder: Order,
+    #[command(flatten)]
+    pub ranks: Ranks,
     #[command(flatten)]
     pub executor: Executor,
     /// NUMA placement: rows of A and C on the nodes that own them, B left alone (first-touch), interleaved or replicated;
@@ -399,6 +408,11 @@ impl Common {
     pub fn no_dtype(&self, op: &str) -> Error {
         let name = self.dtype.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         Error::Argument { name: "dtype", detail: format!("{op} has no element type {name}") }
+    }
+
+    /// The error that `what` is for one machine.
+    pub fn not_on_ranks(what: &str) -> Error {
+        Error::Argument { name: "mpi", detail: format!("{what} run on one machine") }
     }
 
     /// The error that `op` has no such edge function.

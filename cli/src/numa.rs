@@ -43,6 +43,12 @@ pub struct Paged {
 }
 
 impl Paged {
+    /// The threads asked for.
+    #[cfg(feature = "mpi")]
+    pub fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
     /// Starts the executor and applies the policy.
     pub fn cpu(&self) -> Result<(Cpu, Numa)> {
         let cpu = self.executor.cpu()?;

@@ -61,7 +61,7 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
         resume: common.resumed().map(|path| CpState::load_of(path, checksum)).transpose()?,
         ..PowerOptions::new(args.rank)
     };
-    let watch = Watch::start(args.rank)?;
+    let watch = Watch::start(args.rank, true)?;
     let (mut iterations_s, mut products_s, mut violation) = (0.0, 0.0, None);
     let mut unsaved = Ok(());
     let result = cpu.power_method(&x, &options, |state: &CpState<T>, iteration: &CpIteration| {

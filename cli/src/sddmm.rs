@@ -14,6 +14,9 @@ pub fn run(args: &Common) -> Result<Verdict> {
     if !matches!(args.edge, EdgeName::Identity | EdgeName::Scale) {
         return Err(args.no_edge("sddmm"));
     }
+    if args.ranks.mpi {
+        return args.run_on_ranks(Op::Sddmm);
+    }
     match args.dtype {
         StoredDtype::F32 => args.run::<f32>("sddmm", measure::<f32>, device::sddmm),
         StoredDtype::F64 => args.run::<f64>("sddmm", measure::<f64>, device::sddmm),

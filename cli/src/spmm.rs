@@ -74,6 +74,12 @@ pub fn run(args: &Args) -> Result<Verdict> {
     if common.edge != EdgeName::Identity {
         return Err(common.no_edge("spmm"));
     }
+    if common.ranks.mpi {
+        return match args.rule().0 {
+            "spmm" => common.run_on_ranks(Op::Spmm),
+            name => Err(Common::not_on_ranks(name)),
+        };
+    }
     match common.dtype {
         StoredDtype::F32 => run_as::<f32>(args),
         StoredDtype::F64 => run_as::<f64>(args),

@@ -59,7 +59,7 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
     (options.iterations, options.tolerance, options.seed, options.init) =
         (common.iters, common.tol, args.seed.unwrap_or(0), init);
 
-    let watch = Watch::start(common.iters)?;
+    let watch = Watch::start(common.iters, true)?;
     let mut unsaved = Ok(());
     let result = cpu.tucker(&x, &options, |state: &TuckerState, iteration: &TuckerIteration| {
         watch.show(iteration.number, iteration.fit, iteration.time);

@@ -266,3 +266,31 @@ fn completions_and_manual_pages_name_every_command() {
     assert!(!folder.join("sparsimd-bench-probe.1").exists());
     assert!(refusal(&["completions", "tcsh"]).contains("tcsh"));
 }
+
+#[test]
+fn copies_that_a_launcher_starts_are_refused() {
+    let run = |name: &str, size: &str, rank: &str, args: &[&str]| {
+        let (size_name, rank_name) = (format!("{name}_SIZE"), format!("{name}_RANK"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sparsimd"));
+        let out = command.args(args).env(size_name, size).env(rank_name, rank).output().expect("the program starts");
+        (out.status.code(), String::from_utf8(out.stderr).expect("text"))
+    };
+    let spmm = ["spmm", "--random", "8x8@0.5", "-n", "4", "--repeat", "1"];
+    for name in ["OMPI_COMM_WORLD", "PMI"] {
+        let (status, words) = run(name, "2", "0", &spmm);
+        assert_eq!((status, words.lines().count()), (Some(2), 1), "{words}");
+        assert!(
+            words.starts_with("sparsimd: a run on many ranks is not available: a launcher has started several"),
+            "{words}"
+        );
+        // One of them speaks.
+        assert_eq!(run(name, "2", "1", &spmm), (Some(2), String::new()));
+        assert_eq!(run(name, "1", "0", &spmm), (Some(0), String::new()));
+    }
+    if !cfg!(feature = "mpi") {
+        let error = refusal(&[&spmm[..], &["--mpi"]].concat());
+        assert!(error.ends_with("this build is without the feature mpi\n"), "{error}");
+    }
+    let error = refusal(&[&spmm[..], &["--algorithm", "aware"]].concat());
+    assert!(error.contains("--mpi"), "{error}");
+}

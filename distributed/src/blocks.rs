@@ -39,6 +39,12 @@ impl Blocks {
         (starts.first() == Some(&0) && starts.is_sorted()).then_some(Self { starts })
     }
 
+    /// Blocks that begin at `starts`, which ascend from 0 and end with the end of all.
+    pub(crate) fn ascending(starts: Vec<usize>) -> Self {
+        debug_assert!(starts.first() == Some(&0) && starts.is_sorted());
+        Self { starts }
+    }
+
     /// Number of blocks.
     pub fn parts(&self) -> usize {
         self.starts.len() - 1

@@ -1,6 +1,7 @@
 //! [`CountComm`]: another transport, with what it carries counted.
 
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use crate::comm::{Comm, Received, Sent};
 use crate::error::Result;
@@ -16,6 +17,8 @@ pub struct Traffic {
     pub messages_received: usize,
     /// Bytes received.
     pub bytes_received: usize,
+    /// Time in exchanges, agreements among them, less that of the work that went on meanwhile.
+    pub time: Duration,
 }
 
 /// Counts what `comm` carries.
@@ -46,17 +49,28 @@ impl Comm for CountComm<'_> {
     }
 
     fn exchange(&self, sends: &[Sent<'_>], receives: &mut [Received<'_>], work: &mut dyn FnMut()) -> Result<()> {
+        let (start, mut worked) = (Instant::now(), Duration::ZERO);
+        let done = self.comm.exchange(sends, receives, &mut || {
+            let start = Instant::now();
+            work();
+            worked += start.elapsed();
+        });
         let before = self.traffic.get();
         self.traffic.set(Traffic {
             messages_sent: before.messages_sent + sends.len(),
             bytes_sent: before.bytes_sent + sends.iter().map(|(_, data)| data.len()).sum::<usize>(),
             messages_received: before.messages_received + receives.len(),
             bytes_received: before.bytes_received + receives.iter().map(|(_, room)| room.len()).sum::<usize>(),
+            time: before.time + start.elapsed().saturating_sub(worked),
         });
-        self.comm.exchange(sends, receives, work)
+        done
     }
 
     fn least(&self, x: u64) -> Result<u64> {
-        self.comm.least(x)
+        let start = Instant::now();
+        let least = self.comm.least(x);
+        let before = self.traffic.get();
+        self.traffic.set(Traffic { time: before.time + start.elapsed(), ..before });
+        least
     }
 }

@@ -40,6 +40,33 @@ impl Halo {
         self.receives.iter().map(|(_, rows)| rows.len()).sum()
     }
 
+    /// Rows of this rank that others have as ghosts, once for each of them.
+    pub fn given(&self) -> usize {
+        self.sends.iter().map(|(_, rows)| rows.len()).sum()
+    }
+
+    /// The reverse of [`Halo::fetch`]: `product` has terms of this rank's own rows, and after them of its ghosts. The latter go to their
+    /// owners; `own` becomes the sum of its rows' terms, in the order of ranks, this one's own first.
+    pub fn give<T: Element>(&self, comm: &dyn Comm, product: MatRef<'_, T>, own: &mut Mat<T>) -> Result<()> {
+        let (rows, n) = (own.rows(), own.cols());
+        let packed: Vec<_> = self
+            .receives
+            .iter()
+            .map(|(to, ghosts)| (*to, pack(&[product], rows + ghosts.start..rows + ghosts.end)))
+            .collect();
+        let sends: Vec<_> = packed.iter().map(|(to, data)| (*to, &data[..])).collect();
+        let mut terms: Vec<Vec<T>> = self.sends.iter().map(|(_, rows)| vec![T::ZERO; rows.len() * n]).collect();
+        let room = self.sends.iter().zip(&mut terms).map(|((from, _), data)| (*from, &mut data[..]));
+        comm.exchange_during(&sends, room.collect(), || Ok(()))?;
+        own.iter_rows_mut().zip(product.iter_rows()).for_each(|(to, from)| to.copy_from_slice(from));
+        for ((_, rows), terms) in self.sends.iter().zip(&terms) {
+            for (&i, term) in rows.iter().zip(terms.chunks_exact(n)) {
+                own.row_mut(i as usize).iter_mut().zip(term).for_each(|(x, &y)| *x += y);
+            }
+        }
+        Ok(())
+    }
+
     /// The ghosts' rows of matrices of which this rank has the rows `own`, into `ghosts`; one message carries those of all. What `work`
     /// returns, which runs meanwhile.
     pub fn fetch<T: Element, R>(

@@ -1,8 +1,10 @@
-//! SpMM, SDDMM and FusedMM of [`sparsimd`] on many ranks, each with its own memory.
+//! SpMM, SDDMM, FusedMM and CP-ALS of [`sparsimd`] on many ranks, each with its own memory.
 //!
 //! A rank has rows of the sparse matrix A and of the dense matrices. A [`Comm`] carries messages between ranks:
-//! [`ThreadComm`] between threads of one program, [`CountComm`] counts what another one carries. A [`DistPlan`] says which
-//! rows travel where, before any of them does; [`DistCsr`] is the rank's part of A, laid out as the plan says.
+//! [`ThreadComm`] between threads of one program, `MpiComm` (feature `mpi`) between processes; [`CountComm`] counts what
+//! another one carries. A [`DistPlan`] says which
+//! rows travel where, before any of them does; [`DistCsr`] is the rank's part of A, laid out as the plan says. [`DistTensor`] is a
+//! rank's part of a tensor, with CP-ALS.
 //!
 //! ```
 //! use sparsimd::{Cpu, Csr, Mat, Pattern};
@@ -28,13 +30,21 @@
 mod blocks;
 mod comm;
 mod count;
+mod cp;
 mod dense;
 mod error;
 mod halo;
 mod matrix;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod ops;
 mod plan;
+mod read;
+mod schedule;
+mod softmax;
+mod tensor;
 mod threads;
+mod trace;
 
 pub use blocks::Blocks;
 pub use comm::{Comm, Group, Received, Sent};
@@ -42,5 +52,11 @@ pub use count::{CountComm, Traffic};
 pub use dense::{DistMat, Element};
 pub use error::{Error, Result};
 pub use matrix::DistCsr;
+#[cfg(feature = "mpi")]
+pub use mpi::MpiComm;
 pub use plan::{Algorithm, Candidate, Cluster, DistPlan, Operation};
+pub use read::{RowsOf, read_entries, read_rows, share_rows};
+pub use schedule::{RandomTensor, RankLoad, matrix_steps};
+pub use tensor::{DistTensor, grid};
 pub use threads::ThreadComm;
+pub use trace::{Step, TraceComm, write_trace};

@@ -81,6 +81,9 @@ impl<T: Element> DistCsr<T> {
     /// E_i = sum over the nonzeros (i, j) of A of f(C_i . B_j, a_ij) D_j; C and E have the rows of A's rows, B and D those of its
     /// columns. Where D is B, the rows travel once.
     ///
+    /// A softmax over the row has its weights when all of B has passed: they are stored, one for each nonzero here, and D travels
+    /// after B.
+    ///
     /// # Errors
     /// As [`DistCsr::spmm`].
     #[expect(clippy::too_many_arguments, reason = "the operation's own, and where it runs")]
@@ -97,6 +100,10 @@ impl<T: Element> DistCsr<T> {
         const OP: &str = "distributed fusedmm";
         let (n, width) = (c.cols(), d.cols());
         let operands = [("C", c, true, n), ("B", b, false, n), ("D", d, false, width), ("E", &*e, true, width)];
+        if let (true, Some(built_in)) = (F::SOFTMAX, F::BUILT_IN) {
+            comm.agree(self.check(OP, &operands))?;
+            return self.softmax(cpu, comm, built_in(edge), c, b, d, e);
+        }
         let room = || Ok((self.output(width)?, self.output(width)?));
         let (mut out, mut term) = comm.agree(self.check(OP, &operands).and_then(|()| room()))?;
         let gathered = self.gather(comm, c.local())?;
@@ -134,12 +141,12 @@ impl<T: Element> DistCsr<T> {
     }
 
     /// Zeros for the rows of A here.
-    fn output(&self, cols: usize) -> Result<Mat<T>> {
+    pub(crate) fn output(&self, cols: usize) -> Result<Mat<T>> {
         Ok(Mat::zeros(self.here.len(), cols)?)
     }
 
     /// Calls `compute` for each part with the rows of `dense` that it names. Whatever it returns, all messages are exchanged.
-    fn each_part(
+    pub(crate) fn each_part(
         &self,
         comm: &dyn Comm,
         dense: &[MatRef<'_, T>],
@@ -183,7 +190,7 @@ impl<T: Element> DistCsr<T> {
     }
 
     /// The rows of C for the rows of A here; none where they are this rank's own.
-    fn gather(&self, comm: &dyn Comm, own: &Mat<T>) -> Result<Option<Mat<T>>> {
+    pub(crate) fn gather(&self, comm: &dyn Comm, own: &Mat<T>) -> Result<Option<Mat<T>>> {
         let replication = self.algorithm.replication();
         if replication == 1 {
             return Ok(None);
@@ -198,7 +205,7 @@ impl<T: Element> DistCsr<T> {
     }
 
     /// `own` becomes the sum of the fiber's `out` in this rank's rows.
-    fn reduce(&self, comm: &dyn Comm, out: &Mat<T>, own: &mut Mat<T>) -> Result<()> {
+    pub(crate) fn reduce(&self, comm: &dyn Comm, out: &Mat<T>, own: &mut Mat<T>) -> Result<()> {
         let replication = self.algorithm.replication();
         let fiber = fiber(comm, replication);
         let (fiber, first): (&dyn Comm, usize) = (&fiber, self.rank - fiber.rank());

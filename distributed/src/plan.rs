@@ -7,12 +7,14 @@
 //! SpMM, SDDMM         h r        n r / c + (c - 1) n r / p          SDDMM hands the values back: + (1 - 1/c) nnz / p
 //! FusedMM, D is B     h r        n r / c + 2 (c - 1) n r / p
 //! FusedMM, D is not B h 2 r      2 n r / c + 2 (c - 1) n r / p
+//! the same, softmax   h 2 r      2 n r / c + 2 (c - 1) n r / p + 2 (c - 1) c n / p, and D travels after B, also where it is B
 //! ```
 //! These are Bharadwaj, Buluc and Demmel's (2022), with the rank's own block, which does not travel, taken off: the exact numbers
 //! are counted from the blocks and the pattern. A plan's time is `latency messages + bytes / bandwidth + flops / rate`, each of
 //! the rank that has the most of it.
 
 use std::fmt;
+use std::time::Instant;
 
 use sparsimd::Csr;
 
@@ -20,7 +22,7 @@ use crate::blocks::Blocks;
 use crate::comm::Comm;
 use crate::dense::Element;
 use crate::error::{Error, Result};
-use crate::matrix::ring_order;
+use crate::schedule::{Item, RankLoad, items};
 
 /// How rows of B come to the nonzeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,21 +75,32 @@ pub enum Operation {
         width: usize,
         /// Whether D is B.
         same: bool,
+        /// Whether the weights of a row are normalised by softmax.
+        softmax: bool,
     },
 }
 
 impl Operation {
-    /// Columns of what is gathered, travels and is summed: C, B with D, and the result.
-    fn widths(self) -> [usize; 3] {
+    /// Columns of C where it is gathered, and of the result where it is summed.
+    pub(crate) fn shared_widths(self) -> [usize; 2] {
         match self {
-            Self::Spmm { n } => [0, n, n],
-            Self::Sddmm { n } => [n, n, 0],
-            Self::FusedMm { n, width, same } => [n, if same { n } else { n + width }, width],
+            Self::Spmm { n } => [0, n],
+            Self::Sddmm { n } => [n, 0],
+            Self::FusedMm { n, width, .. } => [n, width],
+        }
+    }
+
+    /// Columns of what travels, pass after pass.
+    pub(crate) fn travelling(self) -> Vec<usize> {
+        match self {
+            Self::Spmm { n } | Self::Sddmm { n } => vec![n],
+            Self::FusedMm { n, width, softmax: true, .. } => vec![n, width],
+            Self::FusedMm { n, width, same, .. } => vec![if same { n } else { n + width }],
         }
     }
 
     /// Floating-point operations for each nonzero.
-    fn flops(self) -> usize {
+    pub(crate) fn flops(self) -> usize {
         match self {
             Self::Spmm { n } | Self::Sddmm { n } => 2 * n,
             Self::FusedMm { n, width, .. } => 2 * (n + width),
@@ -114,6 +127,40 @@ impl Default for Cluster {
         Self { latency: 2e-6, bandwidth: 1e10, flops: 2e10, memory: f64::INFINITY }
     }
 }
+
+impl Cluster {
+    /// The same with what messages between these ranks cost: each sends to the next one, all at the same time.
+    ///
+    /// # Errors
+    /// As [`Comm::exchange`].
+    pub fn measured(self, comm: &dyn Comm) -> Result<Self> {
+        let (rank, size) = (comm.rank(), comm.size());
+        if size == 1 {
+            return Ok(self);
+        }
+        let fastest = |bytes: usize| -> Result<f64> {
+            let (sent, mut room, mut least) = (vec![1u8; bytes], vec![0u8; bytes], f64::INFINITY);
+            for _ in 0..TRIES {
+                comm.least(0)?;
+                let start = Instant::now();
+                let from = (rank + size - 1) % size;
+                comm.exchange_during(&[((rank + 1) % size, &sent)], vec![(from, &mut room)], || Ok(()))?;
+                least = least.min(start.elapsed().as_secs_f64());
+            }
+            Ok(least)
+        };
+        let mut seconds = [fastest(8)?, fastest(LONG_MESSAGE)?];
+        comm.largest(&mut seconds)?;
+        let [latency, long] = seconds;
+        let bandwidth = LONG_MESSAGE as f64 / (long - latency).max(f64::MIN_POSITIVE);
+        Ok(Self { latency, bandwidth, ..self })
+    }
+}
+
+/// Bytes of a message whose time is that of its bytes.
+const LONG_MESSAGE: usize = 4 << 20;
+/// Messages of each length, of which the fastest counts: the first ones set connections up.
+const TRIES: usize = 5;
 
 /// What a rank receives in one run of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -246,39 +293,12 @@ pub(crate) fn load<T: Element>(
     algorithm: Algorithm,
     operation: Operation,
 ) -> Load {
-    let [gathered, travelling, summed] = operation.widths();
-    let columns = local.pattern().col_idx();
+    let share = RankLoad::of(rank, cols, local.pattern().col_idx(), algorithm);
     let mut load = Load::default();
-    let mut receive = |words: usize| {
-        load.words += words;
-        load.messages += usize::from(words > 0);
-    };
-    let replication = algorithm.replication();
-    match algorithm {
-        Algorithm::Aware => {
-            let own = cols.range(rank);
-            let mut named: Vec<u32> = columns.iter().copied().filter(|&j| !own.contains(&(j as usize))).collect();
-            named.sort_unstable();
-            named.dedup();
-            for owner in 0..cols.parts() {
-                let before = |end: usize| named.partition_point(|&j| (j as usize) < end);
-                receive((before(cols.range(owner).end) - before(cols.range(owner).start)) * travelling);
-            }
-        }
-        Algorithm::DenseShift { .. } => {
-            let order = ring_order(rows.parts(), replication, rank);
-            order[1..].iter().for_each(|&block| receive(cols.range(block).len() * travelling));
-            let first = rank / replication * replication;
-            for other in (first..first + replication).filter(|&other| other != rank) {
-                receive(rows.range(other).len() * gathered);
-                receive(rows.range(rank).len() * summed);
-            }
-            if matches!(operation, Operation::Sddmm { .. }) {
-                let mut gone = vec![0; replication];
-                columns.iter().for_each(|&j| gone[cols.owner(j as usize) % replication] += 1);
-                gone[rank % replication] = 0;
-                gone.into_iter().for_each(receive);
-            }
+    for item in items(rank, rows, cols, &share, algorithm, operation) {
+        if let Item::Receive { from, .. } = item {
+            load.words += from.iter().map(|(_, words)| words).sum::<usize>();
+            load.messages += from.len();
         }
     }
     load
@@ -286,7 +306,8 @@ pub(crate) fn load<T: Element>(
 
 /// Elements of dense rows that `rank` holds besides its operands.
 fn held(rank: usize, rows: &Blocks, cols: &Blocks, algorithm: Algorithm, operation: Operation, load: Load) -> usize {
-    let [gathered, travelling, summed] = operation.widths();
+    let [gathered, summed] = operation.shared_widths();
+    let travelling = operation.travelling().into_iter().max().unwrap_or(0);
     let replication = algorithm.replication();
     let here = rows.grouped(replication).range(rank / replication).len();
     let passing = match algorithm {

@@ -72,6 +72,8 @@ impl<T: Element> Case<T> {
             fused(reference::Edge::Identity, &b),
             fused(reference::Edge::Scale, &d),
             fused(reference::Edge::Sigmoid, &d),
+            fused(reference::Edge::Softmax { scale: 0.5 }, &d),
+            fused(reference::Edge::SoftmaxLeakyRelu { slope: 0.25 }, &b),
         ];
         Self { a, b, c, d, product, dots, fused }
     }
@@ -106,6 +108,11 @@ impl<T: Element> Case<T> {
         compare(&self.fused[1], out.local());
         a.fusedmm(&cpu, comm, edge::Sigmoid, &c, &b, &d, &mut out)?;
         compare(&self.fused[2], out.local());
+        a.fusedmm(&cpu, comm, edge::Softmax { scale: T::from_f64(0.5) }, &c, &b, &d, &mut out)?;
+        compare(&self.fused[3], out.local());
+        let mut out = nan(N[0]);
+        a.fusedmm(&cpu, comm, edge::SoftmaxLeakyRelu { slope: T::from_f64(0.25) }, &c, &b, &b, &mut out)?;
+        compare(&self.fused[4], out.local());
         for scaled in [false, true] {
             let mut values = vec![T::from_f64(f64::NAN); given.nnz()];
             a.sddmm(&cpu, comm, scaled, &c, &b, &mut values)?;
@@ -196,8 +203,9 @@ fn the_words_that_travel_are_the_plans() {
     let operations = [
         Operation::Spmm { n },
         Operation::Sddmm { n },
-        Operation::FusedMm { n, width: n, same: true },
-        Operation::FusedMm { n, width, same: false },
+        Operation::FusedMm { n, width: n, same: true, softmax: false },
+        Operation::FusedMm { n, width, same: false, softmax: false },
+        Operation::FusedMm { n, width: n, same: true, softmax: true },
     ];
     for ranks in [1, 2, 4, 6, 9] {
         for (rows, cols) in cuts(&case.a, ranks) {
@@ -219,10 +227,16 @@ fn the_words_that_travel_are_the_plans() {
                                 let mut values = vec![0.0; given.nnz()];
                                 a.sddmm(&cpu(), &counted, false, &c, &b, &mut values).unwrap();
                             }
-                            Operation::FusedMm { width, same, .. } => {
+                            Operation::FusedMm { width, same, softmax, .. } => {
                                 let mut e = DistMat::zeros(&rows, rank, width).unwrap();
                                 let d = if same { &b } else { &d };
-                                a.fusedmm(&cpu(), &counted, edge::Identity, &c, &b, d, &mut e).unwrap();
+                                match softmax {
+                                    true => {
+                                        a.fusedmm(&cpu(), &counted, edge::Softmax { scale: 1.0 }, &c, &b, d, &mut e)
+                                    }
+                                    false => a.fusedmm(&cpu(), &counted, edge::Identity, &c, &b, d, &mut e),
+                                }
+                                .unwrap();
                             }
                         }
                         let traffic = counted.take();
@@ -264,8 +278,8 @@ fn counted_words_are_near_the_closed_forms() {
             assert!((words / model - 1.0).abs() <= 0.05, "{operation:?}, c = {c}: {words} words, model {model}");
         };
         near(Operation::Spmm { n }, travel + share);
-        near(Operation::FusedMm { n, width: n, same: true }, travel + 2.0 * share);
-        near(Operation::FusedMm { n, width: n, same: false }, 2.0 * travel + 2.0 * share);
+        near(Operation::FusedMm { n, width: n, same: true, softmax: false }, travel + 2.0 * share);
+        near(Operation::FusedMm { n, width: n, same: false, softmax: false }, 2.0 * travel + 2.0 * share);
     }
     // Each of the n - n/p other rows is named with probability 1 - (1 - d)^(n/p).
     let named = 1.0 - (1.0 - 32.0 / size).powf(size / p);

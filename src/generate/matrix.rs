@@ -28,7 +28,17 @@ pub fn uniform_values<D: Stored>(count: usize, seed: u64) -> Vec<D> {
 /// As [`Mat::zeros`].
 #[inline(never)]
 pub fn uniform_dense<D: Stored>(rows: usize, cols: usize, seed: u64) -> Result<Mat<D>> {
-    Mat::from_fn(rows, cols, |i, j| centred(Stream::new(seed, (i * cols + j) as u64).bits()))
+    uniform_rows(0..rows, cols, seed)
+}
+
+/// Rows `rows` of what [`uniform_dense`] makes with as many or more rows.
+///
+/// # Errors
+/// As [`Mat::zeros`].
+#[inline(never)]
+pub fn uniform_rows<D: Stored>(rows: Range<usize>, cols: usize, seed: u64) -> Result<Mat<D>> {
+    let number = |i: usize, j: usize| ((rows.start + i) * cols + j) as u64;
+    Mat::from_fn(rows.len(), cols, |i, j| centred(Stream::new(seed, number(i, j)).bits()))
 }
 
 /// A random matrix: each place is nonzero with probability `1 - sparsity`, independently; values uniform in

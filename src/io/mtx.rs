@@ -26,7 +26,7 @@ const FREE_DIM: u64 = 1 << 24;
 const DIM_PER_BYTE: u64 = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Field {
+pub(super) enum Field {
     Real,
     Integer,
     Pattern,
@@ -40,23 +40,23 @@ enum Symmetry {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Header {
-    coordinate: bool,
-    field: Field,
+pub(super) struct Header {
+    pub coordinate: bool,
+    pub field: Field,
     symmetry: Symmetry,
-    rows: u64,
-    cols: u64,
+    pub rows: u64,
+    pub cols: u64,
     /// Entries of the file: as claimed for coordinates, as the dimensions and the symmetry have it for an array.
-    entries: u64,
+    pub entries: u64,
 }
 
 /// Entries of a stretch of the file, mirror images included.
-struct Entries<T> {
-    rows: Vec<u32>,
-    cols: Vec<u32>,
-    values: Vec<T>,
+pub(super) struct Entries<T> {
+    pub rows: Vec<u32>,
+    pub cols: Vec<u32>,
+    pub values: Vec<T>,
     /// How many the file has, without mirror images.
-    stored: u64,
+    pub stored: u64,
 }
 
 /// The matrix in the Matrix Market file `path`, entries in file order, and whether the file has values: those of field
@@ -69,15 +69,7 @@ pub fn read_mtx<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<(Coo
     let header = read_header(&mut text)?;
     let entries =
         if header.coordinate { read_coordinates(&mut text, &header)? } else { read_array(&mut text, &header)? };
-    let allowed = FREE_DIM.max(text.bytes().saturating_mul(DIM_PER_BYTE));
-    if header.rows.max(header.cols) > allowed {
-        return Err(text.fault(format!(
-            "{} x {} is more than a text of {} bytes is trusted with",
-            header.rows,
-            header.cols,
-            text.bytes()
-        )));
-    }
+    check_dims(&text, &header, text.bytes())?;
     let Entries { rows, cols, values, .. } = entries;
     let coo = Coo::new(header.rows as usize, header.cols as usize, rows, cols, values);
     Ok((coo.map_err(|e| super::matrix::whole_file(path, e))?, header.field != Field::Pattern))
@@ -113,8 +105,17 @@ fn read_array_header(text: &mut Text<'_>) -> Result<Header> {
     }
 }
 
+/// Whether the dimensions are such as a text of so many bytes may claim.
+pub(super) fn check_dims(text: &Text<'_>, header: &Header, bytes: u64) -> Result<()> {
+    let (rows, cols) = (header.rows, header.cols);
+    if rows.max(cols) > FREE_DIM.max(bytes.saturating_mul(DIM_PER_BYTE)) {
+        return Err(text.fault(format!("{rows} x {cols} is more than a text of {bytes} bytes is trusted with")));
+    }
+    Ok(())
+}
+
 /// The banner, the comments and the size line.
-fn read_header(text: &mut Text<'_>) -> Result<Header> {
+pub(super) fn read_header(text: &mut Text<'_>) -> Result<Header> {
     let Some(banner) = text.next_line()? else {
         return Err(text.fault("the file is empty"));
     };
@@ -216,7 +217,7 @@ fn read_coordinates<T: Scalar>(text: &mut Text<'_>, header: &Header) -> Result<E
 }
 
 /// Parses whole lines `i j [value]`, at most `limit` of them.
-fn parse_coordinates<T: Scalar>(block: &[u8], header: &Header, limit: u64) -> Result<Entries<T>, Fault> {
+pub(super) fn parse_coordinates<T: Scalar>(block: &[u8], header: &Header, limit: u64) -> Result<Entries<T>, Fault> {
     // A short entry, "123 456 1.25\n"; a mirror image each for those of symmetric files.
     let mirrored = if header.symmetry == Symmetry::General { 1 } else { 2 };
     let guess = mirrored * block.len() / 12;

@@ -9,7 +9,8 @@
 //! parsed alone. Memory is two batches, whatever the file's size or its compression ratio.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -118,8 +119,10 @@ impl Source {
 pub(super) struct Text<'a> {
     path: PathBuf,
     source: Source,
-    /// Lines given out so far.
+    /// Lines given out so far, after those of `skipped`.
     line: u64,
+    /// Bytes of the file that others read: their lines are counted when an error needs their number.
+    skipped: Range<u64>,
     /// Bytes of text given out so far.
     bytes: u64,
     options: ReadOptions<'a>,
@@ -154,6 +157,26 @@ fn ends_of_lines(block: &[u8]) -> u64 {
     block.chunks(255).map(|chunk| u64::from(of_chunk(chunk))).sum()
 }
 
+/// Where the first line begins that starts at `at` or later; lines start at `first` and after every end of a line.
+fn line_start(file: &mut File, first: u64, at: u64) -> std::io::Result<u64> {
+    if at <= first {
+        return Ok(first);
+    }
+    // The byte before may be the end of a line.
+    let mut position = file.seek(SeekFrom::Start(at - 1))?;
+    let mut text = BufReader::new(file);
+    loop {
+        let block = text.fill_buf()?;
+        let end = block.iter().position(|&c| c == b'\n');
+        let len = end.map_or(block.len(), |end| end + 1);
+        position += len as u64;
+        if end.is_some() || len == 0 {
+            return Ok(position);
+        }
+        text.consume(len);
+    }
+}
+
 /// The `part`s of `chunks`, of the file `path`, one after the other.
 pub(super) fn concat<C: Sync, X: Copy + Send + Sync>(
     path: &Path,
@@ -169,7 +192,53 @@ impl<'a> Text<'a> {
     /// Opens `path`, plain or compressed.
     pub fn open(path: &Path, options: ReadOptions<'a>) -> Result<Self> {
         let source = Source::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), source, line: 0, bytes: 0, options })
+        Ok(Self { path: path.to_owned(), source, line: 0, skipped: 0..0, bytes: 0, options })
+    }
+
+    /// Goes on with part number `part` of `parts` parts of about as many bytes of the rest of the file, cut between lines. Lines of
+    /// errors stay those of the file.
+    pub fn take_part(&mut self, part: usize, parts: usize) -> Result<()> {
+        if parts == 1 {
+            return Ok(());
+        }
+        if !self.source.plain {
+            let detail = format!(
+                "{} is compressed, or no file on a disk: several ranks read only such parts",
+                self.path.display()
+            );
+            return Err(Error::argument("file", detail));
+        }
+        let fail = |source| Error::Io { path: self.path.clone(), source };
+        let mut file = File::open(&self.path).map_err(fail)?;
+        let (first, rest) = (self.bytes, self.stored().saturating_sub(self.bytes));
+        let cut = |k: usize| first + (u128::from(rest) * k as u128 / parts as u128) as u64;
+        let begin = line_start(&mut file, first, cut(part)).map_err(fail)?;
+        let end = line_start(&mut file, first, cut(part + 1)).map_err(fail)?.max(begin);
+        file.seek(SeekFrom::Start(begin)).map_err(fail)?;
+        let part = Counted { file, consumed: Arc::clone(&self.source.meter.consumed) }.take(end - begin);
+        self.source.reader = BufReader::with_capacity(BLOCK, Box::new(part));
+        self.skipped = first..begin;
+        Ok(())
+    }
+
+    /// The lines that end in the bytes that others read; 0 where they cannot be read any more.
+    fn lines_skipped(&self) -> u64 {
+        let count = || -> std::io::Result<u64> {
+            let mut file = File::open(&self.path)?;
+            file.seek(SeekFrom::Start(self.skipped.start))?;
+            let mut text = BufReader::with_capacity(BLOCK, file.take(self.skipped.end - self.skipped.start));
+            let mut lines = 0;
+            loop {
+                let block = text.fill_buf()?;
+                if block.is_empty() {
+                    return Ok(lines);
+                }
+                lines += ends_of_lines(block);
+                let len = block.len();
+                text.consume(len);
+            }
+        };
+        if self.skipped.is_empty() { 0 } else { count().unwrap_or(0) }
     }
 
     /// The next line without its end, for headers; `None` at the end of the file.
@@ -205,7 +274,13 @@ impl<'a> Text<'a> {
 
     /// An error at the line given out last.
     pub fn fault(&self, detail: impl Into<String>) -> Error {
-        Error::Parse { path: self.path.clone(), line: self.line, detail: detail.into() }
+        let line = self.line + self.lines_skipped();
+        Error::Parse { path: self.path.clone(), line, detail: detail.into() }
+    }
+
+    /// Bytes of the file.
+    pub fn stored(&self) -> u64 {
+        self.source.meter.stored
     }
 
     /// Bytes of text, after decompression, given out so far.

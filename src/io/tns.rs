@@ -42,6 +42,23 @@ struct Entries<T> {
 /// [`crate::Error::Io`]; [`crate::Error::Parse`] with the line of the first mistake: an order outside 1 to 8, a line of another number of
 /// words, a coordinate that is no number, 0 in a 1-based file, or beyond the header's length.
 pub fn read_tns<T: Scalar>(path: &Path, zero_based: bool, options: ReadOptions<'_>) -> Result<CooTensor<T>> {
+    read_tns_part(path, zero_based, 0, 1, options)
+}
+
+/// Part number `part` of `parts` of the `.tns` file `path`: lines of about as many bytes in each. Every entry is in one part; the parts'
+/// entries, one part after the other, are those of [`read_tns`]. Without a header a part's own coordinates tell its lengths: those of
+/// the tensor are the largest of all parts.
+///
+/// # Errors
+/// As [`read_tns`], with lines counted in the file; [`crate::Error::Argument`] for a compressed file and several parts.
+#[inline(never)]
+pub fn read_tns_part<T: Scalar>(
+    path: &Path,
+    zero_based: bool,
+    part: usize,
+    parts: usize,
+    options: ReadOptions<'_>,
+) -> Result<CooTensor<T>> {
     let mut text = Text::open(path, options)?;
     let base = u64::from(!zero_based);
     let Some(line) = next_content(&mut text)? else {
@@ -54,11 +71,15 @@ pub fn read_tns<T: Scalar>(path: &Path, zero_based: bool, options: ReadOptions<'
         Shape { order: dims.len(), base, dims: Some(dims) }
     } else if words <= MAX_ORDER + 1 {
         let shape = Shape { order: words - 1, base, dims: None };
-        chunks.push(parse_entries(line.as_bytes(), &shape).map_err(|fault| text.fault(fault.detail))?);
+        let first = parse_entries(line.as_bytes(), &shape).map_err(|fault| text.fault(fault.detail))?;
+        if part == 0 {
+            chunks.push(first);
+        }
         shape
     } else {
         return Err(text.fault(format!("{words} words a line: an order of {} exceeds {MAX_ORDER}", words - 1)));
     };
+    text.take_part(part, parts)?;
     text.parse_blocks(
         Cut::Lines,
         |block| parse_entries(block, &shape),

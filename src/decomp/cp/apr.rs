@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use sparsimd_kernels::{Scalar, edge};
 
 use super::dense::{CHUNK, Small, gram};
-use super::{CpInit, CpIteration, CpOptions, CpState, Observer, Target, begin, check, fit_of};
+use super::{CpInit, CpIteration, CpOptions, CpState, Observer, Target, begin, check, fit_of, whole};
 use crate::cpu::Cpu;
 use crate::dense::{Mat, MatMut};
 use crate::error::{Error, Result};
@@ -89,7 +89,8 @@ pub(crate) fn decompose<T: Scalar>(
         return Err(Error::argument("ridge", "CP-APR has none"));
     }
     let norm_squared = x.values().iter().map(|x| x.to_f64() * x.to_f64()).sum();
-    let target = Target { dims: x.dims(), order: &[], norm_squared };
+    let rows = whole(x.dims());
+    let target = Target { rows: &rows, order: &[], norm_squared };
     check(target, options)?;
     if let CpInit::Factors(factors) | CpInit::Resume(CpState { factors, .. }) = &options.init {
         let negative = |f: &Mat<T>| f.iter_rows().any(|row| row.iter().any(|&x| x < T::ZERO));
@@ -312,7 +313,7 @@ fn run<T: Scalar>(
     observe: &mut Observer<'_, T>,
 ) -> Result<CpState<T>> {
     let (rank, order) = (options.rank, x.order());
-    let (mut state, _) = begin(cpu, target, options)?;
+    let (mut state, _) = begin(cpu, target, options, &mut |_| Ok(()))?;
     // What the method remembers is whether it had converged: then the columns add up to 1, too.
     let mut converged = matches!(&state.memory[..], [flag] if flag[..] == [1.0]);
     if !matches!(&state.memory[..], [flag] if flag.len() == 1) {
@@ -373,7 +374,9 @@ fn run<T: Scalar>(
         let operand = (&slices[order - 1], matrices[order - 1]);
         let (logarithms, inner) = pieces.sums(cpu, operand, &state.factors, &weighted)?;
         let mut v = Small::ones(rank);
-        state.factors.iter().for_each(|factor| v.scale_by(&gram(cpu, factor)));
+        for factor in &state.factors {
+            v.scale_by(&gram(cpu, factor, &mut |_| Ok(()))?);
+        }
         let residual = target.norm_squared - 2.0 * inner + v.quadratic(&state.lambda);
         let fit = fit_of(residual, target.norm_squared);
         state.fits.push(fit);

@@ -9,6 +9,8 @@ use crate::dense::{ALIGN, Mat};
 use crate::error::Result;
 use crate::parallel;
 
+use super::Sum;
+
 /// Rows of one partial sum. Fixed, so that sums do not depend on the threads; short, so that partial sums in single
 /// precision lose little.
 pub(super) const CHUNK: usize = 512;
@@ -44,6 +46,18 @@ impl Small {
 
     pub(super) fn add_diagonal(&mut self, x: f64) {
         (0..self.n).for_each(|i| self.data[i * self.n + i] += x);
+    }
+
+    /// Its sum over all who have a part of it: one triangle says all.
+    fn sum(&mut self, sum: &mut Sum<'_>) -> Result<()> {
+        let n = self.n;
+        let places = || (0..n).flat_map(move |i| (i..n).map(move |j| (i, j)));
+        let mut triangle: Vec<f64> = places().map(|(i, j)| self.data[i * n + j]).collect();
+        sum(&mut triangle)?;
+        for ((i, j), x) in places().zip(triangle) {
+            (self.data[i * n + j], self.data[j * n + i]) = (x, x);
+        }
+        Ok(())
     }
 
     /// `x^T A x`.
@@ -99,18 +113,21 @@ impl Layout {
     }
 }
 
-/// A^T A.
-pub(super) fn gram<T: Scalar>(cpu: &Cpu, a: &Mat<T>) -> Small {
+/// A^T A, summed by `sum` over all who have rows of A.
+pub(super) fn gram<T: Scalar>(cpu: &Cpu, a: &Mat<T>, sum: &mut Sum<'_>) -> Result<Small> {
     let layout = Layout::of(a);
     let view = a.as_ref();
     let rows = &view.data()[..a.rows() * layout.stride];
-    let mut sum = Small::zeros(layout.n);
-    for block in rows.chunks(BLOCK * CHUNK * layout.stride) {
-        let chunks: Vec<&[T]> = block.chunks(CHUNK * layout.stride).collect();
-        let parts = parallel::map_tasks(chunks.len(), |t| layout.gram(cpu, chunks[t]));
-        parts.iter().for_each(|part| layout.add(&mut sum, part));
-    }
-    sum
+    let mut gram = Small::zeros(layout.n);
+    cpu.install(|| {
+        for block in rows.chunks(BLOCK * CHUNK * layout.stride) {
+            let chunks: Vec<&[T]> = block.chunks(CHUNK * layout.stride).collect();
+            let parts = parallel::map_tasks(chunks.len(), |t| layout.gram(cpu, chunks[t]));
+            parts.iter().for_each(|part| layout.add(&mut gram, part));
+        }
+    });
+    gram.sum(sum)?;
+    Ok(gram)
 }
 
 /// A small matrix as the factor of many rows.
@@ -158,42 +175,50 @@ pub(super) struct Settled {
 /// Has `fill(first, rows)` make the rows from `first` on, chunk by chunk, and divides every column by its length.
 ///
 /// The factor of a long mode is larger than the caches: whatever is asked of a chunk is asked while it is near, so that the
-/// factor passes twice and not five times.
+/// factor passes twice and not five times. `sum` makes the sums over rows those of all who have rows of the factor.
 pub(super) fn settle<T: Scalar>(
     cpu: &Cpu,
     a: &mut Mat<T>,
+    sum: &mut Sum<'_>,
     fill: impl Fn(usize, &mut [T]) -> f64 + Send + Sync,
-) -> Settled {
+) -> Result<Settled> {
     let layout = Layout::of(a);
     let Layout { n, stride, .. } = layout;
     let len = a.rows() * stride;
     let data = &mut a.as_mut().into_data()[..len];
-    let filled = parallel::map_chunks_mut(data, CHUNK * stride, |chunk, rows| {
-        let term = fill(chunk * CHUNK, rows);
-        let mut squares = vec![0.0; n];
-        for row in rows.chunks(stride) {
-            squares.iter_mut().zip(row).for_each(|(sum, x)| *sum += x.to_f64() * x.to_f64());
-        }
-        (term, squares)
+    let filled = cpu.install(|| {
+        parallel::map_chunks_mut(data, CHUNK * stride, |chunk, rows| {
+            let term = fill(chunk * CHUNK, rows);
+            // The squares of the columns, and the term after them.
+            let mut sums = vec![0.0; n];
+            for row in rows.chunks(stride) {
+                sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x.to_f64() * x.to_f64());
+            }
+            sums.push(term);
+            sums
+        })
     });
-    let (mut lengths, mut sum) = (vec![0.0f64; n], 0.0);
-    for (term, squares) in filled {
-        sum += term;
-        lengths.iter_mut().zip(squares).for_each(|(length, square)| *length += square);
+    let mut sums = vec![0.0f64; n + 1];
+    for part in filled {
+        sums.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
     }
-    lengths.iter_mut().for_each(|length| *length = length.sqrt());
+    sum(&mut sums)?;
+    let lengths: Vec<f64> = sums[..n].iter().map(|square| square.sqrt()).collect();
     let inverse: Vec<T> = lengths.iter().map(|&l| T::from_f64(if l > 0.0 { 1.0 / l } else { 0.0 })).collect();
     let mut gram = Small::zeros(n);
-    for block in data.chunks_mut(BLOCK * CHUNK * stride) {
-        let parts = parallel::map_chunks_mut(block, CHUNK * stride, |_, rows| {
-            for row in rows.chunks_mut(stride) {
-                row.iter_mut().zip(&inverse).for_each(|(x, &inverse)| *x = *x * inverse);
-            }
-            layout.gram(cpu, rows)
-        });
-        parts.iter().for_each(|part| layout.add(&mut gram, part));
-    }
-    Settled { lengths, gram, sum }
+    cpu.install(|| {
+        for block in data.chunks_mut(BLOCK * CHUNK * stride) {
+            let parts = parallel::map_chunks_mut(block, CHUNK * stride, |_, rows| {
+                for row in rows.chunks_mut(stride) {
+                    row.iter_mut().zip(&inverse).for_each(|(x, &inverse)| *x = *x * inverse);
+                }
+                layout.gram(cpu, rows)
+            });
+            parts.iter().for_each(|part| layout.add(&mut gram, part));
+        }
+    });
+    gram.sum(sum)?;
+    Ok(Settled { lengths, gram, sum: sums[n] })
 }
 
 /// `sum_ir m_ir a_ir` over some rows, `stride` elements apart and padded with zeros.

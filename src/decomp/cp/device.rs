@@ -6,7 +6,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{CpIteration, CpOptions, CpState, Target, decompose};
+use super::{CpIteration, CpOptions, CpState, Target, decompose, whole};
 use crate::cpu::Cpu;
 use crate::dense::{Mat, MatRef};
 use crate::error::Result;
@@ -38,7 +38,8 @@ impl Gpu {
         mut observe: impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send,
     ) -> Result<CpState<T>> {
         let order: Vec<usize> = (0..tensor.dims().len()).collect();
-        let target = Target { dims: tensor.dims(), order: &order, norm_squared: tensor.norm_squared() };
+        let rows = whole(tensor.dims());
+        let target = Target { rows: &rows, order: &order, norm_squared: tensor.norm_squared() };
         let mut resident: Option<Resident<T>> = None;
         let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
             let on_device = match &mut resident {
@@ -53,7 +54,7 @@ impl Gpu {
             on_device.changed = mode;
             product.download(out.as_mut())
         };
-        decompose(cpu, target, options, &mut mttkrp, &mut observe)
+        decompose(cpu, target, options, &mut mttkrp, &mut |_| Ok(()), &mut observe)
     }
 
     fn resident<T: DeviceScalar>(&self, factors: &[Mat<T>]) -> Result<Resident<T>> {
@@ -78,11 +79,12 @@ impl Hetero {
         let dims = tensor.tensor().dims().to_vec();
         let norm_squared = tensor.tensor().values().iter().map(|x| x.to_f64() * x.to_f64()).sum();
         let order: Vec<usize> = (0..dims.len()).collect();
-        let target = Target { dims: &dims, order: &order, norm_squared };
+        let rows = whole(&dims);
+        let target = Target { rows: &rows, order: &order, norm_squared };
         let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
             let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
             self.mttkrp(tensor, &views, mode, out.as_mut())
         };
-        decompose(self.cpu(), target, options, &mut mttkrp, &mut observe)
+        decompose(self.cpu(), target, options, &mut mttkrp, &mut |_| Ok(()), &mut observe)
     }
 }

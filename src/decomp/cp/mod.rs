@@ -10,6 +10,8 @@
 //!         fit = 1 - |X - model| / |X|,  |X - model|^2 = |X|^2 - 2 <M, A_n lambda> + lambda^T (V * A_n^T A_n) lambda
 //! ```
 //!
+//! Factors may be cut by rows between several executors ([`CpShare`]): the sums over rows are then those of all of them.
+//!
 //! Small matrices are in double precision, whatever the element type; sums over rows are made of chunks of fixed size,
 //! added in order, so that a run has the same bits every time and a resumed one those of an unbroken one.
 
@@ -21,7 +23,8 @@ mod device;
 mod lbfgs;
 pub(crate) mod opt;
 
-use std::ops::ControlFlow;
+use std::cell::RefCell;
+use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
 use sparsimd_kernels::Scalar;
@@ -31,7 +34,7 @@ use super::converged;
 use crate::cpu::Cpu;
 use crate::dense::{Mat, MatRef};
 use crate::error::{Error, Result};
-use crate::generate::uniform_dense;
+use crate::generate::uniform_rows;
 use crate::ops::{MttkrpTensor, StreamedTensor, SweepState};
 
 /// Columns that a decomposition may have: their Gram matrices stay in L2.
@@ -138,15 +141,67 @@ impl Cpu {
         options: &CpOptions<T>,
         observe: &mut Observer<'_, T>,
     ) -> Result<CpState<T>> {
-        let order = tensor.sweep_order();
-        let target = Target { dims: tensor.dims(), order: &order, norm_squared: tensor.norm_squared() };
+        let (rows, order) = (whole(tensor.dims()), tensor.sweep_order());
+        let target = Target { rows: &rows, order: &order, norm_squared: tensor.norm_squared() };
         let mut state = SweepState::new(self, tensor);
         let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
             let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
             state.product(&views, mode, out.as_mut())
         };
-        decompose(self, target, options, &mut mttkrp, observe)
+        decompose(self, target, options, &mut mttkrp, &mut |_| Ok(()), observe)
     }
+
+    /// [`Cpu::cp_als`] with factors that are cut by rows between several executors, of which each calls this: `share` is this one's.
+    /// The modes take turns in their natural order. The state that `observe` sees, and the one that is returned, has the rows here; so
+    /// have factors to start from.
+    ///
+    /// # Errors
+    /// As [`Cpu::cp_als`], and what `share` returns.
+    pub fn cp_als_share<T: Scalar>(
+        &self,
+        share: &mut dyn CpShare<T>,
+        options: &CpOptions<T>,
+        mut observe: impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()>,
+    ) -> Result<CpState<T>> {
+        let rows = share.rows();
+        let order: Vec<usize> = (0..rows.len()).collect();
+        let target = Target { rows: &rows, order: &order, norm_squared: share.norm_squared() };
+        // One at a time uses the share.
+        let share = RefCell::new(share);
+        let mut mttkrp =
+            |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| share.borrow_mut().product(factors, mode, out);
+        let mut sum = |numbers: &mut [f64]| share.borrow_mut().sum(numbers);
+        decompose(self, target, options, &mut mttkrp, &mut sum, &mut observe)
+    }
+}
+
+/// A tensor whose factors' rows several executors have, each some of every mode.
+///
+/// All of them call the algorithm, which calls these functions in the same order everywhere.
+pub trait CpShare<T> {
+    /// The rows of each mode's factor here.
+    fn rows(&self) -> Vec<Range<usize>>;
+
+    /// The sum of the squares of all values of the tensor.
+    fn norm_squared(&self) -> f64;
+
+    /// The rows here of the MTTKRP of `mode`, from the `factors`' rows here. Between two calls only the factor of the earlier one's
+    /// mode has changed.
+    ///
+    /// # Errors
+    /// As they come.
+    fn product(&mut self, factors: &[Mat<T>], mode: usize, out: &mut Mat<T>) -> Result<()>;
+
+    /// Each of `numbers` becomes its sum over all executors, of the same bits on each.
+    ///
+    /// # Errors
+    /// As they come.
+    fn sum(&mut self, numbers: &mut [f64]) -> Result<()>;
+}
+
+/// All rows of every mode.
+fn whole(dims: &[usize]) -> Vec<Range<usize>> {
+    dims.iter().map(|&dim| 0..dim).collect()
 }
 
 impl Cpu {
@@ -173,19 +228,21 @@ impl Cpu {
         observe: &mut Observer<'_, T>,
     ) -> Result<CpState<T>> {
         let order: Vec<usize> = (0..tensor.dims().len()).collect();
-        let target = Target { dims: tensor.dims(), order: &order, norm_squared: tensor.norm_squared() };
+        let rows = whole(tensor.dims());
+        let target = Target { rows: &rows, order: &order, norm_squared: tensor.norm_squared() };
         let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
             let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
             self.mttkrp_streamed(tensor, &views, mode, out.as_mut())
         };
-        decompose(self, target, options, &mut mttkrp, observe)
+        decompose(self, target, options, &mut mttkrp, &mut |_| Ok(()), observe)
     }
 }
 
 /// What the algorithm needs to know of the tensor, besides its MTTKRP.
 #[derive(Clone, Copy)]
 struct Target<'a> {
-    dims: &'a [usize],
+    /// Those of each mode's factor that are here.
+    rows: &'a [Range<usize>],
     /// The order in which the modes have their turns.
     order: &'a [usize],
     norm_squared: f64,
@@ -193,22 +250,29 @@ struct Target<'a> {
 
 /// The MTTKRP of a tensor in one mode, by whatever executor holds it: `mttkrp(factors, mode, out)`, in the target's order of
 /// the modes, over and over. Between two calls only the factor of the earlier one's mode has changed.
-type ModeProduct<'a, T> = dyn FnMut(&[Mat<T>], usize, &mut Mat<T>) -> Result<()> + Send + 'a;
+type ModeProduct<'a, T> = dyn FnMut(&[Mat<T>], usize, &mut Mat<T>) -> Result<()> + 'a;
+
+/// Makes of numbers their sums over all executors that have rows of the factors.
+type Sum<'a> = dyn FnMut(&mut [f64]) -> Result<()> + 'a;
 
 /// What is called after every iteration, and may end the run.
 pub(crate) type Observer<'a, T> = dyn FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send + 'a;
 
-/// Checks the options and runs the algorithm with the dense half on `cpu`.
+/// Likewise, by the caller's thread alone.
+type LocalObserver<'a, T> = dyn FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + 'a;
+
+/// Checks the options and runs the algorithm with the dense half on `cpu`: `mttkrp`, `sum` and `observe` on the caller's thread.
 #[inline(never)]
 fn decompose<T: Scalar>(
     cpu: &Cpu,
     target: Target<'_>,
     options: &CpOptions<T>,
     mttkrp: &mut ModeProduct<'_, T>,
-    observe: &mut Observer<'_, T>,
+    sum: &mut Sum<'_>,
+    observe: &mut LocalObserver<'_, T>,
 ) -> Result<CpState<T>> {
     check(target, options)?;
-    cpu.install(|| run(cpu, target, options, mttkrp, observe))
+    run(cpu, target, options, mttkrp, sum, observe)
 }
 
 fn check<T: Scalar>(tensor: Target<'_>, options: &CpOptions<T>) -> Result<()> {
@@ -236,8 +300,9 @@ fn check<T: Scalar>(tensor: Target<'_>, options: &CpOptions<T>) -> Result<()> {
         }
     };
     let shapes: Vec<_> = given.iter().map(|f| (f.rows(), f.cols())).collect();
-    if !shapes.iter().copied().eq(tensor.dims.iter().map(|&dim| (dim, options.rank))) {
-        let detail = format!("factors of {shapes:?} for dims {:?} and rank {}", tensor.dims, options.rank);
+    let dims: Vec<usize> = tensor.rows.iter().map(ExactSizeIterator::len).collect();
+    if !shapes.iter().copied().eq(dims.iter().map(|&dim| (dim, options.rank))) {
+        let detail = format!("factors of {shapes:?} for dims {dims:?} and rank {}", options.rank);
         return Err(Error::argument("init", detail));
     }
     let finite = |f: &Mat<T>| (0..f.rows()).all(|i| f.row(i).iter().all(|x| x.to_f64().is_finite()));
@@ -253,20 +318,25 @@ pub(super) fn fit_of(residual: f64, norm_squared: f64) -> f64 {
 }
 
 /// The state before the first iteration, and the Gram matrices of its factors.
-fn begin<T: Scalar>(cpu: &Cpu, tensor: Target<'_>, options: &CpOptions<T>) -> Result<(CpState<T>, Vec<Small>)> {
+fn begin<T: Scalar>(
+    cpu: &Cpu,
+    tensor: Target<'_>,
+    options: &CpOptions<T>,
+    sum: &mut Sum<'_>,
+) -> Result<(CpState<T>, Vec<Small>)> {
     let mut factors = match &options.init {
         CpInit::Resume(state) => {
-            let grams = state.factors.iter().map(|f| gram(cpu, f)).collect();
+            let grams = state.factors.iter().map(|f| gram(cpu, f, sum)).collect::<Result<_>>()?;
             return Ok((state.clone(), grams));
         }
         CpInit::Factors(factors) => factors.clone(),
         CpInit::Seed(seed) => {
             // From 0 to 1: components that all point into the positive orthant overlap with whatever data there are.
-            let random = |(mode, &dim): (usize, &usize)| {
-                let uniform = uniform_dense::<T>(dim, options.rank, seed ^ ((mode as u64 + 1) << 48))?;
-                Mat::from_fn(dim, options.rank, |i, r| uniform.row(i)[r] + T::from_f64(0.5))
+            let random = |(mode, rows): (usize, &Range<usize>)| {
+                let uniform = uniform_rows::<T>(rows.clone(), options.rank, seed ^ ((mode as u64 + 1) << 48))?;
+                Mat::from_fn(rows.len(), options.rank, |i, r| uniform.row(i)[r] + T::from_f64(0.5))
             };
-            tensor.dims.iter().enumerate().map(random).collect::<Result<_>>()?
+            tensor.rows.iter().enumerate().map(random).collect::<Result<_>>()?
         }
     };
     if options.nonnegative {
@@ -278,7 +348,7 @@ fn begin<T: Scalar>(cpu: &Cpu, tensor: Target<'_>, options: &CpOptions<T>) -> Re
     let mut lambda = vec![1.0; options.rank];
     let mut grams = Vec::with_capacity(factors.len());
     for factor in &mut factors {
-        let settled = settle(cpu, factor, |_, _| 0.0);
+        let settled = settle(cpu, factor, sum, |_, _| 0.0)?;
         lambda.iter_mut().zip(settled.lengths).for_each(|(lambda, length)| *lambda *= length);
         grams.push(settled.gram);
     }
@@ -290,11 +360,13 @@ fn run<T: Scalar>(
     tensor: Target<'_>,
     options: &CpOptions<T>,
     mttkrp: &mut ModeProduct<'_, T>,
-    observe: &mut Observer<'_, T>,
+    sum: &mut Sum<'_>,
+    observe: &mut LocalObserver<'_, T>,
 ) -> Result<CpState<T>> {
-    let (dims, rank) = (tensor.dims, options.rank);
-    let (mut state, mut grams) = begin(cpu, tensor, options)?;
-    let mut products: Vec<Mat<T>> = dims.iter().map(|&dim| Mat::zeros(dim, rank)).collect::<Result<_>>()?;
+    let rank = options.rank;
+    let (mut state, mut grams) = begin(cpu, tensor, options, sum)?;
+    let zeros = |rows: &Range<usize>| Mat::zeros(rows.len(), rank);
+    let mut products: Vec<Mat<T>> = tensor.rows.iter().map(zeros).collect::<Result<_>>()?;
     while state.fits.len() < options.iterations && !converged(&state.fits, options.tolerance) {
         let start = Instant::now();
         let mut in_mttkrp = Duration::ZERO;
@@ -316,18 +388,18 @@ fn run<T: Scalar>(
             // sum_ir m_ir a_ir before the columns are divided by what lambda will be.
             let inner = |rows: &[T], m: &[T]| if last { inner_product(m, rows, stride) } else { 0.0 };
             let settled = if options.nonnegative {
-                settle(cpu, factor, |first, rows| {
+                settle(cpu, factor, sum, |first, rows| {
                     let m = product(first, rows.len());
                     hals(rows, stride, lambda, m, &damped);
                     inner(rows, m)
-                })
+                })?
             } else {
                 let inverse = Weights::new(&pseudo_inverse(&damped)?, &products[mode]);
-                settle(cpu, factor, |first, rows| {
+                settle(cpu, factor, sum, |first, rows| {
                     let m = product(first, rows.len());
                     inverse.times(cpu, m, rows);
                     inner(rows, m)
-                })
+                })?
             };
             (state.lambda, grams[mode]) = (settled.lengths, settled.gram);
             if last {

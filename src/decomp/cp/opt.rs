@@ -18,7 +18,7 @@ use sparsimd_kernels::Scalar;
 
 use super::dense::{CHUNK, Small, Weights, gram, inner_product, settle};
 use super::lbfgs::{PAIRS, direction, dot, search, update};
-use super::{CpInit, CpIteration, CpOptions, CpState, Observer, Target, begin, check, converged, fit_of};
+use super::{CpInit, CpIteration, CpOptions, CpState, Observer, Target, begin, check, converged, fit_of, whole};
 use crate::cpu::Cpu;
 use crate::dense::{Mat, MatMut, MatRef};
 use crate::error::{Error, Result};
@@ -57,7 +57,8 @@ pub(crate) fn decompose<T: Scalar>(
     options: &CpOptions<T>,
     observe: &mut Observer<'_, T>,
 ) -> Result<CpState<T>> {
-    let target = Target { dims: tensor.dims(), order: &[], norm_squared: tensor.norm_squared() };
+    let rows = whole(tensor.dims());
+    let target = Target { rows: &rows, order: &[], norm_squared: tensor.norm_squared() };
     check(target, options)?;
     if options.nonnegative {
         return Err(Error::argument(
@@ -138,7 +139,8 @@ impl<'a, T: Scalar> Problem<'a, T> {
         self.cpu.mttkrp_all(self.tensor, &views, &mut outs)?;
         self.mttkrp += before.elapsed();
 
-        let grams: Vec<Small> = self.factors.iter().map(|f| gram(self.cpu, f)).collect();
+        let grams: Vec<Small> =
+            self.factors.iter().map(|f| gram(self.cpu, f, &mut |_| Ok(()))).collect::<Result<_>>()?;
         let (mut inner, mut model) = (0.0, 0.0);
         for (mode, part) in self.parts.iter().enumerate() {
             let mut v = Small::ones(rank);
@@ -171,16 +173,17 @@ impl<'a, T: Scalar> Problem<'a, T> {
     }
 
     /// The factors of the last evaluation, with columns of length 1.
-    fn model(&self, state: &mut CpState<T>) {
+    fn model(&self, state: &mut CpState<T>) -> Result<()> {
         state.lambda.fill(1.0);
         for (to, from) in state.factors.iter_mut().zip(&self.factors) {
             let from = from.as_ref();
-            let settled = settle(self.cpu, to, |first, rows| {
+            let settled = settle(self.cpu, to, &mut |_| Ok(()), |first, rows| {
                 rows.copy_from_slice(&from.data()[first * from.stride()..][..rows.len()]);
                 0.0
-            });
+            })?;
             state.lambda.iter_mut().zip(settled.lengths).for_each(|(lambda, length)| *lambda *= length);
         }
+        Ok(())
     }
 }
 
@@ -196,7 +199,7 @@ fn run<T: Scalar>(
     options: &CpOptions<T>,
     observe: &mut Observer<'_, T>,
 ) -> Result<CpState<T>> {
-    let (mut state, _) = begin(cpu, target, options)?;
+    let (mut state, _) = begin(cpu, target, options, &mut |_| Ok(()))?;
     let mut problem = Problem::new(cpu, tensor, options)?;
     let n = problem.parts.last().map_or(0, |part| part.end);
     // The point, then s and y of every step, the oldest first.
@@ -254,7 +257,7 @@ fn run<T: Scalar>(
         std::mem::swap(&mut memory[0], &mut next);
         std::mem::swap(&mut gradient, &mut next_gradient);
         value = reached;
-        problem.model(&mut state);
+        problem.model(&mut state)?;
         state.memory = std::mem::take(&mut memory);
         let fit = fit_of(value.residual, target.norm_squared);
         state.fits.push(fit);

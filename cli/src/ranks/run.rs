@@ -1,0 +1,318 @@
+//! The matrix operations on many ranks: who reads what, what is measured, compared and reported.
+
+use std::time::Instant;
+
+use serde::Serialize;
+use sparsimd::edge::{self, Edge};
+use sparsimd::machine::{Machine, Pinning};
+use sparsimd::plan::{Op, PlanOptions};
+use sparsimd::reference::{self, Deviation};
+use sparsimd::{Cpu, Mat, generate};
+use sparsimd_distributed::{
+    Algorithm, Blocks, Cluster, Comm, CountComm, DistCsr, DistMat, DistPlan, Element, Error, MpiComm, Operation,
+    Result, RowsOf, Traffic, read_rows, share_rows,
+};
+
+use super::AlgorithmName;
+use crate::executor::Executor;
+use crate::matrix::{Common, EdgeName, REUSE, SLOPE};
+use crate::timing::{Check, StoredDtype, Times};
+use crate::{Verdict, output};
+
+/// Measured runs, unless their number is given: ranks cannot each decide when it has been enough.
+const RUNS: usize = 10;
+
+impl Common {
+    /// Runs `op` on the launcher's ranks.
+    pub fn run_on_ranks(&self, op: Op) -> sparsimd::Result<Verdict> {
+        match self.dtype {
+            StoredDtype::F32 => on_ranks(|mpi| Run::<f32>::new(self, mpi, op)?.report(mpi)),
+            StoredDtype::F64 => on_ranks(|mpi| Run::<f64>::new(self, mpi, op)?.report(mpi)),
+            StoredDtype::Bf16 | StoredDtype::F16 => Err(self.no_dtype("--mpi")),
+        }
+    }
+
+    /// Whether the user leaves the choice of `algorithm`.
+    fn allows(&self, algorithm: Algorithm) -> bool {
+        let named = match self.ranks.algorithm {
+            AlgorithmName::Auto => true,
+            AlgorithmName::Aware => algorithm == Algorithm::Aware,
+            AlgorithmName::Dense => algorithm != Algorithm::Aware,
+        };
+        named && self.ranks.replication.0.is_none_or(|c| algorithm.replication() == c)
+    }
+}
+
+/// Starts MPI and runs `run`. The first rank reports errors.
+pub fn on_ranks(run: impl FnOnce(&MpiComm) -> Result<Verdict>) -> sparsimd::Result<Verdict> {
+    let mpi = match MpiComm::start() {
+        Ok(mpi) => mpi,
+        Err(Error::Local(error)) => return Err(error),
+        Err(error) => {
+            output::note(&format!("sparsimd: {error}"));
+            return Ok(Verdict::Failed);
+        }
+    };
+    // Before MPI ends: a launcher may end all processes once one of them has failed.
+    Ok(run(&mpi).unwrap_or_else(|error| {
+        if mpi.rank() == 0 {
+            output::note(&format!("sparsimd: {error}"));
+        }
+        Verdict::Failed
+    }))
+}
+
+/// An executor with this rank's share of the processors.
+pub fn executor(mpi: &MpiComm, wanted: &Executor) -> Result<Cpu> {
+    let comm: &dyn Comm = mpi;
+    let machine = Machine::detect();
+    // Neighbours of one core are of one rank.
+    let processors = comm.agree(machine.pin(&Pinning::Compact, machine.allowed().len()).map_err(Error::from))?;
+    comm.agree(wanted.cpu_of(mpi.share(&processors)?).map_err(Error::from))
+}
+
+/// One line of JSON, or some of text.
+#[derive(Serialize)]
+struct Report {
+    op: &'static str,
+    m: usize,
+    k: usize,
+    n: usize,
+    nnz: usize,
+    dtype: &'static str,
+    ranks: usize,
+    /// Of each rank.
+    threads: usize,
+    algorithm: &'static str,
+    replication: usize,
+    /// All ranks' together, in a run.
+    words_sent: usize,
+    /// Likewise, by the plan.
+    model_words: usize,
+    /// Of a run on the rank that waits longest, in seconds, less the work that goes on meanwhile: the median.
+    communication_s: f64,
+    prepare_s: f64,
+    min_s: f64,
+    median_s: f64,
+    gflops: f64,
+    #[serde(flatten)]
+    check: Check,
+    #[serde(skip)]
+    plan: String,
+}
+
+/// An operation on the ranks, ready to run.
+struct Run<'a, T> {
+    args: &'a Common,
+    op: Op,
+    cpu: Cpu,
+    given: RowsOf<T>,
+    plan: DistPlan,
+    a: DistCsr<T>,
+    prepare_s: f64,
+}
+
+/// What runs came to: seconds of each on the slowest rank, those of its communication, and a run's traffic on this rank.
+struct Runs {
+    seconds: Vec<f64>,
+    communication: Vec<f64>,
+    traffic: Traffic,
+}
+
+impl<'a, T: Element> Run<'a, T> {
+    fn new(args: &'a Common, mpi: &MpiComm, op: Op) -> Result<Self> {
+        let comm: &dyn Comm = mpi;
+        let cpu = executor(mpi, &args.executor)?;
+        let given = match args.source.file() {
+            Some(path) => read_rows(&cpu, comm, path)?,
+            None => share_rows(comm, &comm.agree(cpu.install(|| args.source.load()).map_err(Error::from))?)?,
+        };
+        let start = Instant::now();
+        let softmax = matches!(args.edge, EdgeName::Softmax | EdgeName::SoftmaxLeakyRelu);
+        let operation = match op {
+            Op::Sddmm => Operation::Sddmm { n: args.n },
+            Op::FusedMm => Operation::FusedMm { n: args.n, width: args.n, same: false, softmax },
+            _ => Operation::Spmm { n: args.n },
+        };
+        let cluster = Cluster::default().measured(comm)?;
+        let RowsOf { rows, cols, local } = &given;
+        let plan = DistPlan::new(comm, rows, cols, local, operation, cluster, |algorithm| args.allows(algorithm))?;
+        let mut a = DistCsr::new(comm, rows, cols, local, plan.chosen().algorithm)?;
+        let options = PlanOptions::new(op, args.n).strategy(args.path()).reuse(args.repeat.unwrap_or(REUSE));
+        comm.agree(a.prepare(&cpu, &options))?;
+        let prepare_s = start.elapsed().as_secs_f64();
+        Ok(Self { args, op, cpu, given, plan, a, prepare_s })
+    }
+
+    /// Dense operand number `which`, of the rows `blocks`: this rank's.
+    fn operand(&self, rank: usize, blocks: &Blocks, which: u64) -> Result<DistMat<T>> {
+        let seed = self.args.source.seed.wrapping_add(which);
+        DistMat::new(blocks, rank, generate::uniform_rows(blocks.range(rank), self.args.n, seed)?)
+    }
+
+    /// Likewise, all of it: to compare with.
+    fn whole(&self, rows: usize, which: u64) -> Result<Mat<T>> {
+        Ok(generate::uniform_dense(rows, self.args.n, self.args.source.seed.wrapping_add(which))?)
+    }
+
+    /// Measures the operation, compares and, on the first rank, reports.
+    fn report(&self, comm: &dyn Comm) -> Result<Verdict> {
+        let RowsOf { rows, cols, local } = &self.given;
+        let (rank, n) = (comm.rank(), self.args.n);
+        let (runs, check) = match self.op {
+            Op::FusedMm => self.fused_by_edge(comm)?,
+            Op::Sddmm => {
+                let scaled = self.args.edge == EdgeName::Scale;
+                let (c, b) =
+                    comm.agree(self.operand(rank, rows, 1).and_then(|c| Ok((c, self.operand(rank, cols, 2)?))))?;
+                let mut values = vec![T::ZERO; local.nnz()];
+                let runs = self.measure(comm, |comm| self.a.sddmm(&self.cpu, comm, scaled, &c, &b, &mut values))?;
+                let check = self.check(comm, || {
+                    let b = self.whole(cols.len(), 2)?;
+                    let expected = reference::sddmm(local, scaled, c.local().as_ref(), b.as_ref())?;
+                    Ok(expected.deviation_of_values(&values)?)
+                })?;
+                (runs, check)
+            }
+            _ => {
+                let b = comm.agree(self.operand(rank, cols, 1))?;
+                let mut c = comm.agree(DistMat::zeros(rows, rank, n))?;
+                let runs = self.measure(comm, |comm| self.a.spmm(&self.cpu, comm, &b, &mut c))?;
+                let check = self.check(comm, || {
+                    let (b, got) = (self.whole(cols.len(), 1)?, c.local().as_ref());
+                    Ok(reference::spmm(T::ONE, local, b.as_ref(), T::ZERO, got)?.deviation(got)?)
+                })?;
+                (runs, check)
+            }
+        };
+        self.print(comm, runs, check)
+    }
+
+    fn fused_by_edge(&self, comm: &dyn Comm) -> Result<(Runs, Check)> {
+        match self.args.edge {
+            EdgeName::Identity => self.fused(comm, edge::Identity, reference::Edge::Identity),
+            EdgeName::Scale => self.fused(comm, edge::Scale, reference::Edge::Scale),
+            EdgeName::Sigmoid => self.fused(comm, edge::Sigmoid, reference::Edge::Sigmoid),
+            EdgeName::Softmax => {
+                let scale = T::from_f64(1.0 / (self.args.n as f64).sqrt());
+                self.fused(comm, edge::Softmax { scale }, reference::Edge::Softmax { scale: scale.to_f64() })
+            }
+            EdgeName::LeakyRelu => {
+                let slope = f64::from(SLOPE);
+                let edge = edge::LeakyRelu { slope: T::from_f64(slope) };
+                self.fused(comm, edge, reference::Edge::LeakyRelu { slope })
+            }
+            EdgeName::SoftmaxLeakyRelu => {
+                let slope = f64::from(SLOPE);
+                let edge = edge::SoftmaxLeakyRelu { slope: T::from_f64(slope) };
+                self.fused(comm, edge, reference::Edge::SoftmaxLeakyRelu { slope })
+            }
+        }
+    }
+
+    fn fused<F: Edge<T>>(&self, comm: &dyn Comm, edge: F, wanted: reference::Edge<'_>) -> Result<(Runs, Check)> {
+        let RowsOf { rows, cols, local } = &self.given;
+        let rank = comm.rank();
+        let operands = || -> Result<_> {
+            let e = DistMat::zeros(rows, rank, self.args.n)?;
+            Ok((self.operand(rank, rows, 1)?, self.operand(rank, cols, 2)?, self.operand(rank, cols, 3)?, e))
+        };
+        let (c, b, d, mut e) = comm.agree(operands())?;
+        let runs = self.measure(comm, |comm| self.a.fusedmm(&self.cpu, comm, edge, &c, &b, &d, &mut e))?;
+        let check = self.check(comm, || {
+            let (b, d) = (self.whole(cols.len(), 2)?, self.whole(cols.len(), 3)?);
+            let expected = reference::fusedmm(local, wanted, c.local().as_ref(), b.as_ref(), d.as_ref())?;
+            Ok(expected.deviation(e.local().as_ref())?)
+        })?;
+        Ok((runs, check))
+    }
+
+    /// Runs `run` once, and then as often as is wanted.
+    fn measure(&self, comm: &dyn Comm, mut run: impl FnMut(&dyn Comm) -> Result<()>) -> Result<Runs> {
+        if self.args.repeat == Some(0) {
+            let detail = "0 runs have no time; at least 1".to_owned();
+            return Err(sparsimd::Error::Argument { name: "repeat", detail }.into());
+        }
+        let counted = CountComm::new(comm);
+        run(&counted)?;
+        let (mut seconds, mut communication) = (Vec::new(), Vec::new());
+        let mut traffic = counted.take();
+        for _ in 0..self.args.repeat.unwrap_or(RUNS) {
+            // All begin together.
+            comm.least(0)?;
+            let start = Instant::now();
+            run(&counted)?;
+            seconds.push(start.elapsed().as_secs_f64());
+            traffic = counted.take();
+            communication.push(traffic.time.as_secs_f64());
+        }
+        comm.largest(&mut seconds)?;
+        comm.largest(&mut communication)?;
+        Ok(Runs { seconds, communication, traffic })
+    }
+
+    /// The largest deviation of all ranks, if it is asked for.
+    fn check(&self, comm: &dyn Comm, compare: impl FnOnce() -> Result<Deviation> + Send) -> Result<Check> {
+        if !self.args.verify {
+            return Ok(Check::NONE);
+        }
+        let mut error = [comm.agree(self.cpu.install(compare))?.error];
+        comm.largest(&mut error)?;
+        Ok(Check::of(error[0]))
+    }
+
+    fn print(&self, comm: &dyn Comm, runs: Runs, check: Check) -> Result<Verdict> {
+        let RowsOf { rows, cols, local } = &self.given;
+        let mut totals = [local.nnz() as f64, (runs.traffic.bytes_sent / size_of::<T>()) as f64];
+        comm.sum(&mut totals)?;
+        let [nnz, words_sent] = totals;
+        let (times, communication) = (Times::of(runs.seconds), Times::of(runs.communication));
+        let flops = if self.op == Op::FusedMm { 4.0 } else { 2.0 } * nnz * self.args.n as f64;
+        let chosen = self.plan.chosen();
+        let report = Report {
+            op: self.op.name(),
+            m: rows.len(),
+            k: cols.len(),
+            n: self.args.n,
+            nnz: nnz as usize,
+            dtype: T::NAME,
+            ranks: comm.size(),
+            threads: self.cpu.threads(),
+            algorithm: chosen.algorithm.name(),
+            replication: chosen.algorithm.replication(),
+            words_sent: words_sent as usize,
+            model_words: chosen.total_words as usize,
+            communication_s: communication.median,
+            prepare_s: self.prepare_s,
+            min_s: times.min,
+            median_s: times.median,
+            gflops: flops / times.min / 1e9,
+            check,
+            plan: self.plan.to_string(),
+        };
+        let printed = if comm.rank() == 0 { report.print(self.args.json) } else { Ok(()) };
+        comm.agree(printed.map_err(Error::from))?;
+        Ok(if check.verified == Some(false) { Verdict::Wrong } else { Verdict::Good })
+    }
+}
+
+impl Report {
+    fn print(&self, json: bool) -> sparsimd::Result<()> {
+        if json {
+            return output::json(self);
+        }
+        let Self { op, m, k, n, nnz, plan, ranks, threads, words_sent, model_words, .. } = self;
+        output::line(&format!(
+            "{op}: A is {m} x {k} with {nnz} nonzeros, N = {n}; {ranks} ranks of {threads} threads\n\
+             plan     {plan}\nwords    {words_sent} sent in a run, {model_words} by the plan\nprepare  {:.3e} s\n\
+             time     {:.3e} s at best, {:.3e} s median, of that {:.3e} s communication\nspeed    {:.2} GFLOP/s ({})\n{}",
+            self.prepare_s,
+            self.min_s,
+            self.median_s,
+            self.communication_s,
+            self.gflops,
+            self.dtype,
+            self.check.text()
+        ))
+    }
+}

@@ -1,0 +1,237 @@
+//! The program and the transport under an MPI launcher: right results on several ranks, and an end within seconds whatever fails.
+//!
+//! `.ci/distributed` builds what these tests start, and says where it is.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A job that should end by itself has this long, on a machine that others use too.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// From a failure to the end of the job.
+const END: Duration = Duration::from_secs(10);
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: .ci/distributed sets it"))
+}
+
+/// A job of `ranks`, which is ended when it is dropped.
+struct Job(Child);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+    }
+}
+
+/// Starts `program` on `ranks`.
+fn start(ranks: usize, program: &str, args: &[&str]) -> Job {
+    let launcher = variable("SPARSIMD_MPIRUN");
+    let words: Vec<&str> = launcher.split_whitespace().collect();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).args(["-n", &ranks.to_string(), program]).args(args);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let child = command.current_dir(root).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    Job(child.expect("the launcher starts"))
+}
+
+/// The status and both outputs of a job that ends in time.
+fn finish(mut job: Job, patience: Duration) -> (Option<i32>, String, String) {
+    let text = |pipe: Option<Box<dyn Read + Send>>| {
+        let mut pipe = pipe.expect("a pipe");
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            pipe.read_to_string(&mut text).map(|_| text)
+        })
+    };
+    let out = text(job.0.stdout.take().map(|pipe| Box::new(pipe) as _));
+    let err = text(job.0.stderr.take().map(|pipe| Box::new(pipe) as _));
+    let start = Instant::now();
+    let status = loop {
+        match job.0.try_wait().expect("a status") {
+            Some(status) => break status,
+            None if start.elapsed() > patience => panic!("the job has not ended after {patience:?}"),
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    let text = |reader: std::thread::JoinHandle<std::io::Result<String>>| reader.join().unwrap().unwrap();
+    (status.code(), text(out), text(err))
+}
+
+fn sparsimd(ranks: usize, args: &[&str]) -> (Option<i32>, String, String) {
+    finish(start(ranks, &variable("SPARSIMD_MPI_PROGRAM"), args), PATIENCE)
+}
+
+#[test]
+#[ignore = "needs an MPI: .ci/distributed"]
+fn every_operation_is_verified_on_several_ranks() {
+    let file = ["--matrix", "tests/data/pyfr_p6hex_m460.mtx", "-n", "33"];
+    let random = ["--random", "301x257@0.9", "-n", "16", "--dtype", "f64"];
+    let operations: [&[&str]; 6] = [
+        &["spmm"],
+        &["sddmm"],
+        &["sddmm", "--edge", "scale"],
+        &["fusedmm", "--edge", "sigmoid"],
+        &["fusedmm", "--edge", "softmax"],
+        &["fusedmm", "--edge", "softmax-leaky-relu"],
+    ];
+    let ways: [(usize, &[&str]); 8] = [
+        (1, &[]),
+        (2, &[]),
+        (3, &["--algorithm", "aware"]),
+        (4, &["--algorithm", "aware"]),
+        (4, &["--algorithm", "dense", "--replication", "1"]),
+        (4, &["--algorithm", "dense", "--replication", "2"]),
+        (8, &["--algorithm", "dense"]),
+        (8, &["--replication", "4"]),
+    ];
+    for (&(ranks, way), operand) in ways.iter().flat_map(|way| [(way, &file[..]), (way, &random[..])]) {
+        for operation in operations {
+            let args = [operation, operand, way, &["--mpi", "--verify", "--json", "--repeat", "2"]].concat();
+            let (status, out, err) = sparsimd(ranks, &args);
+            assert_eq!(status, Some(0), "{ranks} ranks, {args:?}: {err}");
+            let number = |key: &str| number(&out, key);
+            assert_eq!((number("verified"), number("ranks")), ("true".to_owned(), ranks.to_string()), "{args:?}");
+            assert_eq!(number("words_sent"), number("model_words"), "{args:?}");
+            assert!(number("communication_s").parse::<f64>().unwrap() >= 0.0);
+            assert_eq!(out.lines().count(), 1, "{out}");
+        }
+    }
+}
+
+/// What `key` has in the JSON object `text`.
+fn number(text: &str, key: &str) -> String {
+    let rest = text.split(&format!("\"{key}\":")).nth(1).unwrap_or_else(|| panic!("{key} in {text}"));
+    rest.split([',', '}']).next().unwrap().to_owned()
+}
+
+#[test]
+#[ignore = "needs an MPI: .ci/distributed"]
+fn decompositions_have_one_machines_fit_and_are_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let entry = |p: usize| format!("{} {} {} {}\n", p % 37 + 1, p * 7 % 23 + 1, p / 37 + 1, 1 + p * p % 11);
+    let tensor = dir.path().join("x.tns");
+    std::fs::write(&tensor, (0..1500).map(entry).collect::<String>()).unwrap();
+    let [tensor, out, state] =
+        [&tensor, &dir.path().join("out"), &dir.path().join("state")].map(|p| p.to_str().unwrap().to_owned());
+    let cp = ["cp", "--tensor", &tensor, "--rank", "4", "--tol", "0", "--out", &out, "--json"];
+    let run = |ranks: usize, more: &[&str]| {
+        let (status, out, err) = sparsimd(ranks, &[&cp[..], more].concat());
+        assert_eq!(status, Some(0), "{ranks} ranks, {more:?}: {err}");
+        out
+    };
+    let fit = |text: &str| number(text, "fit").parse::<f64>().unwrap();
+    let wanted = fit(&run(1, &["--iters", "8"]));
+    let factor = || std::fs::read_to_string(dir.path().join("out/mode2.txt")).unwrap().lines().count();
+    for ranks in [1, 2, 3, 4, 8] {
+        let text = run(ranks, &["--mpi", "--iters", "8"]);
+        assert!((fit(&text) - wanted).abs() < 1e-9, "{ranks} ranks: {text}, not {wanted}");
+        assert_eq!(number(&text, "words_sent"), number(&text, "model_words"), "{text}");
+        assert_eq!((number(&text, "ranks"), factor()), (ranks.to_string(), 41));
+    }
+    run(4, &["--mpi", "--iters", "5", "--checkpoint", &state, "--every", "1"]);
+    for (ranks, mpi) in [(2, &["--mpi"][..]), (1, &[])] {
+        let text = run(ranks, &[mpi, &["--iters", "8", "--checkpoint", &state, "--every", "100", "--resume"]].concat());
+        assert!((fit(&text) - wanted).abs() < 1e-9, "{ranks} ranks: {text}, not {wanted}");
+    }
+}
+
+#[test]
+#[ignore = "needs an MPI: .ci/distributed"]
+fn errors_are_one_line_of_the_first_rank() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines: String = (1..=4000).map(|i| format!("{i} {i} {}\n", if i == 3700 { "x" } else { "1" })).collect();
+    let bad = dir.path().join("bad.mtx");
+    std::fs::write(&bad, format!("%%MatrixMarket matrix coordinate real general\n4000 4000 4000\n{lines}")).unwrap();
+    let twice = dir.path().join("twice.mtx");
+    let text = "%%MatrixMarket matrix coordinate real general\n3 3 3\n1 1 1\n3 2 5\n3 2 6\n";
+    std::fs::write(&twice, text).unwrap();
+    let short = dir.path().join("short.mtx");
+    std::fs::write(&short, text.replace("3 3 3", "3 3 4")).unwrap();
+    let path = |path: &PathBuf| path.to_str().unwrap().to_owned();
+    let packed = "tests/data/ca-CondMat.mtx.gz".to_owned();
+    let cases: [(String, &[&str], &str); 6] = [
+        (path(&bad), &[], "rank 3: "),
+        (path(&twice), &[], "row 3, column 2 occurs twice"),
+        (path(&short), &[], "3 entries, and 4 in the size line"),
+        (packed, &[], "is compressed: several ranks read it once it is unpacked"),
+        (path(&dir.path().join("none.mtx")), &[], "none.mtx: No such file"),
+        ("tests/data/pyfr_p6hex_m460.mtx".to_owned(), &["--replication", "3"], "algorithm: none that is allowed"),
+    ];
+    for (matrix, more, words) in cases {
+        let args = [&["spmm", "--matrix", &matrix, "-n", "8", "--mpi"][..], more].concat();
+        let (status, out, err) = sparsimd(4, &args);
+        let ours: Vec<&str> = err.lines().filter(|line| line.starts_with("sparsimd: ")).collect();
+        assert!(ours.len() == 1 && ours[0].contains(words), "{args:?}: {err}");
+        assert_eq!((status, out.as_str()), (Some(2), ""), "{args:?}");
+    }
+    let (_, _, err) = sparsimd(4, &["spmm", "--matrix", &path(&bad), "-n", "8", "--mpi"]);
+    assert!(err.contains("bad.mtx:3702: value: "), "{err}");
+    // Without --mpi, and with words that are none.
+    for args in [&["spmm", "--random", "8x8@0.5", "-n", "4"][..], &["spmm", "--mpi", "--wrong"]] {
+        let (status, _, err) = sparsimd(3, args);
+        assert_eq!((status, err.lines().filter(|line| line.starts_with("sparsimd: ")).count()), (Some(2), 1), "{err}");
+    }
+}
+
+/// The processes that `pid` has started, and those that they have.
+fn descendants(pid: u32) -> Vec<u32> {
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+    };
+    let all: Vec<u32> = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    let (mut found, mut at) = (vec![pid], 0);
+    while at < found.len() {
+        let started = all.iter().copied().filter(|&child| parent(child) == Some(found[at])).collect::<Vec<_>>();
+        found.extend(started);
+        at += 1;
+    }
+    found[1..].to_vec()
+}
+
+#[test]
+#[ignore = "needs an MPI: .ci/distributed"]
+fn a_killed_rank_ends_the_job() {
+    let program = variable("SPARSIMD_MPI_PROGRAM");
+    let args = ["spmm", "--random", "2000x2000@0.9", "-n", "64", "--mpi", "--repeat", "100000000"];
+    let job = start(3, &program, &args);
+    let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let start = Instant::now();
+    let rank = loop {
+        let ranks: Vec<u32> =
+            descendants(job.0.id()).into_iter().filter(|pid| name(pid).trim() == "sparsimd").collect();
+        if ranks.len() >= 3 {
+            break ranks[1];
+        }
+        assert!(start.elapsed() < PATIENCE, "the ranks have not started");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    // Until they exchange messages.
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(Command::new("kill").args(["-9", &rank.to_string()]).status().unwrap().success());
+    let (status, _, _) = finish(job, END);
+    assert_ne!(status, Some(0));
+}
+
+#[test]
+#[ignore = "needs an MPI: .ci/distributed"]
+fn a_panic_ends_the_job() {
+    let job = start(3, &variable("SPARSIMD_MPI_RANKS"), &["panic"]);
+    let (status, _, err) = finish(job, END);
+    assert!(status != Some(0) && err.contains("a rank that panics"), "{status:?}: {err}");
+}
+
+#[test]
+#[ignore = "needs an MPI: .ci/distributed"]
+fn messages_and_collectives_pass_through_mpi() {
+    for ranks in [1, 2, 3, 4, 8] {
+        let (status, out, err) = finish(start(ranks, &variable("SPARSIMD_MPI_RANKS"), &["collectives"]), PATIENCE);
+        assert_eq!((status, out.lines().count()), (Some(0), 1), "{ranks} ranks: {out}{err}");
+    }
+}

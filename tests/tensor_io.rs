@@ -257,10 +257,10 @@ fn parts_of_a_text_are_the_whole_and_count_its_lines() {
                 (0..parts).map(|k| read_tns_part(&path, false, k, parts, options()).unwrap()).collect();
             let values: Vec<f64> = all.iter().flat_map(|part| part.values().to_vec()).collect();
             assert_eq!(values, whole.values());
-            for mode in 0..3 {
+            for (mode, &length) in lengths.iter().enumerate() {
                 let coords: Vec<u32> = all.iter().flat_map(|part| part.coords(mode).to_vec()).collect();
                 assert_eq!(coords, whole.coords(mode));
-                assert_eq!(all.iter().map(|part| part.dims()[mode]).max(), Some(lengths[mode]));
+                assert_eq!(all.iter().map(|part| part.dims()[mode]).max(), Some(length));
             }
         }
         let line = 1 + text[..text.find("\n250 ").unwrap() + 1].matches('\n').count();

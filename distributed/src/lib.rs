@@ -59,4 +59,4 @@ pub use read::{RowsOf, read_entries, read_rows, share_rows};
 pub use schedule::{RandomTensor, RankLoad, matrix_steps};
 pub use tensor::{DistTensor, grid};
 pub use threads::ThreadComm;
-pub use trace::{Step, TraceComm, write_trace};
+pub use trace::{AT_ONCE, Step, TraceComm, write_trace};

@@ -28,7 +28,7 @@ pub struct Step {
 }
 
 /// Messages that a trace has under way at once, to and from each rank: the time of a simulator grows with the number of all of them.
-const AT_ONCE: usize = 4;
+pub const AT_ONCE: usize = 4;
 
 /// Writes the `steps` of `rank` of `size` as a trace. A step of many messages goes by rounds, each rank to those after it first: where
 /// all of a group send to each other, everybody sends and receives as much in each round.

@@ -202,11 +202,11 @@ impl<'a> Text<'a> {
             return Ok(());
         }
         if !self.source.plain {
-            let detail = format!(
-                "{} is compressed, or no file on a disk: several ranks read only such parts",
-                self.path.display()
-            );
-            return Err(Error::argument("file", detail));
+            let why = match self.path.is_file() {
+                true => "is compressed: several ranks read it once it is unpacked",
+                false => "is no regular file: several ranks cannot share it",
+            };
+            return Err(Error::argument("file", format!("{} {why}", self.path.display())));
         }
         let fail = |source| Error::Io { path: self.path.clone(), source };
         let mut file = File::open(&self.path).map_err(fail)?;

@@ -1,6 +1,8 @@
 //! What is simulated: a product by dense shift, one with the rows that a mesh names, and an iteration of CP-ALS, with their models.
 
-use sparsimd_distributed::{Algorithm, Blocks, Cluster, Operation, RandomTensor, RankLoad, Step, grid, matrix_steps};
+use sparsimd_distributed::{
+    AT_ONCE, Algorithm, Blocks, Cluster, Operation, RandomTensor, RankLoad, Step, grid, matrix_steps,
+};
 
 /// Bytes of a word: f32.
 const WORD: usize = 4;
@@ -71,9 +73,14 @@ impl Case {
     }
 }
 
-/// Seconds of `messages`, one after the other, and `words`.
-fn seconds(cluster: Cluster, messages: f64, words: f64) -> f64 {
-    cluster.latency * messages + words * WORD as f64 / cluster.bandwidth
+/// Latencies of `messages` that are sent together: those of a round overlap.
+fn rounds(messages: f64) -> f64 {
+    (messages / AT_ONCE as f64).ceil()
+}
+
+/// Seconds of `latencies`, one after the other, and `words`.
+fn seconds(cluster: Cluster, latencies: f64, words: f64) -> f64 {
+    cluster.latency * latencies + words * WORD as f64 / cluster.bandwidth
 }
 
 /// Messages of one agreement or sum on a rank.
@@ -90,7 +97,7 @@ fn dense(ranks: usize, share: &Share, cluster: Cluster) -> Prepared {
     let model = |c: usize| {
         let c = c as f64;
         let words = all * r * (1.0 / c - 1.0 / p) + (c - 1.0) * all * r / p;
-        (words, seconds(cluster, p / c - 1.0 + c - 1.0 + AGREEMENTS * tree(ranks), words))
+        (words, seconds(cluster, p / c - 1.0 + rounds(c - 1.0) + AGREEMENTS * tree(ranks), words))
     };
     let divisors = (1..=ranks).filter(|&c| ranks.is_multiple_of(c));
     let replication = divisors.min_by(|&a, &b| model(a).1.total_cmp(&model(b).1)).unwrap_or(1);
@@ -134,7 +141,7 @@ fn aware(ranks: usize, share: &Share, cluster: Cluster) -> Prepared {
     let faces: usize = boxes.iter().map(|&q| (q - 1).min(2)).sum();
     let words = (faces * face * share.n) as f64;
     let work = 2.0 * (STENCIL * rows * share.n) as f64 / cluster.flops;
-    let communication = seconds(cluster, faces as f64 + AGREEMENTS * tree(ranks), words);
+    let communication = seconds(cluster, rounds(faces as f64) + AGREEMENTS * tree(ranks), words);
     Prepared { steps, replication: 1, words, communication, work }
 }
 
@@ -145,7 +152,7 @@ fn cp(ranks: usize, share: &Share, cluster: Cluster) -> Prepared {
     let (p, r) = (ranks as f64, share.components as f64);
     let cell = share.rows * share.degree as f64;
     let tensor = RandomTensor { dims, grid: grid.clone(), nnz: cell * p };
-    let (mut words, mut messages) = (0.0, tree(ranks));
+    let (mut words, mut latencies) = (0.0, tree(ranks));
     for q in grid {
         let (q, chunk) = (q as f64, (dim as f64 / q as f64).max(1.0));
         let named = 1.0 - (cell * (-1.0 / chunk).ln_1p()).exp();
@@ -153,11 +160,11 @@ fn cp(ranks: usize, share: &Share, cluster: Cluster) -> Prepared {
         words += 2.0 * r * chunk * (1.0 - q / p) * named;
         // The sums are in double precision.
         words += 2.0 * tree(ranks) * (r * (r + 3.0) / 2.0 + 1.0);
-        messages += 2.0 * (p / q - 1.0) + 3.0 * tree(ranks);
+        latencies += 2.0 * rounds(p / q - 1.0) + 3.0 * tree(ranks);
     }
     let work = 9.0 * cell * r / cluster.flops;
     let steps = tensor.cp_steps(share.components, WORD);
-    Prepared { steps, replication: 1, words, communication: seconds(cluster, messages, words), work }
+    Prepared { steps, replication: 1, words, communication: seconds(cluster, latencies, words), work }
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ struct Row {
     simulated_s: f64,
     /// Without it.
     simulated_communication_s: f64,
-    /// Messages, bytes and arithmetic, one after the other.
+    /// Latencies, bytes and arithmetic, one after the other.
     model_s: f64,
     model_communication_s: f64,
 }

@@ -76,6 +76,18 @@ impl<'a, T: Scalar> EdgeWeighting<'a, T> {
         Self { dropout: Some((rate, seed)), ..self }
     }
 
+    /// H.
+    #[cfg(feature = "capi")]
+    pub(crate) fn head_count(&self) -> usize {
+        self.heads
+    }
+
+    /// Columns of the scores' operands.
+    #[cfg(feature = "capi")]
+    pub(crate) fn operand_columns(&self) -> usize {
+        self.operands()[0].cols()
+    }
+
     /// The left and the right operand of the scores.
     pub(super) fn operands(&self) -> [MatRef<'a, T>; 2] {
         match self.scores {

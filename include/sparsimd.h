@@ -135,6 +135,10 @@ enum sparsimd_edge
   SPARSIMD_EDGE_SIGMOID = 2,
   // exp(scale s) divided by its sum over the row.
   SPARSIMD_EDGE_SOFTMAX = 3,
+  // max(s, scale s).
+  SPARSIMD_EDGE_LEAKY_RELU = 4,
+  // exp(max(s, scale s)) divided by its sum over the row.
+  SPARSIMD_EDGE_SOFTMAX_LEAKY_RELU = 5,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -314,6 +318,9 @@ typedef struct sparsimd_cpu sparsimd_cpu;
 // A sparse matrix by rows (CSR), or only its pattern.
 typedef struct sparsimd_csr sparsimd_csr;
 
+// A matrix prepared for an operation and its gradients.
+typedef struct sparsimd_differentiable sparsimd_differentiable;
+
 // A tensor by the fibers of one mode.
 typedef struct sparsimd_fibers sparsimd_fibers;
 
@@ -341,6 +348,22 @@ typedef struct {
   // Of the random start.
   uint64_t seed;
 } sparsimd_cp_als_options;
+
+// How FusedMM of heads weighs edges.
+typedef struct {
+  // A sparsimd_edge.
+  uint32_t edge;
+  // 0: scores are products of rows of C and B. 1: scores are sums of one number for each row and one for each column.
+  uint32_t sums;
+  // Heads, side by side in the columns of each dense matrix.
+  size_t heads;
+  // The factor of a softmax, or the slope of a leaky rectifier.
+  double parameter;
+  // Probability that a weight is dropped, from 0 to below 1.
+  double dropout;
+  // Decides with the number of the edge and head which are dropped.
+  uint64_t seed;
+} sparsimd_weighting;
 
 // How to decompose.
 typedef struct {
@@ -485,6 +508,107 @@ sparsimd_status sparsimd_ts(const sparsimd_cpu *cpu,
                             const sparsimd_tensor *x,
                             double s,
                             sparsimd_tensor **y);
+
+// Prepares the matrix for about `reuse` runs of sparsimd_fusedmm_heads_f32() and sparsimd_fusedmm_gradient_f32() on dense operands of `n`
+// columns, by a sparsimd_path, with its transpose.
+sparsimd_status sparsimd_differentiable_create(const sparsimd_cpu *cpu,
+                                               const sparsimd_csr *csr,
+                                               size_t n,
+                                               uint32_t path,
+                                               size_t reuse,
+                                               sparsimd_differentiable **differentiable);
+
+// Frees it. Null is allowed.
+sparsimd_status sparsimd_differentiable_destroy(sparsimd_differentiable *differentiable);
+
+// E_ih = sum over the nonzeros p = (i, j) of w_ph D_jh for each head h of the weighting: D dense K x p, E dense M x p. Scores are C_ih . B_jh
+// (`left` is C, dense M x n, `right` B, dense K x n) or a_ih + b_jh (`left` is a, M x heads, `right` b, K x heads; `n` is not looked at).
+// `bias` is null or has one number for each nonzero, added to the logits of a softmax. `lse` is null or receives M x heads numbers, the
+// logarithms of each row's sum of exponentials, which the gradient needs.
+sparsimd_status sparsimd_fusedmm_heads_f32(const sparsimd_cpu *cpu,
+                                           const sparsimd_differentiable *differentiable,
+                                           const sparsimd_weighting *weighting,
+                                           size_t n,
+                                           const float *left,
+                                           size_t ldleft,
+                                           const float *right,
+                                           size_t ldright,
+                                           const float *bias,
+                                           size_t p,
+                                           const float *d,
+                                           size_t ldd,
+                                           float *e,
+                                           size_t lde,
+                                           float *lse);
+
+// The gradients of sparsimd_fusedmm_heads_f32() with the same operands, `lse` of it (not looked at without a softmax) and `de`, the gradient
+// of E: `dleft`, `dright` and `dd` are as large as `left`, `right` and `d`; `dvalues` and `dbias` are null or have one number for each
+// nonzero, where the edge function uses values and where there is a bias.
+sparsimd_status sparsimd_fusedmm_gradient_f32(const sparsimd_cpu *cpu,
+                                              const sparsimd_differentiable *differentiable,
+                                              const sparsimd_weighting *weighting,
+                                              size_t n,
+                                              const float *left,
+                                              size_t ldleft,
+                                              const float *right,
+                                              size_t ldright,
+                                              const float *bias,
+                                              size_t p,
+                                              const float *d,
+                                              size_t ldd,
+                                              const float *lse,
+                                              const float *de,
+                                              size_t ldde,
+                                              float *dleft,
+                                              size_t lddleft,
+                                              float *dright,
+                                              size_t lddright,
+                                              float *dd,
+                                              size_t lddd,
+                                              float *dvalues,
+                                              float *dbias);
+
+// As sparsimd_fusedmm_heads_f32().
+sparsimd_status sparsimd_fusedmm_heads_f64(const sparsimd_cpu *cpu,
+                                           const sparsimd_differentiable *differentiable,
+                                           const sparsimd_weighting *weighting,
+                                           size_t n,
+                                           const double *left,
+                                           size_t ldleft,
+                                           const double *right,
+                                           size_t ldright,
+                                           const double *bias,
+                                           size_t p,
+                                           const double *d,
+                                           size_t ldd,
+                                           double *e,
+                                           size_t lde,
+                                           double *lse);
+
+// As sparsimd_fusedmm_gradient_f32().
+sparsimd_status sparsimd_fusedmm_gradient_f64(const sparsimd_cpu *cpu,
+                                              const sparsimd_differentiable *differentiable,
+                                              const sparsimd_weighting *weighting,
+                                              size_t n,
+                                              const double *left,
+                                              size_t ldleft,
+                                              const double *right,
+                                              size_t ldright,
+                                              const double *bias,
+                                              size_t p,
+                                              const double *d,
+                                              size_t ldd,
+                                              const double *lse,
+                                              const double *de,
+                                              size_t ldde,
+                                              double *dleft,
+                                              size_t lddleft,
+                                              double *dright,
+                                              size_t lddright,
+                                              double *dd,
+                                              size_t lddd,
+                                              double *dvalues,
+                                              double *dbias);
 
 // C = alpha A B + beta C as sparsimd_spmm_f32(), B and C of the elements that `half`, a sparsimd_half, says. Sums are of
 // floats; each element of C is rounded once, to nearest, ties to even.
@@ -711,7 +835,8 @@ sparsimd_status sparsimd_sddmm_scaled_f64(const sparsimd_cpu *cpu,
                                           double *out);
 
 // E_i = sum over the nonzeros (i, j) of A of f((C B^T)_ij, a_ij) D_j: C dense M x n, B dense K x n, D dense K x p, E dense
-// M x p. `edge` is a sparsimd_edge; `scale` is the softmax's and otherwise not looked at. Rows without nonzeros become zeros.
+// M x p. `edge` is a sparsimd_edge; `scale` is the softmax's factor, the leaky rectifiers' slope, and otherwise not looked at.
+// Rows without nonzeros become zeros.
 sparsimd_status sparsimd_fusedmm_f32(const sparsimd_cpu *cpu,
                                      const sparsimd_plan *plan,
                                      uint32_t edge,
@@ -1037,7 +1162,8 @@ sparsimd_status sparsimd_sddmm_scaled_f64(const sparsimd_cpu *cpu,
                                           double *out);
 
 // E_i = sum over the nonzeros (i, j) of A of f((C B^T)_ij, a_ij) D_j: C dense M x n, B dense K x n, D dense K x p, E dense
-// M x p. `edge` is a sparsimd_edge; `scale` is the softmax's and otherwise not looked at. Rows without nonzeros become zeros.
+// M x p. `edge` is a sparsimd_edge; `scale` is the softmax's factor, the leaky rectifiers' slope, and otherwise not looked at.
+// Rows without nonzeros become zeros.
 sparsimd_status sparsimd_fusedmm_f32(const sparsimd_cpu *cpu,
                                      const sparsimd_plan *plan,
                                      uint32_t edge,
@@ -1068,6 +1194,107 @@ sparsimd_status sparsimd_fusedmm_f64(const sparsimd_cpu *cpu,
                                      size_t ldd,
                                      double *e,
                                      size_t lde);
+
+// Prepares the matrix for about `reuse` runs of sparsimd_fusedmm_heads_f32() and sparsimd_fusedmm_gradient_f32() on dense operands of `n`
+// columns, by a sparsimd_path, with its transpose.
+sparsimd_status sparsimd_differentiable_create(const sparsimd_cpu *cpu,
+                                               const sparsimd_csr *csr,
+                                               size_t n,
+                                               uint32_t path,
+                                               size_t reuse,
+                                               sparsimd_differentiable **differentiable);
+
+// Frees it. Null is allowed.
+sparsimd_status sparsimd_differentiable_destroy(sparsimd_differentiable *differentiable);
+
+// E_ih = sum over the nonzeros p = (i, j) of w_ph D_jh for each head h of the weighting: D dense K x p, E dense M x p. Scores are C_ih . B_jh
+// (`left` is C, dense M x n, `right` B, dense K x n) or a_ih + b_jh (`left` is a, M x heads, `right` b, K x heads; `n` is not looked at).
+// `bias` is null or has one number for each nonzero, added to the logits of a softmax. `lse` is null or receives M x heads numbers, the
+// logarithms of each row's sum of exponentials, which the gradient needs.
+sparsimd_status sparsimd_fusedmm_heads_f32(const sparsimd_cpu *cpu,
+                                           const sparsimd_differentiable *differentiable,
+                                           const sparsimd_weighting *weighting,
+                                           size_t n,
+                                           const float *left,
+                                           size_t ldleft,
+                                           const float *right,
+                                           size_t ldright,
+                                           const float *bias,
+                                           size_t p,
+                                           const float *d,
+                                           size_t ldd,
+                                           float *e,
+                                           size_t lde,
+                                           float *lse);
+
+// The gradients of sparsimd_fusedmm_heads_f32() with the same operands, `lse` of it (not looked at without a softmax) and `de`, the gradient
+// of E: `dleft`, `dright` and `dd` are as large as `left`, `right` and `d`; `dvalues` and `dbias` are null or have one number for each
+// nonzero, where the edge function uses values and where there is a bias.
+sparsimd_status sparsimd_fusedmm_gradient_f32(const sparsimd_cpu *cpu,
+                                              const sparsimd_differentiable *differentiable,
+                                              const sparsimd_weighting *weighting,
+                                              size_t n,
+                                              const float *left,
+                                              size_t ldleft,
+                                              const float *right,
+                                              size_t ldright,
+                                              const float *bias,
+                                              size_t p,
+                                              const float *d,
+                                              size_t ldd,
+                                              const float *lse,
+                                              const float *de,
+                                              size_t ldde,
+                                              float *dleft,
+                                              size_t lddleft,
+                                              float *dright,
+                                              size_t lddright,
+                                              float *dd,
+                                              size_t lddd,
+                                              float *dvalues,
+                                              float *dbias);
+
+// As sparsimd_fusedmm_heads_f32().
+sparsimd_status sparsimd_fusedmm_heads_f64(const sparsimd_cpu *cpu,
+                                           const sparsimd_differentiable *differentiable,
+                                           const sparsimd_weighting *weighting,
+                                           size_t n,
+                                           const double *left,
+                                           size_t ldleft,
+                                           const double *right,
+                                           size_t ldright,
+                                           const double *bias,
+                                           size_t p,
+                                           const double *d,
+                                           size_t ldd,
+                                           double *e,
+                                           size_t lde,
+                                           double *lse);
+
+// As sparsimd_fusedmm_gradient_f32().
+sparsimd_status sparsimd_fusedmm_gradient_f64(const sparsimd_cpu *cpu,
+                                              const sparsimd_differentiable *differentiable,
+                                              const sparsimd_weighting *weighting,
+                                              size_t n,
+                                              const double *left,
+                                              size_t ldleft,
+                                              const double *right,
+                                              size_t ldright,
+                                              const double *bias,
+                                              size_t p,
+                                              const double *d,
+                                              size_t ldd,
+                                              const double *lse,
+                                              const double *de,
+                                              size_t ldde,
+                                              double *dleft,
+                                              size_t lddleft,
+                                              double *dright,
+                                              size_t lddright,
+                                              double *dd,
+                                              size_t lddd,
+                                              double *dvalues,
+                                              double *dbias);
 
 // C = alpha A B + beta C as sparsimd_spmm_f32(), B and C of the elements that `half`, a sparsimd_half, says. Sums are of
 // floats; each element of C is rounded once, to nearest, ties to even.

@@ -13,6 +13,7 @@ fn the_header_is_up_to_date() {
         "matrix",
         "plan",
         "product",
+        "gradient",
         "half",
         "reduce",
         "tensor",

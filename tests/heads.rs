@@ -3,7 +3,7 @@
 mod common;
 
 use common::matrices::{STRATEGIES, Strided, assert_dense, executors, on_every_path, shapes, skewed};
-use sparsimd::ops::{EdgeWeighting, FusedGradient};
+use sparsimd::ops::{Differentiable, EdgeWeighting, FusedGradient};
 use sparsimd::plan::{Op, PlanOptions};
 use sparsimd::reference::{self, Edge, FusedGradients, Scores, Weighting};
 use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Scalar, edge, generate};
@@ -259,6 +259,34 @@ fn one_head_is_fusedmm() {
     for (x, y) in one.iter_rows().flatten().zip(other.iter_rows().flatten()) {
         approx::assert_abs_diff_eq!(x, y, epsilon = 1e-14);
     }
+}
+
+/// Values of a call are used instead of those that were prepared, whether there are any or not.
+#[test]
+fn values_of_a_call() {
+    let a = generate::random_matrix::<f64>(30, 40, 0.8, 1).unwrap();
+    let cpu = Cpu::builder().threads(2).build().unwrap();
+    let options = PlanOptions::new(Op::FusedMm, 8);
+    let operand = |rows, seed| generate::uniform_dense::<f64>(rows, 8, seed).unwrap();
+    let (c, b, d) = (operand(30, 2), operand(40, 3), operand(40, 4));
+    let new = generate::uniform_values::<f64>(a.nnz(), 5);
+    let weights = EdgeWeighting::dots(edge::Scale, c.as_ref(), b.as_ref()).heads(2);
+    let run = |prepared: &Differentiable<f64>, weights: EdgeWeighting<'_, f64>| {
+        let mut e = Mat::zeros(30, 8).unwrap();
+        cpu.fusedmm_heads(prepared, &weights, d.as_ref(), e.as_mut(), None)
+            .map(|()| e.iter_rows().flatten().copied().collect::<Vec<_>>())
+    };
+    let with_new = Csr::new(a.pattern().clone(), new.clone()).unwrap();
+    let wanted = run(&cpu.prepare_differentiable(&with_new, &options).unwrap(), weights).unwrap();
+    let (valued, pattern) = (
+        cpu.prepare_differentiable(&a, &options).unwrap(),
+        cpu.prepare_differentiable::<f64>(a.pattern(), &options).unwrap(),
+    );
+    assert_ne!(run(&valued, weights).unwrap(), wanted);
+    assert_eq!(run(&valued, weights.values(&new)).unwrap(), wanted);
+    assert_eq!(run(&pattern, weights.values(&new)).unwrap(), wanted);
+    assert!(matches!(run(&pattern, weights), Err(Error::Shape { .. })));
+    assert!(matches!(run(&valued, weights.values(&new[1..])), Err(Error::Shape { .. })));
 }
 
 /// About as many weights are dropped as the rate says, whatever the seed, and not the same for two seeds.

@@ -8,7 +8,7 @@ use common::matrices::{
 };
 use pulp::Simd;
 use sparsimd::ops::{Arithmetic, Reduction};
-use sparsimd::plan::{Op, Strategy};
+use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::semiring::{self, Addition, BuiltIn, MAX_SECOND, MIN_PLUS, Multiplication, PLUS_TIMES, Semiring};
 use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Number, Pattern, Scalar, generate, reference};
 
@@ -42,6 +42,28 @@ fn f32_reductions_match_the_reference() {
 #[test]
 fn f64_reductions_match_the_reference() {
     check_reductions::<f64>();
+}
+
+/// A prepared operand keeps what a mean made of its values, until it gets others.
+#[test]
+fn means_of_new_values() {
+    let a = generate::random_matrix::<f64>(50, 60, 0.8, 1).unwrap();
+    let b = generate::uniform_dense::<f64>(60, 24, 2).unwrap();
+    let new = Csr::new(a.pattern().clone(), generate::uniform_values(a.nnz(), 3)).unwrap();
+    for strategy in [Strategy::Direct, Strategy::Panel] {
+        let cpu = Cpu::builder().threads(2).build().unwrap();
+        let mut prepared = cpu.prepare(&a, &PlanOptions::new(Op::Spmm, 24).strategy(strategy)).unwrap();
+        for a in [&a, &a, &new] {
+            prepared.set_values(&cpu, a.values()).unwrap();
+            let expected = reference::reduce(Reduction::Mean, a, b.as_ref()).unwrap();
+            for _ in 0..2 {
+                let mut c = Mat::zeros(50, 24).unwrap();
+                cpu.spmm_reduce(Reduction::Mean, &prepared, b.as_ref(), c.as_mut()).unwrap();
+                let worst = expected.deviation(c.as_ref()).unwrap();
+                assert!(worst.error <= 1.0, "{strategy:?}: {worst:?}");
+            }
+        }
+    }
 }
 
 fn check_semirings<T: Scalar>() {

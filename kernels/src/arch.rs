@@ -126,8 +126,8 @@ impl Arch {
     }
 
     /// The widest instruction set, of this one and narrower ones, whose registers divide rows of `width` elements; this one where none
-    /// does that has registers of more than one element.
-    pub(crate) fn dividing<T: Scalar>(self, width: usize) -> Self {
+    /// does that has registers of more than one element. For a call's tasks, not for each: it asks what the processor has.
+    pub fn dividing<T: Scalar>(self, width: usize) -> Self {
         let fits = |arch: &Self| arch.lanes::<T>() > 1 && width.is_multiple_of(arch.lanes::<T>());
         if fits(&self) {
             return self;

@@ -69,13 +69,12 @@ pub struct SddmmHeads<T> {
     pub out: *mut T,
 }
 
-/// Runs the task.
+/// Runs the task; with the instruction set that [`Arch::dividing`] gives for the heads' width, where it can be several heads at a time.
 ///
 /// # Safety
 /// The CSR arrays are valid, every row is a row of C and every column a row of B, the operands have the strides and sizes stated,
 /// and no one else uses the task's rows of C or `carry_out` at the same time.
 pub unsafe fn spmm_heads<T: Scalar>(arch: Arch, task: SpmmHeads<T>) {
-    let arch = arch.dividing::<T>(task.rows.width);
     dispatch_compiled!(arch, Sums(task), Sums<f32>, Sums<f64>);
 }
 
@@ -84,7 +83,6 @@ pub unsafe fn spmm_heads<T: Scalar>(arch: Arch, task: SpmmHeads<T>) {
 /// # Safety
 /// As [`spmm_heads`], with the task's part of `out` instead of rows of C.
 pub unsafe fn sddmm_heads<T: Scalar>(arch: Arch, task: SddmmHeads<T>) {
-    let arch = arch.dividing::<T>(task.rows.width);
     dispatch_compiled!(arch, Dots(task), Dots<f32>, Dots<f64>);
 }
 

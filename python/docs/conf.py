@@ -9,6 +9,8 @@ copyright = "the sparsimd authors"
 version = release = sparsimd.__version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.doctest", "numpydoc"]
 autosummary_generate = True
+# Not `sparsimd.csr` and `sparsimd.CSR`: some file systems take these names for one.
+autosummary_filename_map = {"sparsimd.CSR": "sparsimd.CSR-class"}
 # Their operators have pages where they are not installed, too.
 autodoc_mock_imports = [name for name in ("torch", "torch_geometric") if importlib.util.find_spec(name) is None]
 # Attributes are described in the classes' own text.

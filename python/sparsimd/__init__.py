@@ -1,6 +1,6 @@
 """Explicit-SIMD kernels for sparse matrices and tensors.
 
-Matrices: `csr`, `spmm`, `sddmm`, `fusedmm`, `attention`. Tensors: `Tensor`, `mttkrp`, `ttm`, `ttv`, `cp_als`, `tucker`.
+Matrices: `csr`, `spmm`, `sddmm`, `fusedmm`, `fusedmm_gradient`, `attention`. Tensors: `Tensor`, `mttkrp`, `ttm`, `ttv`, `cp_als`, `tucker`.
 Files: `read`, `write`. Threads: `set_num_threads`, `get_num_threads`, `threads`. The machine: `info`, `topology`.
 """
 
@@ -17,6 +17,7 @@ from ._sparsimd import (
     __version__,
     empty,
     fusedmm,
+    fusedmm_gradient,
     get_num_threads,
     info,
     mttkrp,
@@ -46,6 +47,7 @@ __all__ = [
     "csr",
     "empty",
     "fusedmm",
+    "fusedmm_gradient",
     "get_num_threads",
     "info",
     "mttkrp",

@@ -24,6 +24,41 @@ def is_sparse(x: object) -> bool:
     return module.startswith("torch") and getattr(x, "layout", None) is not None and "sparse" in str(x.layout)  # type: ignore[attr-defined]
 
 
+def half(x: Any) -> str | None:
+    """The name of the dtype of `x`, if that is a floating-point number of 16 bits."""
+    name = str(getattr(x, "dtype", "")).removeprefix("torch.")
+    return name if name in ("float16", "bfloat16") else None
+
+
+def halves(bits: NDArray[np.uint16], name: str) -> NDArray[Any]:
+    """`bits` as an array of the dtype of 16 bits with this name."""
+    if name == "float16":
+        return bits.view(np.float16)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise ImportError("an array of bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from error
+    return bits.view(ml_dtypes.bfloat16)
+
+
+def _bits(x: Any, name: str) -> NDArray[np.uint16]:
+    """The memory of an array or tensor of 16-bit numbers."""
+    if type(x).__module__.startswith("torch"):
+        import torch
+
+        return np.asarray(_tensor(x, name).view(torch.int16)).view(np.uint16)
+    return np.asarray(x).view(np.uint16)
+
+
+def _tensor(x: Any, name: str) -> Any:
+    """The tensor of torch, if numpy can share its memory."""
+    if x.requires_grad:
+        raise TypeError(f"{name}: a tensor that requires gradients; detach() it, or use sparsimd.torch")
+    if x.device.type != "cpu":
+        raise TypeError(f"{name}: a tensor on {x.device}; move it to the processor first")
+    return x.detach()
+
+
 def dense(x: Any, name: str) -> NDArray[Any]:
     """`x` as an array, shared where that is possible."""
     if isinstance(x, np.ndarray):
@@ -31,11 +66,7 @@ def dense(x: Any, name: str) -> NDArray[Any]:
     if is_sparse(x):
         raise TypeError(f"{name}: a dense array is expected, not {type(x).__name__}")
     if type(x).__module__.startswith("torch"):
-        if x.requires_grad:
-            raise TypeError(f"{name}: a tensor that requires gradients; detach() it, or use sparsimd.torch")
-        if x.device.type != "cpu":
-            raise TypeError(f"{name}: a tensor on {x.device}; move it to the processor first")
-        return np.asarray(x.detach())
+        return halves(_bits(x, name), "bfloat16") if half(x) == "bfloat16" else np.asarray(_tensor(x, name))
     if not hasattr(x, "__array__") and hasattr(x, "__dlpack__"):
         return np.asarray(np.from_dlpack(x))
     try:
@@ -46,12 +77,16 @@ def dense(x: Any, name: str) -> NDArray[Any]:
 
 def operand(x: Any, name: str, dtype: str, transposed: bool, copy: bool) -> NDArray[Any]:
     """`x` as rows of `dtype` that the library reads, by columns if `transposed`; copied where it must be."""
-    a = dense(x, name)
-    if a.dtype.kind not in "biuf":
-        raise TypeError(f"{name}: {a.dtype} are not real numbers")
+    if dtype in ("float16", "bfloat16"):
+        if half(x) != dtype:
+            raise TypeError(f"{name}: {getattr(x, 'dtype', type(x).__name__)}; {dtype} is expected, as of X")
+        a, want = _bits(x, name), np.dtype(np.uint16)
+    else:
+        a, want = dense(x, name), np.dtype(dtype)
+        if a.dtype.kind not in "biuf" and half(a) is None:
+            raise TypeError(f"{name}: {a.dtype} are not real numbers")
     if a.ndim not in (1, 2):
         raise ValueError(f"{name}: has {a.ndim} dimensions; 1 or 2 are expected")
-    want = np.dtype(dtype)
     if a.dtype != want and not np.can_cast(a.dtype, want, "safe"):
         raise TypeError(f"{name}: {a.dtype} does not fit {want} without loss; convert it, or the matrix by astype()")
     readable = a.dtype == want and a.dtype.isnative and _rows(a.T if transposed else a) and a.flags.aligned
@@ -75,24 +110,27 @@ def _rows(a: NDArray[Any]) -> bool:
 
 def output(x: Any, dtype: str) -> NDArray[Any]:
     """`x` as an array of `dtype` that shares its memory."""
+    if dtype in ("float16", "bfloat16") and half(x) == dtype:
+        return _bits(x, "out")
     a = x
     if type(x).__module__.startswith("torch"):
         a = dense(x, "out")
     if not isinstance(a, np.ndarray):
         raise TypeError(f"out: an array of numpy is expected, not {type(x).__name__}")
     if a.dtype != np.dtype(dtype):
-        raise TypeError(f"out: {a.dtype}; {dtype}, the matrix' dtype, is expected")
+        raise TypeError(f"out: {a.dtype}; {dtype}, the result's dtype, is expected")
     return a
 
 
 def values(x: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """`x` as values of a matrix: float32 and float64 as they are, other real numbers as `dtype`."""
+    """`x` as values of a matrix of `dtype`: float32, float64, and integers for integers as they are, other numbers as `dtype`."""
     a = dense(x, "values")
     if a.dtype.kind not in "biuf":
         raise TypeError(f"values: {a.dtype} are not real numbers")
     if a.ndim != 1:
         raise ValueError(f"values: has {a.ndim} dimensions; 1 is expected")
-    return a if a.dtype in (np.float32, np.float64) else a.astype(dtype)
+    integers = (np.int32, np.int64) if dtype.kind == "i" else ()
+    return a if a.dtype in (np.float32, np.float64, *integers) else a.astype(dtype)
 
 
 def integers(x: Any, name: str) -> NDArray[np.int64]:

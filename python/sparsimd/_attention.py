@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._arrays import dense
+from ._arrays import dense, half
 from ._matrix import csr
-from ._sparsimd import CSR, Plan, empty, fusedmm, sddmm
+from ._sparsimd import CSR, Plan, fusedmm
 
 
 def attention(
@@ -25,7 +25,9 @@ def attention(
 ) -> Any:
     """Softmax attention over the nonzeros of a mask, in one pass: ``softmax(scale * Q @ K.T on the mask) @ V``.
 
-    The scores are not stored. Heads are read where they are, one after the other, each by all threads.
+    With one head the scores are not stored. Several heads are computed together, from operands whose heads are the middle axis; others
+    are copied to that. Several heads and `return_lse` store one number for each nonzero and head meanwhile, and 16-bit operands are
+    widened for them.
 
     Parameters
     ----------
@@ -36,8 +38,7 @@ def attention(
     scale : float, optional
         By default ``1 / sqrt(d)``.
     return_lse : bool, optional
-        Whether to return the logarithm of each row's sum of ``exp(score)``, too. Scores are then computed and stored again, head
-        by head.
+        Whether to return the logarithm of each row's sum of ``exp(score)``, too.
     head_axis : {0, 1}, optional
         Where the axis of heads is. Needed only where the lengths leave both.
     out : numpy.ndarray, optional
@@ -64,25 +65,43 @@ def attention(
     q, k, v = dense(Q, "Q"), dense(K, "K"), dense(V, "V")
     if not q.ndim == k.ndim == v.ndim or q.ndim not in (2, 3):
         raise ValueError(f"Q: {q.ndim}, {k.ndim} and {v.ndim} dimensions of Q, K and V; 2 or 3 of all are expected")
-    if isinstance(A, CSR) and A.dtype != q.dtype and q.dtype in (np.float32, np.float64):
-        A = A.astype(q.dtype)
+    width = np.dtype(np.float32) if half(q) else q.dtype
+    if isinstance(A, CSR) and A.dtype != width and width in (np.float32, np.float64):
+        A = A.astype(width)
     factor = 1 / np.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale)
-    if q.ndim == 2:
-        result = fusedmm(A, q, k, v, edge="softmax", scale=factor, out=out)
-        return (result, _lse(A, q, k, factor)) if return_lse else result
-    axis = _head_axis(A.shape, q.shape, k.shape, v.shape, head_axis)
-    heads = [np.moveaxis(x, axis, 0) for x in (q, k, v)]
-    count, shape = q.shape[axis], list(q.shape[:2]) + [v.shape[2]]
-    if out is None:
-        out = empty((shape[0], shape[1] * shape[2]), A.dtype).reshape(shape)
-    elif list(out.shape) != shape:
-        raise ValueError(f"out: has shape {out.shape}; {tuple(shape)} is expected")
-    for head in range(count):
-        parts = (x[head] for x in heads)
-        fusedmm(A, *parts, edge="softmax", scale=factor, out=np.moveaxis(out, axis, 0)[head])
+    if q.ndim == 2 and not return_lse:
+        return fusedmm(A, q, k, v, edge="softmax", scale=factor, out=out)
+    # Heads as the middle axis, one where there is none.
+    axis = _head_axis(A.shape, q.shape, k.shape, v.shape, head_axis) if q.ndim == 3 else None
+    q3, k3, v3 = (_heads(x, axis) for x in (q, k, v))
+    heads, shape = q3.shape[1], (q3.shape[0], *v3.shape[1:])
+    out3 = None if out is None else _heads(out, axis)
+    if out3 is not None and out3.shape != shape:
+        raise ValueError(f"out: has shape {getattr(out, 'shape', None)}, which is not that of the result")
+    flat = [_side_by_side(x if half(x) is None else x.astype(np.float32)) for x in (q3, k3, v3)]
+    place = None if out3 is None or half(out3) else _side_by_side(out3)
+    if place is not None and not np.may_share_memory(place, out3):
+        place = None
+    made, lse = fusedmm(A, *flat, edge="softmax", scale=factor, heads=heads, return_lse=True, out=place)
+    result = made.reshape(shape)
+    if out3 is None:
+        result = result.astype(q.dtype, copy=False) if half(q) else result
+        out = result[:, 0] if axis is None else np.moveaxis(result, 1, axis)
+    elif place is None:
+        out3[...] = result
     if not return_lse:
         return out
-    return out, np.stack([_lse(A, heads[0][head], heads[1][head], factor) for head in range(count)])
+    return out, lse[:, 0] if axis is None else lse.T
+
+
+def _heads(x: NDArray[Any], axis: int | None) -> NDArray[Any]:
+    """`x` with its axis of heads in the middle."""
+    return x[:, None] if axis is None else np.moveaxis(x, axis, 1)
+
+
+def _side_by_side(x: NDArray[Any]) -> NDArray[Any]:
+    """The heads of `x` in the columns of a matrix: a view where the memory has them so."""
+    return x.reshape(x.shape[0], x.shape[1] * x.shape[2])
 
 
 def _head_axis(
@@ -101,18 +120,3 @@ def _head_axis(
     if len(axes) > 1:
         raise ValueError(f"head_axis: shapes {q}, {k} and {v} leave both axes; say which")
     return axes[0]
-
-
-def _lse(A: CSR | Plan, q: NDArray[Any], k: NDArray[Any], scale: float) -> NDArray[Any]:
-    """The logarithm of each row's sum of exp(score)."""
-    if isinstance(A, Plan):
-        A = A.matrix
-    scores = sddmm(A, q, k.T) * scale
-    starts, lengths = A.indptr[:-1], np.diff(A.indptr)
-    some = lengths > 0
-    lse = np.full(A.shape[0], -np.inf, scores.dtype)
-    if some.any():
-        top = np.maximum.reduceat(scores, starts[some])
-        sums = np.add.reduceat(np.exp(scores - np.repeat(top, lengths[some])), starts[some])
-        lse[some] = top + np.log(sums)
-    return lse

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ._arrays import integers
+from ._arrays import dense, half, integers
 from ._sparsimd import CSR, Plan, Transposed
 from ._types import Effort, Op, Strategy
 
@@ -23,7 +23,8 @@ def csr(A: Any, *, shape: tuple[int, int] | None = None, dtype: DTypeLike | None
     shape : tuple of int, optional
         Rows and columns, for a tuple; by default the least ones.
     dtype : dtype, optional
-        ``float32`` or ``float64``. By default that of `A`; float64 for integers.
+        ``float32``, ``float64``, ``int32`` or ``int64``. By default that of `A`: float32 for numbers of 16 bits, float64 for integers.
+        Only `spmm` and ``@`` compute with integers, which wrap around.
 
     Returns
     -------
@@ -46,7 +47,7 @@ def csr(A: Any, *, shape: tuple[int, int] | None = None, dtype: DTypeLike | None
     if isinstance(A, CSR):
         return A if dtype is None or np.dtype(dtype) == A.dtype else A.astype(dtype)
     if isinstance(A, Transposed):
-        return _by_columns(A.T.data, A.T.indices, A.T.indptr, A.shape, dtype)
+        return _by_columns(A.T.data, A.T.indices, A.T.indptr, A.shape, dtype or A.dtype)
     if isinstance(A, tuple):
         if len(A) != 3:
             raise ValueError(f"A: a tuple of {len(A)}; (data, indices, indptr) is expected")
@@ -72,16 +73,21 @@ def csr(A: Any, *, shape: tuple[int, int] | None = None, dtype: DTypeLike | None
     )
 
 
+def checked(dtype: DTypeLike) -> np.dtype[Any]:
+    """`dtype`, if matrices have it."""
+    found = np.dtype(dtype)
+    if found not in (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.int64)):
+        raise TypeError(f"dtype: {found} is none of float32, float64, int32 and int64")
+    return found
+
+
 def _dtype_of(data: NDArray[Any], dtype: DTypeLike | None) -> np.dtype[Any]:
     """The dtype that a matrix of `data` has."""
     if dtype is not None:
-        found = np.dtype(dtype)
-        if found not in (np.dtype(np.float32), np.dtype(np.float64)):
-            raise TypeError(f"dtype: {found} is neither float32 nor float64")
-        return found
-    if data.dtype.kind not in "biuf":
+        return checked(dtype)
+    if data.dtype.kind not in "biuf" and half(data) is None:
         raise TypeError(f"A: {data.dtype} are not real numbers")
-    return np.dtype(np.float32 if data.dtype in (np.float32, np.float16) else np.float64)
+    return np.dtype(np.float32 if data.dtype == np.float32 or half(data) else np.float64)
 
 
 def _from_arrays(data: Any, indices: Any, indptr: Any, shape: tuple[int, int], dtype: DTypeLike | None) -> CSR:
@@ -89,13 +95,13 @@ def _from_arrays(data: Any, indices: Any, indptr: Any, shape: tuple[int, int], d
     if data.ndim != 1:
         raise ValueError(f"data: has {data.ndim} dimensions; 1 is expected")
     want = _dtype_of(data, dtype)
-    if data.dtype.kind not in "biuf":
+    if data.dtype.kind not in "biuf" and half(data) is None:
         raise TypeError(f"data: {data.dtype} are not real numbers")
     data = data.astype(want, copy=False)
     rows, cols = (int(n) for n in shape)
     if rows < 0 or cols < 0:
         raise ValueError(f"shape: {shape} has a negative length")
-    return CSR._from_arrays(data, indices, indptr, (rows, cols), want == np.float32)
+    return CSR._from_arrays(data, indices, indptr, (rows, cols))
 
 
 def _by_columns(
@@ -129,9 +135,8 @@ def _from_torch(A: Any, dtype: DTypeLike | None) -> CSR:
         raise ValueError(f"A: has {A.dim()} dimensions; 2 are expected")
     if str(A.layout) != "torch.sparse_csr":
         A = A.to_sparse_csr()
-    arrays = (t.detach().numpy() for t in (A.values(), A.col_indices(), A.crow_indices()))
-    data, indices, indptr = arrays
-    return _from_arrays(data, indices, indptr, tuple(A.shape), dtype)
+    indices, indptr = (t.detach().numpy() for t in (A.col_indices(), A.crow_indices()))
+    return _from_arrays(dense(A.values(), "A"), indices, indptr, tuple(A.shape), dtype)
 
 
 def to_scipy(A: CSR) -> Any:
@@ -155,7 +160,7 @@ def to_dense(A: CSR) -> NDArray[Any]:
 
 def restore_matrix(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, int]) -> CSR:
     """A matrix from its pickle; it is checked again."""
-    return _from_arrays(data, indices, indptr, shape, None)
+    return _from_arrays(data, indices, indptr, shape, data.dtype)
 
 
 def restore_transposed(A: CSR) -> Transposed:

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, SupportsIndex, final
+from typing import Any, Literal, SupportsIndex, final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from ._types import Edge, Effort, Format, Op, Strategy
+from ._types import Edge, Effort, Format, Op, Reduce, Scores, Semiring, Strategy
 
 __version__: str
 __all__ = [
@@ -19,9 +19,12 @@ __all__ = [
     "Transposed",
     "__version__",
     "_cp_als",
+    "_sddmm_at",
+    "_spmm_at",
     "_tucker",
     "empty",
     "fusedmm",
+    "fusedmm_gradient",
     "get_num_threads",
     "info",
     "mttkrp",
@@ -42,7 +45,7 @@ class CSR:
     __array_ufunc__: None
     @staticmethod
     def _from_arrays(
-        data: NDArray[Any], indices: ArrayLike, indptr: ArrayLike, shape: tuple[int, int], single: bool
+        data: NDArray[Any], indices: ArrayLike, indptr: ArrayLike, shape: tuple[int, int]
     ) -> CSR: ...
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -210,15 +213,43 @@ def _tucker(
     callback: Any,
     checkpoint: str | os.PathLike[str] | None,
 ) -> tuple[NDArray[np.float64], list[NDArray[np.float64]], NDArray[np.float64], bool]: ...
+@overload
 def spmm(
     A: Any,
     X: ArrayLike,
     *,
+    reduce: Reduce = "sum",
+    semiring: Semiring | None = None,
+    return_positions: Literal[False] = False,
     out: Any = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     copy: bool = True,
 ) -> NDArray[Any]: ...
+@overload
+def spmm(
+    A: Any,
+    X: ArrayLike,
+    *,
+    reduce: Reduce = "sum",
+    semiring: Semiring | None = None,
+    return_positions: Literal[True],
+    out: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    copy: bool = True,
+) -> tuple[NDArray[Any], NDArray[np.int32]]: ...
+def _spmm_at(
+    a: CSR,
+    transposed: bool,
+    kind: int,
+    values: tuple[int, int],
+    x: tuple[int, int, int, int],
+    out: int,
+) -> None: ...
+def _sddmm_at(
+    a: CSR, kind: int, x1: tuple[int, int, int, int], x2: tuple[int, int, int, int], out: int
+) -> None: ...
 def sddmm(
     A: Any,
     X1: ArrayLike,
@@ -228,6 +259,7 @@ def sddmm(
     out: Any = None,
     copy: bool = True,
 ) -> NDArray[Any]: ...
+@overload
 def fusedmm(
     A: Any,
     X: ArrayLike,
@@ -237,9 +269,52 @@ def fusedmm(
     edge: Edge = "softmax",
     scale: float = 1.0,
     negative_slope: float = 0.2,
+    heads: int = 1,
+    scores: Scores = "dots",
+    bias: ArrayLike | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    return_lse: Literal[False] = False,
     out: Any = None,
     copy: bool = True,
 ) -> NDArray[Any]: ...
+@overload
+def fusedmm(
+    A: Any,
+    X: ArrayLike,
+    Y: ArrayLike,
+    Z: ArrayLike,
+    *,
+    edge: Edge = "softmax",
+    scale: float = 1.0,
+    negative_slope: float = 0.2,
+    heads: int = 1,
+    scores: Scores = "dots",
+    bias: ArrayLike | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    return_lse: Literal[True],
+    out: Any = None,
+    copy: bool = True,
+) -> tuple[NDArray[Any], NDArray[Any]]: ...
+def fusedmm_gradient(
+    A: Any,
+    X: ArrayLike,
+    Y: ArrayLike,
+    Z: ArrayLike,
+    dE: ArrayLike,
+    *,
+    lse: ArrayLike | None = None,
+    edge: Edge = "softmax",
+    scale: float = 1.0,
+    negative_slope: float = 0.2,
+    heads: int = 1,
+    scores: Scores = "dots",
+    bias: ArrayLike | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    copy: bool = True,
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]: ...
 def empty(shape: SupportsIndex | tuple[int, ...], dtype: DTypeLike | None = None) -> NDArray[Any]: ...
 def read(
     path: str | os.PathLike[str],

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .torch import call  # says so where torch is missing
+from . import torch as _operators  # says so where torch is missing
 
 try:
     import torch
@@ -17,14 +17,17 @@ except ImportError as error:
 
 __all__ = ["message_passing", "spmm"]
 
+REDUCTIONS = {"sum": "sum", "add": "sum", "mean": "mean", "min": "min", "max": "max"}
+"""What PyTorch Geometric and `sparsimd.spmm` call them."""
+
 _theirs: Any = torch_geometric.utils.spmm
 
 
 def spmm(src: Any, other: Any, reduce: str = "sum") -> Any:
     """Sparse times dense, as ``torch_geometric.utils.spmm``.
 
-    Sums and means of a CSR or CSC tensor without gradients of its own, with a dense operand in the processor's memory, are computed
-    here; everything else by PyTorch Geometric.
+    Products of a CSR or CSC tensor without gradients of its own with a dense operand in the processor's memory are computed here,
+    maxima and minima of CSR; everything else by PyTorch Geometric.
 
     Parameters
     ----------
@@ -40,18 +43,17 @@ def spmm(src: Any, other: Any, reduce: str = "sum") -> Any:
     torch.Tensor
         (m, n).
     """
-    if reduce not in ("sum", "add", "mean") or not _ours(src, other):
+    if not _ours(src, other) or reduce not in REDUCTIONS:
         return _theirs(src, other, reduce)
     values = src.values().to(other.dtype)
     if src.layout == torch.sparse_csr:
-        crow, col = src.crow_indices(), src.col_indices()
-        result = call("spmm", crow, col, values, other)
-        degree = crow.diff() if reduce == "mean" else None
-    else:
-        ccol, row = src.ccol_indices(), src.row_indices()
-        result = call("spmm_t", ccol, row, values, other, src.shape[0])
-        degree = torch.bincount(row, minlength=src.shape[0]) if reduce == "mean" else None
-    return result if degree is None else result / degree.clamp(min=1).to(other.dtype)[:, None]
+        return _operators.spmm(src.crow_indices(), src.col_indices(), values, other, REDUCTIONS[reduce])
+    if reduce in ("min", "max"):
+        return _theirs(src, other, reduce)
+    ccol, row = src.ccol_indices(), src.row_indices()
+    if reduce == "mean":
+        values = values / torch.bincount(row, minlength=src.shape[0])[row].to(other.dtype)
+    return _operators.call("spmm_t", ccol, row, values, other, src.shape[0])
 
 
 def _ours(src: Any, other: Any) -> bool:

@@ -1,32 +1,80 @@
 //! Arrays of numpy as operands, by their strides.
 //!
 //! Row-major with unit column stride and rows at least as far apart as they are long is what the library reads: such arrays are used where
-//! they are. Anything else becomes one copy, made by `sparsimd._arrays`. Results are never copied.
+//! they are. Anything else becomes one copy, made by `sparsimd._arrays`. Results are never copied. Arrays of bf16 and f16 come from
+//! there as arrays of their bits.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use numpy::ndarray::ArrayView2;
-use numpy::npyffi::{NPY_ARRAY_WRITEABLE, objects::_PyArray_GET_ITEM_DATA};
-use numpy::{PyArray, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
+use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NPY_TYPES, objects::_PyArray_GET_ITEM_DATA};
+use numpy::{
+    PyArray, PyArray1, PyArray2, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
+};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use sparsimd::{MatMut, MatRef, Scalar};
+use sparsimd::ops::Differentiable;
+use sparsimd::{MatMut, MatRef, Number, Scalar, bf16, f16};
 
 use crate::error::{count, value};
 
-/// Element types of matrices and operands.
-pub trait Element: Scalar + numpy::Element {
+/// Element types of dense operands.
+pub trait Entry: Copy + Default + Send + Sync + 'static {
+    /// What numpy's arrays of it are read as: its bits, where numpy itself has no such type.
+    type Numpy: numpy::Element;
     /// numpy's name for it.
     const NUMPY: &'static str;
+    /// Whether it has 16 bits.
+    const HALF: bool = false;
 }
 
+/// Element types of matrices.
+pub trait Value: Entry<Numpy = Self> + Number + numpy::Element {}
+
+/// Those that every operation computes with.
+pub trait Element: Value + Scalar {
+    /// That of this type.
+    fn differentiable<'a>(
+        single: &'a OnceLock<Differentiable<f32>>,
+        double: &'a OnceLock<Differentiable<f64>>,
+    ) -> &'a OnceLock<Differentiable<Self>>;
+}
+
+macro_rules! entries {
+    ($($t:ident $numpy:ident $name:literal $half:literal)*) => {
+        $(impl Entry for $t {
+            type Numpy = $numpy;
+            const NUMPY: &'static str = $name;
+            const HALF: bool = $half;
+        })*
+    };
+}
+entries!(f32 f32 "float32" false f64 f64 "float64" false i32 i32 "int32" false i64 i64 "int64" false);
+entries!(bf16 u16 "bfloat16" true f16 u16 "float16" true);
+
+impl Value for f32 {}
+impl Value for f64 {}
+impl Value for i32 {}
+impl Value for i64 {}
+
 impl Element for f32 {
-    const NUMPY: &'static str = "float32";
+    fn differentiable<'a>(
+        single: &'a OnceLock<Differentiable<f32>>,
+        _: &'a OnceLock<Differentiable<f64>>,
+    ) -> &'a OnceLock<Differentiable<f32>> {
+        single
+    }
 }
 
 impl Element for f64 {
-    const NUMPY: &'static str = "float64";
+    fn differentiable<'a>(
+        _: &'a OnceLock<Differentiable<f32>>,
+        double: &'a OnceLock<Differentiable<f64>>,
+    ) -> &'a OnceLock<Differentiable<f64>> {
+        double
+    }
 }
 
 /// Where the lines of an array are, in elements.
@@ -67,17 +115,19 @@ impl Lines {
 }
 
 /// A dense operand: an array that is kept alive, and where its lines are.
-pub struct Dense<'py, T: Element> {
-    array: Bound<'py, PyArrayDyn<T>>,
+pub struct Dense<'py, T: Entry> {
+    array: Bound<'py, PyArrayDyn<T::Numpy>>,
     lines: Lines,
     /// Whether it has one dimension.
     pub vector: bool,
 }
 
-impl<'py, T: Element> Dense<'py, T> {
+impl<'py, T: Entry> Dense<'py, T> {
     /// The argument `name`, transposed if so asked. `copy` says whether an array that cannot be read where it is may be copied.
     pub fn of(object: &Bound<'py, PyAny>, name: &str, transposed: bool, copy: bool) -> PyResult<Self> {
-        if let Some(found) = Self::in_place(object, transposed) {
+        if !T::HALF
+            && let Some(found) = Self::in_place(object, transposed)
+        {
             return Ok(found);
         }
         let helper = helper(object.py(), &OPERAND, "operand")?;
@@ -87,10 +137,15 @@ impl<'py, T: Element> Dense<'py, T> {
     }
 
     fn in_place(object: &Bound<'py, PyAny>, transposed: bool) -> Option<Self> {
-        let array = object.cast::<PyArrayDyn<T>>().ok()?;
+        let array = object.cast::<PyArrayDyn<T::Numpy>>().ok()?;
         let lines = Lines::of(array.shape(), array.strides(), size_of::<T>(), transposed)?;
         let vector = array.ndim() == 1;
         (lines.len() == 0 || array.data().is_aligned()).then(|| Self { array: array.clone(), lines, vector })
+    }
+
+    /// The interpreter that it is of.
+    pub fn py(&self) -> Python<'py> {
+        self.array.py()
     }
 
     /// Number of rows.
@@ -107,9 +162,9 @@ impl<'py, T: Element> Dense<'py, T> {
     pub fn view(&self) -> MatRef<'_, T> {
         let data = match self.lines.len() {
             0 => &[][..],
-            // SAFETY: numpy has these elements, aligned, for as long as the array lives, which `self` keeps alive. Another thread of Python
+            // SAFETY: numpy has these elements, or their bits, aligned, for as long as the array lives, which `self` keeps alive. Another thread of Python
             // that writes to them meanwhile is a race that numpy's own functions have as well: any bytes are a number.
-            len => unsafe { std::slice::from_raw_parts(self.array.data(), len) },
+            len => unsafe { std::slice::from_raw_parts(self.array.data().cast::<T>(), len) },
         };
         MatRef::new(data, self.lines.rows, self.lines.cols, self.lines.stride).expect("lines fit their array")
     }
@@ -148,14 +203,14 @@ pub fn shape_text(shape: &[usize]) -> String {
 }
 
 /// The result of an operation: an array of the caller or a new one.
-pub struct Output<'py, T: Element> {
-    array: Bound<'py, PyArrayDyn<T>>,
+pub struct Output<'py, T: Entry> {
+    array: Bound<'py, PyArrayDyn<T::Numpy>>,
     /// What the caller gets.
     pub object: Bound<'py, PyAny>,
     lines: Lines,
 }
 
-impl<'py, T: Element> Output<'py, T> {
+impl<'py, T: Entry> Output<'py, T> {
     /// The argument `out`, to be used where it is: `rows` x `cols`, or `rows` long for a vector; a new array for none.
     /// `inputs` are addresses that it must not touch.
     pub fn of(
@@ -168,14 +223,20 @@ impl<'py, T: Element> Output<'py, T> {
         let Some(object) = out else {
             let array = fresh::<T>(py, rows, cols, vector)?;
             let lines = Lines { rows, cols, stride: cols };
-            return Ok(Self { object: array.clone().into_any(), array, lines });
+            let object = match T::HALF {
+                true => helper(py, &HALVES, "halves")?.call1((&array, T::NUMPY))?,
+                false => array.clone().into_any(),
+            };
+            return Ok(Self { object, array, lines });
         };
         let viewed;
-        let array = match object.cast::<PyArrayDyn<T>>() {
-            Ok(array) => array,
-            Err(_) => {
+        let array = match object.cast::<PyArrayDyn<T::Numpy>>() {
+            Ok(array) if !T::HALF => array,
+            _ => {
                 viewed = helper(py, &OUTPUT, "output")?.call1((object, T::NUMPY))?;
-                viewed.cast::<PyArrayDyn<T>>().map_err(|_| PyTypeError::new_err("out: cannot be used as an array"))?
+                viewed
+                    .cast::<PyArrayDyn<T::Numpy>>()
+                    .map_err(|_| PyTypeError::new_err("out: cannot be used as an array"))?
             }
         };
         let expected = if vector { &[rows][..] } else { &[rows, cols] };
@@ -206,11 +267,17 @@ impl<'py, T: Element> Output<'py, T> {
     pub fn view(&mut self) -> MatMut<'_, T> {
         let data = match self.lines.len() {
             0 => &mut [][..],
-            // SAFETY: numpy has these elements, aligned and writable, for as long as the array lives, which `self` keeps alive; they are
+            // SAFETY: numpy has these elements, or their bits, aligned and writable, for as long as the array lives, which `self` keeps alive; they are
             // those of no other operand. As for `Dense::view`, a race with another thread is one that numpy has, too.
-            len => unsafe { std::slice::from_raw_parts_mut(self.array.data(), len) },
+            len => unsafe { std::slice::from_raw_parts_mut(self.array.data().cast::<T>(), len) },
         };
         MatMut::new(data, self.lines.rows, self.lines.cols, self.lines.stride).expect("lines fit their array")
+    }
+
+    /// Sets every element.
+    pub fn fill(&mut self, x: T) {
+        let mut view = self.view();
+        (0..view.rows()).for_each(|i| view.reborrow().into_row(i).fill(x));
     }
 
     /// The elements of a result without gaps.
@@ -228,13 +295,18 @@ const LARGE: usize = 4096;
 const LINE: usize = 64;
 
 /// A new array; its elements are not set.
-fn fresh<T: Element>(py: Python<'_>, rows: usize, cols: usize, vector: bool) -> PyResult<Bound<'_, PyArrayDyn<T>>> {
+fn fresh<T: Entry>(
+    py: Python<'_>,
+    rows: usize,
+    cols: usize,
+    vector: bool,
+) -> PyResult<Bound<'_, PyArrayDyn<T::Numpy>>> {
     let dims = if vector { &[rows][..] } else { &[rows, cols] };
     let len =
         rows.checked_mul(cols).filter(|&len| len.checked_mul(size_of::<T>()).is_some_and(|n| n < isize::MAX as usize));
     let len = len.ok_or_else(|| pyo3::exceptions::PyMemoryError::new_err(format!("{rows} x {cols} elements")))?;
     if len * size_of::<T>() < LARGE {
-        return allocate(py, dims);
+        return allocate::<T>(py, dims);
     }
     let room = allocate::<T>(py, &[len + LINE / size_of::<T>()])?;
     let first = room.data().wrapping_byte_add(room.data().align_offset(LINE) * size_of::<T>());
@@ -251,7 +323,7 @@ fn fresh<T: Element>(py: Python<'_>, rows: usize, cols: usize, vector: bool) -> 
 }
 
 /// A new array by numpy's own allocator, which says when there is no memory.
-fn allocate<'py, T: Element>(py: Python<'py>, dims: &[usize]) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
+fn allocate<'py, T: Entry>(py: Python<'py>, dims: &[usize]) -> PyResult<Bound<'py, PyArrayDyn<T::Numpy>>> {
     static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     // Small ones cannot fail, and rust-numpy's way to them is the shorter one.
     if dims.iter().product::<usize>() * size_of::<T>() <= LARGE {
@@ -260,7 +332,7 @@ fn allocate<'py, T: Element>(py: Python<'py>, dims: &[usize]) -> PyResult<Bound<
     }
     let empty = EMPTY.get_or_try_init(py, || py.import("numpy")?.getattr("empty").map(Bound::unbind))?.bind(py);
     let shape = pyo3::types::PyTuple::new(py, dims)?;
-    Ok(empty.call1((shape, T::get_dtype(py)))?.cast_into()?)
+    Ok(empty.call1((shape, <T::Numpy as numpy::Element>::get_dtype(py)))?.cast_into()?)
 }
 
 /// An array whose elements are not set, aligned to a cache line where it is of 4 KiB or more: what `out` is best made with.
@@ -320,6 +392,31 @@ pub fn is_single(py: Python<'_>, dtype: &Bound<'_, PyAny>, name: &str) -> PyResu
 
 static OPERAND: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static OUTPUT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static HALVES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static HALF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// A type of 16 bits.
+#[derive(Clone, Copy)]
+pub enum Half {
+    Bf16,
+    F16,
+}
+
+/// The type of `x`, if it is an array or tensor of 16-bit floating-point numbers.
+pub fn half_of(x: &Bound<'_, PyAny>) -> PyResult<Option<Half>> {
+    // Types that numpy numbers before its half precision need no look at their names.
+    if let Ok(array) = x.cast::<PyUntypedArray>()
+        && array.dtype().num() < NPY_TYPES::NPY_HALF as i32
+    {
+        return Ok(None);
+    }
+    let name = helper(x.py(), &HALF, "half")?.call1((x,))?;
+    Ok(match name.extract::<Option<&str>>()? {
+        Some("bfloat16") => Some(Half::Bf16),
+        Some(_) => Some(Half::F16),
+        None => None,
+    })
+}
 
 /// A function of `sparsimd._arrays`, looked up once.
 pub fn helper<'a, 'py>(
@@ -331,7 +428,7 @@ pub fn helper<'a, 'py>(
     Ok(found.bind(py))
 }
 
-impl<'py, T: Element> Dense<'py, T> {
+impl<'py, T: Value> Dense<'py, T> {
     /// The array.
     pub fn into_array(self) -> Bound<'py, PyArrayDyn<T>> {
         self.array

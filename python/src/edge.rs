@@ -1,8 +1,8 @@
 //! Edge functions of FusedMM by name.
 
 use pyo3::PyResult;
-use sparsimd::edge::{Identity, LeakyRelu, Scale, Sigmoid, Softmax, SoftmaxLeakyRelu};
-use sparsimd::{Cpu, MatMut, MatRef, Result, SparseOperand};
+use sparsimd::edge::{BuiltIn, Identity, LeakyRelu, Scale, Sigmoid, Softmax, SoftmaxLeakyRelu};
+use sparsimd::{Cpu, MatMut, MatRef, Result, SparseOperand, Stored};
 
 use crate::array::Element;
 use crate::error::value;
@@ -43,22 +43,45 @@ impl Function {
     }
 }
 
-/// FusedMM with an edge function chosen at run time.
-pub fn fusedmm<T: Element>(
-    cpu: &Cpu,
-    a: SparseOperand<'_, T>,
-    function: Function,
-    [x, y, z]: [MatRef<'_, T>; 3],
-    out: MatMut<'_, T>,
-) -> Result<()> {
-    match function {
-        Function::Identity => cpu.fusedmm(a, Identity, x, y, z, out),
-        Function::Scale => cpu.fusedmm(a, Scale, x, y, z, out),
-        Function::Sigmoid => cpu.fusedmm(a, Sigmoid, x, y, z, out),
-        Function::Softmax { scale } => cpu.fusedmm(a, Softmax { scale: T::from_f64(scale) }, x, y, z, out),
-        Function::LeakyRelu { slope } => cpu.fusedmm(a, LeakyRelu { slope: T::from_f64(slope) }, x, y, z, out),
-        Function::SoftmaxLeakyRelu { slope } => {
-            cpu.fusedmm(a, SoftmaxLeakyRelu { slope: T::from_f64(slope) }, x, y, z, out)
+impl Function {
+    /// Whether it takes the values of the matrix.
+    pub fn uses_values(self) -> bool {
+        matches!(self, Self::Scale)
+    }
+
+    /// Whether the weights of a row are normalised.
+    pub fn is_softmax(self) -> bool {
+        matches!(self, Self::Softmax { .. } | Self::SoftmaxLeakyRelu { .. })
+    }
+
+    /// The library's.
+    pub fn built_in<T: Element>(self) -> BuiltIn<T> {
+        match self {
+            Self::Identity => Identity.into(),
+            Self::Scale => Scale.into(),
+            Self::Sigmoid => Sigmoid.into(),
+            Self::Softmax { scale } => Softmax { scale: T::from_f64(scale) }.into(),
+            Self::LeakyRelu { slope } => LeakyRelu { slope: T::from_f64(slope) }.into(),
+            Self::SoftmaxLeakyRelu { slope } => SoftmaxLeakyRelu { slope: T::from_f64(slope) }.into(),
         }
+    }
+}
+
+/// FusedMM with an edge function chosen at run time.
+pub fn fusedmm<D: Stored<Scalar: Element>>(
+    cpu: &Cpu,
+    a: SparseOperand<'_, D::Scalar>,
+    function: Function,
+    [x, y, z]: [MatRef<'_, D>; 3],
+    out: MatMut<'_, D>,
+) -> Result<()> {
+    match function.built_in() {
+        BuiltIn::Identity => cpu.fusedmm(a, Identity, x, y, z, out),
+        BuiltIn::Scale => cpu.fusedmm(a, Scale, x, y, z, out),
+        BuiltIn::Sigmoid => cpu.fusedmm(a, Sigmoid, x, y, z, out),
+        BuiltIn::Softmax(edge) => cpu.fusedmm(a, edge, x, y, z, out),
+        BuiltIn::LeakyRelu(edge) => cpu.fusedmm(a, edge, x, y, z, out),
+        BuiltIn::SoftmaxLeakyRelu(edge) => cpu.fusedmm(a, edge, x, y, z, out),
+        _ => unreachable!("functions without a name here"),
     }
 }

@@ -54,6 +54,14 @@ pub fn count(n: i128, name: &str) -> PyResult<usize> {
     usize::try_from(n).map_err(|_| value(name, format!("{n} is negative or too large")))
 }
 
+/// An error that names the argument, unless it has `expected` numbers, one for each of `what`.
+pub fn expect_count(name: &str, found: usize, expected: usize, what: &str) -> PyResult<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(value(name, format!("{found} values for {expected} {what}")))
+}
+
 /// What `f` gives on the executor of this process, the interpreter released meanwhile. A panic becomes an exception.
 pub fn released<R: Send>(py: Python<'_>, f: impl FnOnce(&Cpu) -> sparsimd::Result<R> + Send) -> PyResult<R> {
     let cpu = threads::cpu()?;

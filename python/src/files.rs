@@ -108,14 +108,14 @@ pub fn write(py: Python<'_>, path: PathBuf, x: &Bound<'_, PyAny>) -> PyResult<()
     let Given::Matrix(matrix) = Given::of(x)? else {
         return Err(PyTypeError::new_err("x: a plan cannot be written; its matrix can"));
     };
-    each!(&matrix.get().inner, typed => write_as(py, &path, typed))
+    each!(matrix.get().floats()?, typed => write_as(py, &path, typed))
 }
 
 fn write_as<T: Element>(py: Python<'_>, path: &Path, matrix: &Typed<T>) -> PyResult<()> {
     let values = matrix.values(py)?;
     let values = values.slice();
     released(py, |cpu| {
-        let matrix = Matrix::Values(CsrRef::on(&matrix.pattern, values)?.to_csr());
+        let matrix = Matrix::Values(CsrRef::on(&matrix.structure.pattern, values)?.to_csr());
         cpu.install(|| write_matrix(path, &matrix))
     })
 }

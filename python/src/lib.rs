@@ -12,15 +12,18 @@ mod decomposition;
 mod edge;
 mod error;
 mod files;
+mod fusedmm;
 mod machine;
 mod matrix;
 mod mttkrp;
 mod observe;
 mod ops;
 mod plan;
+mod reduce;
 mod sparse;
 mod tensor;
 mod threads;
+mod torch;
 mod transposed;
 
 /// What `import sparsimd._sparsimd` gives.
@@ -35,19 +38,23 @@ mod _sparsimd {
     #[pymodule_export]
     use super::files::{read, write};
     #[pymodule_export]
+    use super::fusedmm::{fusedmm, fusedmm_gradient};
+    #[pymodule_export]
     use super::machine::{info, topology};
     #[pymodule_export]
     use super::matrix::Csr;
     #[pymodule_export]
     use super::mttkrp::{PreparedTensor, mttkrp};
     #[pymodule_export]
-    use super::ops::{fusedmm, sddmm, spmm};
+    use super::ops::{sddmm, spmm};
     #[pymodule_export]
     use super::plan::Plan;
     #[pymodule_export]
     use super::tensor::{Tensor, ttm, ttv};
     #[pymodule_export]
     use super::threads::{get_num_threads, set_num_threads};
+    #[pymodule_export]
+    use super::torch::{_sddmm_at, _spmm_at};
     #[pymodule_export]
     use super::transposed::Transposed;
 

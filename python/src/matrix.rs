@@ -1,19 +1,20 @@
 //! `CSR`: a sparse matrix whose indices are a checked copy and whose values are an array of numpy.
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 
 use numpy::ndarray::ArrayView1;
-use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use sparsimd::{Error, Pattern, PatternRef};
 
-use crate::array::{Element, is_single, shape_text};
-use crate::error::{count, guarded, value};
+use crate::array::{Value, shape_text};
+use crate::error::{count, expect_count, guarded, value};
 use crate::ops::{Factors, product, values_of};
 use crate::plan::{Plan, Request};
-use crate::sparse::{Either, Given, Typed, each};
+use crate::sparse::{Any, Either, Given, Structure, Typed, any};
 use crate::transposed::Transposed;
 
 /// A sparse matrix by rows. Made by `csr()`.
@@ -33,29 +34,56 @@ use crate::transposed::Transposed;
 ///     For ``A.T @ Y``. What the transpose needs is made once and kept.
 #[pyclass(frozen, name = "CSR", module = "sparsimd")]
 pub struct Csr {
-    pub inner: Either<Typed<f32>, Typed<f64>>,
+    inner: Any,
+}
+
+/// Evaluates the expression with `T` the element type of an array of values.
+macro_rules! by_dtype {
+    (@ $data:ident, $name:ident => $body:expr, $t:ident) => {
+        if $data.cast::<PyArrayDyn<$t>>().is_ok() {
+            type $name = $t;
+            return $body;
+        }
+    };
+    ($data:ident, $name:ident => $body:expr) => {{
+        by_dtype!(@ $data, $name => $body, f32);
+        by_dtype!(@ $data, $name => $body, f64);
+        by_dtype!(@ $data, $name => $body, i32);
+        by_dtype!(@ $data, $name => $body, i64);
+        Err(PyTypeError::new_err("data: float32, float64, int32 or int64 is expected"))
+    }};
 }
 
 impl Csr {
-    /// Where the nonzeros are.
-    pub fn pattern(&self) -> &Arc<Pattern> {
-        each!(&self.inner, matrix => &matrix.pattern)
+    /// Where the nonzeros are, and what is kept with that.
+    pub fn structure(&self) -> &Arc<Structure> {
+        any!(&self.inner, matrix => &matrix.structure)
     }
 
-    /// A matrix of new values, whatever their array is.
-    fn on(pattern: Arc<Pattern>, data: &Bound<'_, PyAny>, single: bool) -> PyResult<Self> {
-        let inner = if single {
-            Either::F32(Typed::new(pattern, &values_of::<f32>(data, "data")?)?)
-        } else {
-            Either::F64(Typed::new(pattern, &values_of::<f64>(data, "data")?)?)
-        };
-        Ok(Self { inner })
+    /// Where the nonzeros are.
+    pub fn pattern(&self) -> &Arc<Pattern> {
+        &self.structure().pattern
+    }
+
+    /// The matrix by its precision; an error for integers.
+    pub fn floats(&self) -> PyResult<Either<&Typed<f32>, &Typed<f64>>> {
+        self.inner.floats()
+    }
+
+    /// The matrix by the type of its values.
+    pub fn values(&self) -> &Any {
+        &self.inner
+    }
+
+    /// A matrix of new values, which are an array of one of the types.
+    fn on(structure: Arc<Structure>, data: &Bound<'_, PyAny>) -> PyResult<Self> {
+        by_dtype!(data, T => Ok(Self { inner: Typed::new(structure, &values_of::<T>(data, "data")?)?.into() }))
     }
 
     /// The matrix that has memory of its own.
-    pub fn of_core<T: Element>(py: Python<'_>, matrix: &sparsimd::Csr<T>) -> PyResult<Self> {
+    pub fn of_core<T: Value>(py: Python<'_>, matrix: &sparsimd::Csr<T>) -> PyResult<Self> {
         let data = PyArray1::from_slice(py, matrix.values());
-        Self::on(Arc::clone(matrix.pattern()), data.as_any(), T::NUMPY == f32::NUMPY)
+        Self::on(Structure::new(Arc::clone(matrix.pattern())), data.as_any())
     }
 }
 
@@ -63,22 +91,17 @@ impl Csr {
 impl Csr {
     /// From arrays; what `csr()` calls.
     #[staticmethod]
-    #[pyo3(signature = (data, indices, indptr, shape, single))]
     fn _from_arrays(
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         indices: &Bound<'_, PyAny>,
         indptr: &Bound<'_, PyAny>,
         shape: (i128, i128),
-        single: bool,
     ) -> PyResult<Self> {
         let shape @ (rows, cols) = (count(shape.0, "shape")?, count(shape.1, "shape")?);
         let columns: Vec<u32> = indices_of(indices, "indices")?;
         let pointers: Vec<usize> = indices_of(indptr, "indptr")?;
-        let count = data.len()?;
-        if count != columns.len() {
-            return Err(value("data", format!("{count} values for {} column indices", columns.len())));
-        }
+        expect_count("data", data.len()?, columns.len(), "column indices")?;
         let found = py.detach(|| {
             guarded(|| match PatternRef::new(rows, cols, &pointers, &columns) {
                 Ok(_) => Ok(None),
@@ -88,11 +111,10 @@ impl Csr {
         match found {
             Ok(None) => {
                 let made = py.detach(|| guarded(|| Pattern::new(rows, cols, pointers, columns)));
-                Self::on(made.map_err(named)?, data, single)
+                Self::on(Structure::new(made.map_err(named)?), data)
             }
             // Entries at one place are added up, in a copy of the values.
-            Ok(Some(sum)) if single => Self::of_sum::<f32>(data, sum, shape),
-            Ok(Some(sum)) => Self::of_sum::<f64>(data, sum, shape),
+            Ok(Some(sum)) => by_dtype!(data, T => Self::of_sum::<T>(data, sum, shape)),
             Err(failure) => Err(named(failure)),
         }
     }
@@ -115,19 +137,16 @@ impl Csr {
         2
     }
 
-    /// ``float32`` or ``float64``.
+    /// ``float32`` or ``float64``, or ``int32`` or ``int64``.
     #[getter]
     pub fn dtype<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        match &self.inner {
-            Either::F32(_) => numpy::dtype::<f32>(py).into_any(),
-            Either::F64(_) => numpy::dtype::<f64>(py).into_any(),
-        }
+        any!(&self.inner, matrix => matrix.dtype(py))
     }
 
     /// The value of each stored entry: the array that operations read.
     #[getter]
     fn data(&self, py: Python<'_>) -> Py<PyAny> {
-        each!(&self.inner, matrix => matrix.data.clone_ref(py).into_any())
+        any!(&self.inner, matrix => matrix.data.clone_ref(py).into_any())
     }
 
     /// The column of each stored entry, read-only.
@@ -164,8 +183,8 @@ impl Csr {
     /// Parameters
     /// ----------
     /// values : array_like
-    ///     (nnz,), used where it is if it is contiguous. ``float32`` and ``float64`` keep their dtype, other numbers get the
-    ///     matrix'.
+    ///     (nnz,), used where it is if it is contiguous. ``float32`` and ``float64`` keep their dtype, ``int32`` and ``int64``
+    ///     do where the matrix has integers; other numbers get the matrix'.
     ///
     /// Returns
     /// -------
@@ -174,19 +193,17 @@ impl Csr {
     fn with_values(&self, values: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = values.py();
         // The usual arrays without a detour.
-        let own = |single| Self::on(Arc::clone(self.pattern()), values, single);
-        match (values.cast::<PyArray1<f32>>(), values.cast::<PyArray1<f64>>()) {
-            (Ok(array), _) if array.len() == self.nnz() => return own(true),
-            (_, Ok(array)) if array.len() == self.nnz() => return own(false),
-            _ => (),
+        let usual = match (values.cast::<PyArray1<f32>>(), values.cast::<PyArray1<f64>>()) {
+            (Ok(array), _) => array.len() == self.nnz(),
+            (_, Ok(array)) => array.len() == self.nnz(),
+            _ => false,
+        };
+        if usual {
+            return Self::on(Arc::clone(self.structure()), values);
         }
         let values = py.import("sparsimd._arrays")?.call_method1("values", (values, self.dtype(py)))?;
-        let count = values.len()?;
-        if count != self.nnz() {
-            return Err(value("values", format!("{count} values for {} nonzeros", self.nnz())));
-        }
-        let single = is_single(py, &values.getattr("dtype")?, "values")?;
-        Self::on(Arc::clone(self.pattern()), &values, single)
+        expect_count("values", values.len()?, self.nnz(), "nonzeros")?;
+        Self::on(Arc::clone(self.structure()), &values)
     }
 
     /// The matrix with its values in another dtype.
@@ -194,15 +211,14 @@ impl Csr {
     /// Parameters
     /// ----------
     /// dtype : dtype
-    ///     ``float32`` or ``float64``.
+    ///     ``float32``, ``float64``, ``int32`` or ``int64``.
     ///
     /// Returns
     /// -------
     /// CSR
     fn astype(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let single = is_single(py, dtype, "dtype")?;
-        let data = self.data(py).bind(py).call_method1("astype", (if single { "float32" } else { "float64" },))?;
-        Self::on(Arc::clone(self.pattern()), &data, single)
+        let dtype = py.import("sparsimd._matrix")?.call_method1("checked", (dtype,))?;
+        Self::on(Arc::clone(self.structure()), &self.data(py).bind(py).call_method1("astype", (dtype,))?)
     }
 
     /// Prepare the matrix for many runs of one operation.
@@ -286,7 +302,7 @@ impl Csr {
 
     pub fn __repr__(&self) -> String {
         let (rows, cols) = self.shape();
-        let dtype = if matches!(self.inner, Either::F32(_)) { f32::NUMPY } else { f64::NUMPY };
+        let dtype = any!(&self.inner, matrix => matrix.dtype_name());
         format!("<sparsimd.CSR {rows} x {cols}, {} nonzeros, {dtype}>", self.nnz())
     }
 
@@ -299,7 +315,7 @@ impl Csr {
 
 impl Csr {
     /// The matrix with the values of `data` added up as `sum` says.
-    fn of_sum<T: Element>(data: &Bound<'_, PyAny>, sum: Sum, (rows, cols): (usize, usize)) -> PyResult<Self> {
+    fn of_sum<T: Value + AddAssign>(data: &Bound<'_, PyAny>, sum: Sum, (rows, cols): (usize, usize)) -> PyResult<Self> {
         let py = data.py();
         let given = values_of::<T>(data, "data")?;
         let given = given.readonly();
@@ -307,7 +323,7 @@ impl Csr {
         let mut values = vec![T::ZERO; sum.columns.len()];
         sum.of.iter().for_each(|&(entry, to)| values[to] += given[entry]);
         let pattern = guarded(|| Pattern::new(rows, cols, sum.pointers, sum.columns)).map_err(named)?;
-        Self::on(pattern, PyArray1::from_vec(py, values).as_any(), T::NUMPY == f32::NUMPY)
+        Self::on(Structure::new(pattern), PyArray1::from_vec(py, values).as_any())
     }
 }
 

@@ -1,14 +1,42 @@
-//! SpMM, SDDMM and FusedMM.
+//! SpMM and SDDMM.
 
 use numpy::PyArrayDyn;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use sparsimd::Mat;
+use sparsimd::{Cpu, MatMut, MatRef, Number, Result, SparseOperand, Stored};
 
-use crate::array::{Dense, Element, Output};
-use crate::edge::{self, Function};
-use crate::error::{exception, released, value};
-use crate::sparse::{Given, Source, each};
+use crate::array::{Dense, Element, Entry, Output, Value};
+use crate::error::{released, value};
+use crate::reduce::{self, Rule};
+use crate::sparse::{Given, Source};
+
+/// Evaluates the expression with `$a` bound to the sparse operand and `$D` the element type of dense operands like `$x`: that of
+/// the matrix or, in single precision, one of 16 bits.
+macro_rules! stored {
+    ($source:expr, $x:expr, $a:ident, $D:ident => $body:expr) => {{
+        use $crate::array::Half;
+        use $crate::sparse::Either;
+        match ($source, $crate::array::half_of($x)?) {
+            (Either::F64($a), _) => {
+                type $D = f64;
+                $body
+            }
+            (Either::F32($a), None) => {
+                type $D = f32;
+                $body
+            }
+            (Either::F32($a), Some(Half::Bf16)) => {
+                type $D = sparsimd::bf16;
+                $body
+            }
+            (Either::F32($a), Some(Half::F16)) => {
+                type $D = sparsimd::f16;
+                $body
+            }
+        }
+    }};
+}
+pub(crate) use stored;
 
 /// Factors of SpMM, and whether operands may be copied.
 #[derive(Clone, Copy)]
@@ -32,43 +60,61 @@ pub fn product<'py>(
     out: Option<&Bound<'py, PyAny>>,
     factors: Factors,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (rows, cols) = a.shape();
-    let transposed = transposed || matches!(a, Given::Plan(plan) if plan.get().is_transposed());
-    let shape = if transposed { (cols, rows) } else { (rows, cols) };
-    each!(a.source(), source => typed_product(source, transposed, shape, x, out, factors))
-}
-
-fn typed_product<'py, T: Element>(
-    a: Source<'_, T>,
-    transposed: bool,
-    (rows, cols): (usize, usize),
-    x: &Bound<'py, PyAny>,
-    out: Option<&Bound<'py, PyAny>>,
-    Factors { alpha, beta, copy }: Factors,
-) -> PyResult<Bound<'py, PyAny>> {
-    let py = x.py();
+    if a.has_integers() {
+        factors.expect_none()?;
+        return reduce::reduced(a, transposed, x, Rule::SUM, out, factors.copy);
+    }
+    let Factors { alpha, beta, copy } = factors;
     if beta != 0.0 && out.is_none() {
         return Err(value("beta", "there is no out to multiply by it"));
     }
-    let x = Dense::<T>::of(x, "X", false, copy)?;
+    let by_plan = matches!(a, Given::Plan(plan) if plan.get().is_transposed());
+    let operands = (a.shape(), transposed || by_plan, x, out, copy);
+    stored!(a.source()?, x, source, D => applied::<D, _>(source, operands, |cpu, a, x, c| {
+        let (alpha, beta) = (<_ as Number>::from_f64(alpha), <_ as Number>::from_f64(beta));
+        if by_plan { cpu.spmm_t(alpha, a, x, beta, c) } else { cpu.spmm(alpha, a, x, beta, c) }
+    }))
+}
+
+impl Factors {
+    /// An error unless they are those of a call that names none.
+    pub fn expect_none(self) -> PyResult<()> {
+        match (self.alpha, self.beta) {
+            (1.0, 0.0) => Ok(()),
+            (1.0, _) => Err(value("beta", "is for sums of floating-point numbers")),
+            _ => Err(value("alpha", "is for sums of floating-point numbers")),
+        }
+    }
+}
+
+/// Shape of A, whether it is to be transposed, X, `out`, and whether X may be copied.
+pub type Operands<'a, 'py> = ((usize, usize), bool, &'a Bound<'py, PyAny>, Option<&'a Bound<'py, PyAny>>, bool);
+
+/// The result that `run` writes, from the sparse operand, A^T in its place if so asked, and X.
+pub fn applied<'py, D: Entry, T: Value>(
+    a: Source<'_, T>,
+    ((rows, cols), transposed, x, out, copy): Operands<'_, 'py>,
+    run: impl FnOnce(&Cpu, SparseOperand<'_, T>, MatRef<'_, D>, MatMut<'_, D>) -> Result<()> + Send,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = x.py();
+    let (rows, cols) = if transposed { (cols, rows) } else { (rows, cols) };
+    let x = Dense::<D>::of(x, "X", false, copy)?;
     x.expect("X", cols, None)?;
     let values = a.values(py)?;
     let inputs = [x.range(), values.as_ref().map_or(0..0, |values| values.range())];
-    let mut out = Output::<T>::of(py, out, (rows, x.cols()), x.vector, &inputs)?;
+    let mut out = Output::<D>::of(py, out, (rows, x.cols()), x.vector, &inputs)?;
     if rows > 0 && x.cols() > 0 {
         let (x, c) = (x.view(), out.view());
         let values = values.as_ref().map(|values| values.slice());
-        let (alpha, beta) = (T::from_f64(alpha), T::from_f64(beta));
         released(py, |cpu| match (transposed, &a) {
-            (false, _) => a.with(values, |a| cpu.spmm(alpha, a, x, beta, c)),
-            (true, Source::Plan(_)) => a.with(values, |a| cpu.spmm_t(alpha, a, x, beta, c)),
-            (true, Source::Matrix(_)) => a.with_transposed(cpu, values, |a| cpu.spmm(alpha, a, x, beta, c)),
+            (true, Source::Matrix(_)) => a.with_transposed(cpu, values, |a| run(cpu, a, x, c)),
+            _ => a.with(values, |a| run(cpu, a, x, c)),
         })?;
     }
     Ok(out.object)
 }
 
-/// Sparse matrix times dense matrix: ``alpha * A @ X + beta * out``.
+/// Sparse matrix times dense matrix: ``alpha * A @ X + beta * out``, or another reduction than the sum.
 ///
 /// Parameters
 /// ----------
@@ -76,17 +122,29 @@ fn typed_product<'py, T: Element>(
 ///     (m, k).
 /// X : array_like
 ///     (k, n), or (k,) for a vector. Read where it is when its rows are contiguous and do not overlap, whatever their stride.
+///     With a float32 matrix also float16 or bfloat16 (of ml_dtypes or torch): the result has its dtype, sums are float32.
+/// reduce : {"sum", "mean", "max", "min"}, optional
+///     What becomes of the terms ``A[i, j] * X[j]`` of a row, by column. NaN wins in "max" and "min". Rows without nonzeros are 0.
+/// semiring : str, optional
+///     Another addition and multiplication, in this order: "plus-times", "or-and", "min-plus", "max-plus", "max-times", "min-times",
+///     "plus-min", "max-min", "min-max", "plus-second", "max-second" or "min-second". Rows without nonzeros are the addition's
+///     neutral element: 0, infinity for "min", minus infinity for "max", of integers the largest and the least.
+/// return_positions : bool, optional
+///     Whether "max" and "min" also say where each element comes from.
 /// out : numpy.ndarray, optional
-///     (m, n), or (m,) for a vector, of the matrix' dtype. Receives the result, where it is: it is never copied.
+///     (m, n), or (m,) for a vector, of the result's dtype. Receives the result, where it is: it is never copied.
 /// alpha, beta : float, optional
-///     With ``beta = 0`` (the default) `out` is not read.
+///     With ``beta = 0`` (the default) `out` is not read. For sums of floating-point numbers alone.
 /// copy : bool, optional
 ///     Whether an `X` that cannot be read where it is, or has another dtype, may be copied once (the default).
 ///
 /// Returns
 /// -------
-/// numpy.ndarray
+/// C : numpy.ndarray
 ///     `out`, or a new array.
+/// positions : numpy.ndarray
+///     If `return_positions`: for each element the index into ``A.data`` of the nonzero that it comes from, of equal ones the
+///     first; -1 in rows without nonzeros. int32, of the result's shape.
 ///
 /// Raises
 /// ------
@@ -103,18 +161,33 @@ fn typed_product<'py, T: Element>(
 /// >>> ss.spmm(A, np.arange(6.0).reshape(3, 2))
 /// array([[12., 17.],
 ///        [ 8., 12.]])
+/// >>> ss.spmm(A, np.arange(6.0).reshape(3, 2), reduce="max")
+/// array([[12., 15.],
+///        [ 8., 12.]])
 #[pyfunction]
-#[pyo3(signature = (A, X, *, out = None, alpha = 1.0, beta = 0.0, copy = true))]
+#[pyo3(signature = (A, X, *, reduce = "sum", semiring = None, return_positions = false, out = None, alpha = 1.0, beta = 0.0, copy = true))]
 #[expect(non_snake_case, reason = "Python's names")]
+#[expect(clippy::too_many_arguments, reason = "Python's own")]
 pub fn spmm<'py>(
     A: &Bound<'py, PyAny>,
     X: &Bound<'py, PyAny>,
+    reduce: &str,
+    semiring: Option<&str>,
+    return_positions: bool,
     out: Option<&Bound<'py, PyAny>>,
     alpha: f64,
     beta: f64,
     copy: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    product(&Given::of(A)?, false, X, out, Factors { alpha, beta, copy })
+    let (a, factors) = (Given::of(A)?, Factors { alpha, beta, copy });
+    if reduce == "sum" && semiring.is_none() && !return_positions {
+        return product(&a, false, X, out, factors);
+    }
+    factors.expect_none()?;
+    if return_positions {
+        return reduce::with_positions(&a, X, Rule::parse(reduce, semiring)?, out, copy);
+    }
+    reduce::reduced(&a, false, X, Rule::parse(reduce, semiring)?, out, copy)
 }
 
 /// Dense products at the nonzeros of a sparse matrix: ``(X1 @ X2)[i, j]`` for each nonzero (i, j) of `A`.
@@ -124,7 +197,7 @@ pub fn spmm<'py>(
 /// A : CSR, Plan, scipy sparse matrix or array, torch CSR tensor
 ///     (m, k). Its values matter only if `scaled`.
 /// X1 : array_like
-///     (m, n).
+///     (m, n). With a float32 matrix `X1` and `X2` may be float16 or bfloat16, both; sums and the result are float32.
 /// X2 : array_like
 ///     (n, k), as numpy, torch and DGL have it. ``K.T`` of a row-major `K` is read where it is; a row-major `X2` is copied.
 /// scaled : bool, optional
@@ -163,11 +236,11 @@ pub fn sddmm<'py>(
     copy: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let a = Given::of(A)?;
-    each!(a.source(), source => typed_sddmm(source, &a, [X1, X2], scaled, out, copy))
+    stored!(a.source()?, X1, source, D => typed_sddmm::<D>(source, &a, [X1, X2], scaled, out, copy))
 }
 
-fn typed_sddmm<'py, T: Element>(
-    a: Source<'_, T>,
+fn typed_sddmm<'py, D: Entry + Stored<Scalar: Element>>(
+    a: Source<'_, D::Scalar>,
     given: &Given<'py>,
     [x1, x2]: [&Bound<'py, PyAny>; 2],
     scaled: bool,
@@ -175,8 +248,8 @@ fn typed_sddmm<'py, T: Element>(
     copy: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (py, (rows, cols)) = (x1.py(), given.shape());
-    let x1 = Dense::<T>::of(matrix(x1, "X1")?, "X1", false, copy)?;
-    let x2 = Dense::<T>::of(matrix(x2, "X2")?, "X2", true, copy)?;
+    let x1 = Dense::<D>::of(matrix(x1, "X1")?, "X1", false, copy)?;
+    let x2 = Dense::<D>::of(matrix(x2, "X2")?, "X2", true, copy)?;
     x1.expect("X1", rows, None)?;
     if (x2.cols(), x2.rows()) != (x1.cols(), cols) {
         let (n, k) = (x2.cols(), x2.rows());
@@ -184,10 +257,10 @@ fn typed_sddmm<'py, T: Element>(
     }
     let values = if scaled { a.values(py)? } else { None };
     let inputs = [x1.range(), x2.range(), values.as_ref().map_or(0..0, |values| values.range())];
-    let mut out = Output::<T>::of(py, out, (given.nnz(), 1), true, &inputs)?;
+    let mut out = Output::<D::Scalar>::of(py, out, (given.nnz(), 1), true, &inputs)?;
     let result = out.slice()?;
     if x1.cols() == 0 {
-        result.fill(T::ZERO);
+        result.fill(<D::Scalar as Number>::ZERO);
     } else if !result.is_empty() {
         let (x1, x2) = (x1.view(), x2.view());
         let values = values.as_ref().map(|values| values.slice());
@@ -202,7 +275,7 @@ fn typed_sddmm<'py, T: Element>(
 }
 
 /// `object`, unless it is an array of other than two dimensions.
-fn matrix<'a, 'py>(object: &'a Bound<'py, PyAny>, name: &str) -> PyResult<&'a Bound<'py, PyAny>> {
+pub fn matrix<'a, 'py>(object: &'a Bound<'py, PyAny>, name: &str) -> PyResult<&'a Bound<'py, PyAny>> {
     use numpy::{PyUntypedArray, PyUntypedArrayMethods};
     match object.cast::<PyUntypedArray>() {
         Ok(array) if array.ndim() != 2 => Err(value(name, format!("has {} dimensions; 2 are expected", array.ndim()))),
@@ -210,95 +283,8 @@ fn matrix<'a, 'py>(object: &'a Bound<'py, PyAny>, name: &str) -> PyResult<&'a Bo
     }
 }
 
-/// SDDMM, an edge function and SpMM in one pass: ``out[i] = sum over the nonzeros (i, j) of f(X[i] @ Y[j], A[i, j]) * Z[j]``.
-///
-/// The values of f are not stored: for sparse attention (``edge="softmax"``) the memory does not grow with the nonzeros.
-///
-/// Parameters
-/// ----------
-/// A : CSR, Plan, scipy sparse matrix or array, torch CSR tensor
-///     (m, k).
-/// X : array_like
-///     (m, n).
-/// Y : array_like
-///     (k, n).
-/// Z : array_like
-///     (k, p).
-/// edge : {"identity", "scale", "sigmoid", "softmax", "leaky_relu", "softmax_leaky_relu"}, optional
-///     f of s, the product of rows, and a, the matrix' value: ``s``, ``a s``, ``1 / (1 + exp(-s))``, the softmax of ``scale s``
-///     over the row, ``max(s, negative_slope s)``, and the softmax of that. Graph attention's a_i + b_j is the product of the
-///     rows (a_i, 1) and (1, b_j).
-/// scale : float, optional
-///     Of "softmax" alone.
-/// negative_slope : float, optional
-///     As above, from 0 to 1.
-/// out : numpy.ndarray, optional
-///     (m, p), of the matrix' dtype.
-/// copy : bool, optional
-///     Whether operands that cannot be read where they are may be copied once (the default).
-///
-/// Returns
-/// -------
-/// numpy.ndarray
-///     (m, p); rows without nonzeros are zeros.
-///
-/// Raises
-/// ------
-/// ValueError, TypeError
-///     As `spmm`.
-#[pyfunction]
-#[pyo3(signature = (A, X, Y, Z, *, edge = "softmax", scale = 1.0, negative_slope = 0.2, out = None, copy = true))]
-#[expect(non_snake_case, reason = "Python's names")]
-#[expect(clippy::too_many_arguments, reason = "Python's own")]
-pub fn fusedmm<'py>(
-    A: &Bound<'py, PyAny>,
-    X: &Bound<'py, PyAny>,
-    Y: &Bound<'py, PyAny>,
-    Z: &Bound<'py, PyAny>,
-    edge: &str,
-    scale: f64,
-    negative_slope: f64,
-    out: Option<&Bound<'py, PyAny>>,
-    copy: bool,
-) -> PyResult<Bound<'py, PyAny>> {
-    let function = Function::new(edge, scale, negative_slope)?;
-    let a = Given::of(A)?;
-    each!(a.source(), source => typed_fusedmm(source, &a, [X, Y, Z], function, out, copy))
-}
-
-fn typed_fusedmm<'py, T: Element>(
-    a: Source<'_, T>,
-    given: &Given<'py>,
-    [x, y, z]: [&Bound<'py, PyAny>; 3],
-    function: Function,
-    out: Option<&Bound<'py, PyAny>>,
-    copy: bool,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (py, (rows, cols)) = (x.py(), given.shape());
-    let x = Dense::<T>::of(matrix(x, "X")?, "X", false, copy)?;
-    let y = Dense::<T>::of(matrix(y, "Y")?, "Y", false, copy)?;
-    let z = Dense::<T>::of(matrix(z, "Z")?, "Z", false, copy)?;
-    x.expect("X", rows, None)?;
-    y.expect("Y", cols, Some(x.cols()))?;
-    z.expect("Z", cols, None)?;
-    let values = a.values(py)?;
-    let inputs = [x.range(), y.range(), z.range(), values.as_ref().map_or(0..0, |values| values.range())];
-    let mut out = Output::<T>::of(py, out, (rows, z.cols()), false, &inputs)?;
-    if rows > 0 && z.cols() > 0 {
-        // Products of rows without elements are 0, and so are those of one 0.
-        let zeros = |rows| if x.cols() == 0 { Mat::zeros(rows, 1).map(Some) } else { Ok(None) };
-        let (no_x, no_y) = (zeros(rows).map_err(exception)?, zeros(cols).map_err(exception)?);
-        let x = no_x.as_ref().map_or_else(|| x.view(), Mat::as_ref);
-        let y = no_y.as_ref().map_or_else(|| y.view(), Mat::as_ref);
-        let (z, e) = (z.view(), out.view());
-        let values = values.as_ref().map(|values| values.slice());
-        released(py, |cpu| a.with(values, |a| edge::fusedmm(cpu, a, function, [x, y, z], e)))?;
-    }
-    Ok(out.object)
-}
-
 /// `data` as values of `T`: where it is if it is contiguous and of that type.
-pub fn values_of<'py, T: Element>(data: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
+pub fn values_of<'py, T: Value>(data: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
     let dense = Dense::<T>::of(data, name, false, true)?;
     if !dense.vector {
         return Err(value(name, "one dimension is expected"));

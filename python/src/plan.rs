@@ -7,13 +7,14 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 use sparsimd::plan::{Effort, Op, PlanOptions, Strategy};
-use sparsimd::{CsrRef, Pattern, Prepared};
+use sparsimd::{CsrRef, Prepared};
 
 use crate::array::{Element, helper};
-use crate::error::{count, released, value};
+use crate::error::{count, expect_count, released, value};
 use crate::matrix::Csr;
 use crate::ops::{Factors, product, values_of};
-use crate::sparse::{Either, Given, Typed, each};
+use crate::reduce::find;
+use crate::sparse::{Either, Given, Structure, Typed, each};
 
 /// What a plan was asked to be.
 pub struct Request {
@@ -34,15 +35,6 @@ const STRATEGIES: [(&str, Strategy); 3] =
 /// Efforts by name.
 const EFFORTS: [(&str, Effort); 2] = [("estimate", Effort::Estimate), ("measure", Effort::Measure)];
 
-/// What `name` stands for among `all`.
-fn parse<V: Copy>(argument: &str, name: &str, all: &[(&str, V)]) -> PyResult<V> {
-    let found = all.iter().find(|(known, _)| *known == name).map(|&(_, value)| value);
-    found.ok_or_else(|| {
-        let known: Vec<_> = all.iter().map(|&(known, _)| known).collect();
-        value(argument, format!("{name:?} is none of {}", known.join(", ")))
-    })
-}
-
 /// The name of `wanted` among `all`.
 fn name_of<V: PartialEq>(wanted: &V, all: &[(&'static str, V)]) -> &'static str {
     all.iter().find(|(_, value)| value == wanted).map_or("", |(name, _)| name)
@@ -56,11 +48,11 @@ impl Request {
             return Err(value("n", "0 columns; at least 1"));
         }
         Ok(Self {
-            op: parse("op", op, &OPS)?,
+            op: find("op", op, &OPS)?,
             n,
             reuse,
-            effort: parse("effort", effort, &EFFORTS)?,
-            strategy: parse("strategy", strategy, &STRATEGIES)?,
+            effort: find("effort", effort, &EFFORTS)?,
+            strategy: find("strategy", strategy, &STRATEGIES)?,
         })
     }
 }
@@ -87,7 +79,7 @@ impl Request {
 pub struct Plan {
     pub inner: Either<RwLock<Prepared<f32>>, RwLock<Prepared<f64>>>,
     matrix: Py<Csr>,
-    pattern: Arc<Pattern>,
+    structure: Arc<Structure>,
     request: Request,
     text: String,
     chosen: Strategy,
@@ -99,7 +91,7 @@ impl Plan {
     /// Prepares `matrix`.
     pub fn new(matrix: &Bound<'_, Csr>, request: &Request) -> PyResult<Self> {
         let py = matrix.py();
-        let (inner, text, chosen) = match &matrix.get().inner {
+        let (inner, text, chosen) = match matrix.get().floats()? {
             Either::F32(typed) => {
                 let prepared = prepare(py, typed, request)?;
                 let (text, chosen) = (prepared.plan().explain(), prepared.plan().strategy());
@@ -112,15 +104,15 @@ impl Plan {
             }
         };
         helper(py, &LOG, "log_plan")?.call1((&text,))?;
-        let pattern = Arc::clone(matrix.get().pattern());
+        let structure = Arc::clone(matrix.get().structure());
         let &Request { op, n, reuse, effort, strategy } = request;
         let request = Request { op, n, reuse, effort, strategy };
-        Ok(Self { inner, matrix: matrix.clone().unbind(), pattern, request, text, chosen })
+        Ok(Self { inner, matrix: matrix.clone().unbind(), structure, request, text, chosen })
     }
 
-    /// Where the nonzeros are.
-    pub fn pattern(&self) -> &Arc<Pattern> {
-        &self.pattern
+    /// Where the nonzeros are, and what is kept with that.
+    pub fn structure(&self) -> &Arc<Structure> {
+        &self.structure
     }
 
     /// Whether it multiplies by the transpose.
@@ -134,7 +126,7 @@ fn prepare<T: Element>(py: Python<'_>, matrix: &Typed<T>, request: &Request) -> 
     let values = values.slice();
     let &Request { op, n, reuse, effort, strategy } = request;
     let options = PlanOptions::new(op, n).reuse(reuse).strategy(strategy).effort(effort);
-    released(py, |cpu| cpu.prepare(CsrRef::on(&matrix.pattern, values)?, &options))
+    released(py, |cpu| cpu.prepare(CsrRef::on(&matrix.structure.pattern, values)?, &options))
 }
 
 #[pymethods]
@@ -169,13 +161,13 @@ impl Plan {
     /// Rows and columns of the matrix.
     #[getter]
     fn shape(&self) -> (usize, usize) {
-        (self.pattern.rows(), self.pattern.cols())
+        (self.structure.pattern.rows(), self.structure.pattern.cols())
     }
 
     /// Number of stored entries.
     #[getter]
     fn nnz(&self) -> usize {
-        self.pattern.nnz()
+        self.structure.pattern.nnz()
     }
 
     /// ``float32`` or ``float64``.
@@ -200,7 +192,7 @@ impl Plan {
     /// values : array_like
     ///     (nnz,), in the order of the matrix' `data`. They are copied.
     fn set_values(&self, values: &Bound<'_, PyAny>) -> PyResult<()> {
-        each!(&self.inner, plan => set_values(plan, self.pattern.nnz(), values))
+        each!(&self.inner, plan => set_values(plan, self.structure.pattern.nnz(), values))
     }
 
     fn __matmul__<'py>(slf: &Bound<'py, Self>, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -230,8 +222,6 @@ fn set_values<T: Element>(plan: &RwLock<Prepared<T>>, nnz: usize, values: &Bound
     let array = values_of::<T>(values, "values")?;
     let array = array.readonly();
     let values = array.as_slice().map_err(|_| value("values", "are not contiguous"))?;
-    if values.len() != nnz {
-        return Err(value("values", format!("{} values for {nnz} nonzeros", values.len())));
-    }
+    expect_count("values", values.len(), nnz, "nonzeros")?;
     released(array.py(), |cpu| plan.write().unwrap_or_else(PoisonError::into_inner).set_values(cpu, values))
 }

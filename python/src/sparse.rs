@@ -1,14 +1,17 @@
-//! The sparse operand of an operation: a matrix or a plan, in single or double precision.
+//! The sparse operand of an operation: a matrix or a plan, and the type of its values.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use sparsimd::ops::Differentiable;
+use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::{Cpu, CsrRef, Pattern, Prepared, Result, SparseOperand};
 
-use crate::array::{Element, helper};
+use crate::array::{Element, Value, helper};
 use crate::error::value;
 use crate::matrix::Csr;
 use crate::plan::Plan;
@@ -30,18 +33,60 @@ macro_rules! each {
 }
 pub(crate) use each;
 
-/// A matrix: a checked copy of its indices, and an array of values where Python has it.
-pub struct Typed<T: Element> {
+/// Where the nonzeros of matrices are, and what is made of that when it is first needed: matrices of other values share it.
+pub struct Structure {
     pub pattern: Arc<Pattern>,
-    pub data: Py<PyArrayDyn<T>>,
-    /// The pattern of the transpose and where its values are, made when it is first needed.
+    /// The pattern of the transpose and where its values are.
     transposed: OnceLock<(Arc<Pattern>, Vec<usize>)>,
+    single: OnceLock<Differentiable<f32>>,
+    double: OnceLock<Differentiable<f64>>,
 }
 
-impl<T: Element> Typed<T> {
+impl Structure {
+    pub fn new(pattern: Arc<Pattern>) -> Arc<Self> {
+        let (transposed, single, double) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Arc::new(Self { pattern, transposed, single, double })
+    }
+
+    /// What `f` gives for the matrix of these values, or A^T: that pattern is kept, its values are gathered.
+    pub fn with<T: Value, R>(
+        &self,
+        cpu: &Cpu,
+        transposed: bool,
+        values: &[T],
+        f: impl FnOnce(SparseOperand<'_, T>) -> Result<R>,
+    ) -> Result<R> {
+        if !transposed {
+            return f(CsrRef::on(&self.pattern, values)?.into());
+        }
+        let (pattern, order) = self.transposed.get_or_init(|| cpu.install(|| self.pattern.transpose()));
+        let values: Vec<T> = order.iter().map(|&p| values[p]).collect();
+        f(CsrRef::on(pattern, &values)?.into())
+    }
+
+    /// What products of heads and gradients need of the pattern, which has nonzeros.
+    pub fn differentiable<T: Element>(&self, cpu: &Cpu) -> Result<&Differentiable<T>> {
+        let kept = T::differentiable(&self.single, &self.double);
+        if let Some(found) = kept.get() {
+            return Ok(found);
+        }
+        // Straight from CSR, for any number of columns: nothing says how often it will be used.
+        let options = PlanOptions::new(Op::FusedMm, 1).strategy(Strategy::Direct);
+        let made = cpu.prepare_differentiable::<T>(&self.pattern, &options)?;
+        Ok(kept.get_or_init(|| made))
+    }
+}
+
+/// A matrix: its structure, and an array of values where Python has it.
+pub struct Typed<T: Value> {
+    pub structure: Arc<Structure>,
+    pub data: Py<PyArrayDyn<T>>,
+}
+
+impl<T: Value> Typed<T> {
     /// The matrix with these values, contiguous and as many as there are nonzeros.
-    pub fn new(pattern: Arc<Pattern>, data: &Bound<'_, PyArrayDyn<T>>) -> PyResult<Self> {
-        let typed = Self { pattern, data: data.clone().unbind(), transposed: OnceLock::new() };
+    pub fn new(structure: Arc<Structure>, data: &Bound<'_, PyArrayDyn<T>>) -> PyResult<Self> {
+        let typed = Self { structure, data: data.clone().unbind() };
         typed.values(data.py())?;
         Ok(typed)
     }
@@ -49,7 +94,7 @@ impl<T: Element> Typed<T> {
     /// The values. Python may have changed the array's shape since.
     pub fn values<'py>(&self, py: Python<'py>) -> PyResult<Values<'py, T>> {
         let array = self.data.bind(py);
-        let nnz = self.pattern.nnz();
+        let nnz = self.structure.pattern.nnz();
         let contiguous = nnz <= 1 || array.strides() == [size_of::<T>() as isize];
         if array.shape() != [nnz] || !contiguous || !array.data().is_aligned() {
             let detail = format!("{:?} values, contiguous and aligned, are expected; the array was changed", nnz);
@@ -59,13 +104,25 @@ impl<T: Element> Typed<T> {
     }
 }
 
+impl<T: Value> Typed<T> {
+    /// numpy's type of the values.
+    pub fn dtype<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        numpy::dtype::<T>(py).into_any()
+    }
+
+    /// Its name.
+    pub fn dtype_name(&self) -> &'static str {
+        T::NUMPY
+    }
+}
+
 /// The values of a matrix.
-pub struct Values<'py, T: Element> {
+pub struct Values<'py, T: Value> {
     array: Bound<'py, PyArrayDyn<T>>,
     len: usize,
 }
 
-impl<T: Element> Values<'_, T> {
+impl<T: Value> Values<'_, T> {
     pub fn slice(&self) -> &[T] {
         match self.len {
             0 => &[],
@@ -81,20 +138,20 @@ impl<T: Element> Values<'_, T> {
 }
 
 /// The sparse operand of one call.
-pub enum Source<'a, T: Element> {
+pub enum Source<'a, T: Value> {
     Matrix(&'a Typed<T>),
     Plan(&'a RwLock<Prepared<T>>),
 }
 
-impl<T: Element> Clone for Source<'_, T> {
+impl<T: Value> Clone for Source<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T: Element> Copy for Source<'_, T> {}
+impl<T: Value> Copy for Source<'_, T> {}
 
-impl<T: Element> Source<'_, T> {
+impl<T: Value> Source<'_, T> {
     /// Its values, where Python has them.
     pub fn values<'py>(self, py: Python<'py>) -> PyResult<Option<Values<'py, T>>> {
         match self {
@@ -106,23 +163,23 @@ impl<T: Element> Source<'_, T> {
     /// What `f` gives for the operand with these `values`.
     pub fn with<R>(self, values: Option<&[T]>, f: impl FnOnce(SparseOperand<'_, T>) -> Result<R>) -> Result<R> {
         match (self, values) {
-            (Self::Matrix(matrix), Some(values)) => f(CsrRef::on(&matrix.pattern, values)?.into()),
-            (Self::Matrix(matrix), None) => f((&matrix.pattern).into()),
+            (Self::Matrix(matrix), Some(values)) => f(CsrRef::on(&matrix.structure.pattern, values)?.into()),
+            (Self::Matrix(matrix), None) => f((&matrix.structure.pattern).into()),
             (Self::Plan(plan), _) => f((&*plan.read().unwrap_or_else(PoisonError::into_inner)).into()),
         }
     }
 
-    /// What `f` gives for A^T as a matrix: its pattern is kept, its values are gathered. A plan is given as it is.
+    /// What `f` gives for A^T as a matrix. A plan is given as it is.
     pub fn with_transposed<R>(
         self,
         cpu: &Cpu,
         values: Option<&[T]>,
         f: impl FnOnce(SparseOperand<'_, T>) -> Result<R>,
     ) -> Result<R> {
-        let (Self::Matrix(matrix), Some(values)) = (self, values) else { return self.with(values, f) };
-        let (pattern, order) = matrix.transposed.get_or_init(|| cpu.install(|| matrix.pattern.transpose()));
-        let values: Vec<T> = order.iter().map(|&p| values[p]).collect();
-        f(CsrRef::on(pattern, &values)?.into())
+        match (self, values) {
+            (Self::Matrix(matrix), Some(values)) => matrix.structure.with(cpu, true, values, f),
+            _ => self.with(values, f),
+        }
     }
 }
 
@@ -159,16 +216,26 @@ impl<'py> Given<'py> {
     }
 
     fn pattern(&self) -> &Arc<Pattern> {
+        &self.structure().pattern
+    }
+
+    /// What matrices of other values share.
+    pub fn structure(&self) -> &Arc<Structure> {
         match self {
-            Self::Matrix(matrix) => matrix.get().pattern(),
-            Self::Plan(plan) => plan.get().pattern(),
+            Self::Matrix(matrix) => matrix.get().structure(),
+            Self::Plan(plan) => plan.get().structure(),
         }
     }
 
-    /// The operand by its precision.
-    pub fn source(&self) -> Either<Source<'_, f32>, Source<'_, f64>> {
-        match self {
-            Self::Matrix(matrix) => match &matrix.get().inner {
+    /// Whether its values are integers.
+    pub fn has_integers(&self) -> bool {
+        matches!(self, Self::Matrix(matrix) if matches!(matrix.get().values(), Any::I32(_) | Any::I64(_)))
+    }
+
+    /// The operand by its precision; an error for integers.
+    pub fn source(&self) -> PyResult<Either<Source<'_, f32>, Source<'_, f64>>> {
+        Ok(match self {
+            Self::Matrix(matrix) => match matrix.get().floats()? {
                 Either::F32(typed) => Either::F32(Source::Matrix(typed)),
                 Either::F64(typed) => Either::F64(Source::Matrix(typed)),
             },
@@ -176,6 +243,51 @@ impl<'py> Given<'py> {
                 Either::F32(plan) => Either::F32(Source::Plan(plan)),
                 Either::F64(plan) => Either::F64(Source::Plan(plan)),
             },
+        })
+    }
+}
+
+/// A matrix by the type of its values.
+pub enum Any {
+    F32(Typed<f32>),
+    F64(Typed<f64>),
+    I32(Typed<i32>),
+    I64(Typed<i64>),
+}
+
+macro_rules! into_any {
+    ($($t:ident $variant:ident)*) => {
+        $(impl From<Typed<$t>> for Any {
+            fn from(typed: Typed<$t>) -> Self {
+                Self::$variant(typed)
+            }
+        })*
+    };
+}
+into_any!(f32 F32 f64 F64 i32 I32 i64 I64);
+
+/// Evaluates the expression with the variable bound to what an [`Any`] has.
+macro_rules! any {
+    ($any:expr, $x:ident => $body:expr) => {
+        match $any {
+            $crate::sparse::Any::F32($x) => $body,
+            $crate::sparse::Any::F64($x) => $body,
+            $crate::sparse::Any::I32($x) => $body,
+            $crate::sparse::Any::I64($x) => $body,
+        }
+    };
+}
+pub(crate) use any;
+
+impl Any {
+    /// The one of floating-point numbers, for the operations that have no other.
+    pub fn floats(&self) -> PyResult<Either<&Typed<f32>, &Typed<f64>>> {
+        match self {
+            Self::F32(typed) => Ok(Either::F32(typed)),
+            Self::F64(typed) => Ok(Either::F64(typed)),
+            _ => Err(PyTypeError::new_err(
+                "A: has integers; float32 or float64 is expected here: astype() converts, spmm() and @ take integers",
+            )),
         }
     }
 }

@@ -10,8 +10,8 @@ use sparsimd::formats::FiberCoo;
 use sparsimd::ops::Arithmetic;
 use sparsimd::{CooTensor, Cpu, Error, Result};
 
-use crate::array::{Dense, Element, is_single};
-use crate::error::{Failure, count, exception, guarded, released, value};
+use crate::array::{Dense, Element, Entry, is_single};
+use crate::error::{Failure, count, exception, expect_count, guarded, released, value};
 use crate::matrix::indices_of;
 use crate::mttkrp::{Format, Held, PreparedTensor};
 use crate::ops::values_of;
@@ -438,10 +438,7 @@ where
     let v = values_of::<T>(v, "v")?;
     let v = v.readonly();
     let v = v.as_slice().map_err(|_| value("v", "is not contiguous"))?;
-    let dim = x.coo.dims()[mode];
-    if v.len() != dim {
-        return Err(value("v", format!("has {} elements; the mode is {dim} long", v.len())));
-    }
+    expect_count("v", v.len(), x.coo.dims()[mode], "indices of the mode")?;
     if x.coo.order() == 1 {
         let entries = x.coo.coords(0).iter().zip(x.coo.values());
         let sum: f64 = entries.map(|(&i, x)| x.to_f64() * v[i as usize].to_f64()).sum();

@@ -20,9 +20,9 @@ def adjacency(rng):
 
 
 @pytest.mark.parametrize("layout", ["csr", "csc", "coo"])
-@pytest.mark.parametrize("reduce", ["sum", "add", "mean", "max"])
+@pytest.mark.parametrize("reduce", ["sum", "add", "mean", "max", "min"])
 def test_spmm(adjacency, layout, reduce):
-    if layout != "csr" and reduce == "max":
+    if layout != "csr" and reduce in ("max", "min"):
         pytest.skip("PyTorch Geometric has no maximum of this layout")
     src = getattr(adjacency, f"to_sparse_{layout}")()
     X = torch.rand(15, 6).requires_grad_()

@@ -143,7 +143,7 @@ REFUSED = [
     (lambda: ss.mttkrp(small(), ones(3), 0, out=np.ones((4, 2))), ValueError, "^out: has shape"),
     (lambda: ss.ttm(small(), np.ones((3, 3)), 1), ValueError, r"^U: the mode is 5 long: \(r, 5\) is expected"),
     (lambda: ss.ttm(small(), np.ones(5), 1), ValueError, "^U: "),
-    (lambda: ss.ttv(small(), np.ones(3), 1), ValueError, "^v: has 3 elements; the mode is 5 long"),
+    (lambda: ss.ttv(small(), np.ones(3), 1), ValueError, "^v: 3 values for 5 indices of the mode"),
     (lambda: ss.ttv(np.eye(3), np.ones(3), 1), TypeError, "^T: ndarray is not a Tensor"),
     (lambda: small() + ss.Tensor([[0]], [1.0], (2,)), ValueError, "^other: has shape"),
     (lambda: small() / 0.0, ValueError, "^other: division by 0"),

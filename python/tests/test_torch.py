@@ -75,26 +75,30 @@ def test_heads_in_the_middle_are_read_where_they_are(matrix):
     torch.testing.assert_close(st.attention(crow, col, q, k, v), reference(crow, col, q, k, v, 8**-0.5)[0])
 
 
+OPERATORS = ["spmm", "spmm_t", "sddmm", "extremum", "attention"]
+
+
 def calls(matrix):
     crow, col, values = matrix
     ops = torch.ops.sparsimd
-    q, k, v = uniform(2, 12, 4, grad=True), uniform(2, 15, 4, grad=True), uniform(2, 15, 3, grad=True)
+    q, k, v = uniform(12, 8, grad=True), uniform(15, 8, grad=True), uniform(15, 6, grad=True)
     weights = values.clone().requires_grad_()
     return {
         "spmm": (ops.spmm, (crow, col, weights, uniform(15, 4, grad=True))),
         "spmm_t": (ops.spmm_t, (crow, col, weights, uniform(12, 4, grad=True), 15)),
         "sddmm": (ops.sddmm, (crow, col, uniform(12, 4, grad=True), uniform(15, 4, grad=True))),
-        "attention": (ops.attention, (crow, col, q, k, v, 0.5)),
+        "extremum": (ops.extremum, (crow, col, weights, uniform(15, 4, grad=True), True)),
+        "attention": (ops.attention, (crow, col, q, k, v, 2, 0.5)),
     }
 
 
-@pytest.mark.parametrize("name", ["spmm", "spmm_t", "sddmm", "attention"])
+@pytest.mark.parametrize("name", OPERATORS)
 def test_opcheck(matrix, name):
     op, arguments = calls(matrix)[name]
     torch.library.opcheck(op.default, arguments)
 
 
-@pytest.mark.parametrize("name", ["spmm", "spmm_t", "sddmm", "attention"])
+@pytest.mark.parametrize("name", OPERATORS)
 def test_gradcheck(matrix, name):
     op, arguments = calls(matrix)[name]
     inputs = [x for x in arguments if isinstance(x, torch.Tensor) and x.requires_grad]
@@ -114,11 +118,114 @@ def test_gradcheck(matrix, name):
         assert torch.autograd.gradgradcheck(run, inputs)
 
 
-@pytest.mark.parametrize("name", ["spmm", "spmm_t", "sddmm", "attention"])
+@pytest.mark.parametrize("name", OPERATORS)
 def test_opcheck_of_the_operators_without_gradients(matrix, name):
     _, arguments = calls(matrix)[name]
     plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in arguments]
     torch.library.opcheck(getattr(torch.ops.sparsimd, f"{name}_plain").default, plain)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "max", "min"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_reductions(matrix, reduce, dtype):
+    crow, col, values = matrix
+    values, X = values.to(dtype).requires_grad_(), uniform(15, 7, grad=True, dtype=dtype)
+    rows = torch.repeat_interleave(torch.arange(12), crow.diff())
+    terms = values[:, None] * X[col.long()]
+    name = {"mean": "mean", "max": "amax", "min": "amin"}[reduce]
+    index = rows[:, None].expand_as(terms)
+    want = torch.zeros((12, 7), dtype=dtype).scatter_reduce(0, index, terms, name, include_self=False)
+    got = st.spmm(crow, col, values, X, reduce)
+    torch.testing.assert_close(got, want)
+    up = uniform(12, 7, dtype=dtype)
+    torch.testing.assert_close(torch.autograd.grad(got, [values, X], up), torch.autograd.grad(want, [values, X], up))
+    with pytest.raises(ValueError, match="^reduce: 'sums'"):
+        st.spmm(crow, col, values, X, "sums")
+
+
+def test_rows_without_nonzeros_have_no_gradient():
+    crow, col, values = torch.tensor([0, 0, 2]), torch.tensor([1, 2]), torch.tensor([2.0, 3.0])
+    X = torch.ones(4, 2).requires_grad_()
+    result = st.spmm(crow, col, values, X, "max")
+    torch.testing.assert_close(result, torch.tensor([[0.0, 0.0], [3.0, 3.0]]))
+    result.sum().backward()
+    torch.testing.assert_close(X.grad, torch.tensor([[0.0, 0.0], [0.0, 0.0], [3.0, 3.0], [0.0, 0.0]]))
+    none = torch.zeros(0)
+    result = st.spmm(torch.zeros(3, dtype=torch.int64), none.long(), none, X, "min")
+    result.sum().backward()
+    torch.testing.assert_close(result, torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_halves(matrix, half):
+    """Sums in single precision, rounded once: half a unit in the last place apart from those of the widened operands."""
+    crow, col, values = matrix
+    values = values.float().requires_grad_()
+    X, Y = uniform(15, 8, dtype=torch.float32).to(half), uniform(12, 8, dtype=torch.float32).to(half)
+    X, Y = X.requires_grad_(), Y.requires_grad_()
+    wide = {x: x.detach().float().requires_grad_() for x in (X, Y, values)}
+    close = dict(rtol=2.0**-8 if half == torch.bfloat16 else 2.0**-11, atol=1e-5)
+    for got, want, inputs in [
+        (st.spmm(crow, col, values, X), st.spmm(crow, col, wide[values], wide[X]), (values, X)),
+        (st.sddmm(crow, col, Y, X.t()), st.sddmm(crow, col, wide[Y], wide[X].t()), (X, Y)),
+        (st.spmm(crow, col, values, X, "max"), st.spmm(crow, col, wide[values], wide[X], "max"), (values, X)),
+        (st.attention(crow, col, Y, X, X), st.attention(crow, col, wide[Y], wide[X], wide[X]), (X, Y)),
+    ]:
+        assert got.dtype in (half, torch.float32)
+        torch.testing.assert_close(got.float(), want, **close)
+        up = uniform(*got.shape, dtype=torch.float32).to(got.dtype)
+        gradients = torch.autograd.grad(got, inputs, up)
+        expected = torch.autograd.grad(want, [wide[x] for x in inputs], up.float())
+        for a, b, x in zip(gradients, expected, inputs, strict=True):
+            assert a.dtype == x.dtype
+            torch.testing.assert_close(a.float(), b, rtol=4 * close["rtol"], atol=8 * close["rtol"])
+    with pytest.raises(TypeError, match="^values: torch.bfloat16; torch.float32"):
+        st.spmm(crow, col, values.bfloat16(), X)
+    A = ss.csr((values.detach().numpy(), col.numpy(), crow.numpy()), shape=(12, 15))
+    out = torch.zeros(12, 8, dtype=half)
+    assert ss.spmm(A, X.detach(), out=out) is out
+    torch.testing.assert_close(out, st.spmm(crow, col, values, X).detach())
+
+
+def test_who_looks_on_sees_the_operators(matrix):
+    """The short way is taken only where nothing of torch could tell the difference."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    crow, col, values = matrix
+    X = uniform(15, 3)
+
+    class Names(TorchDispatchMode):
+        seen: list[str] = []
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    want = st.spmm(crow, col, values, X)
+    with Names() as mode:
+        torch.testing.assert_close(st.spmm(crow, col, values, X), want)
+    assert "sparsimd.spmm_plain.default" in mode.seen
+    graph = make_fx(lambda X: st.spmm(crow, col, values, X))(X)
+    assert "spmm_plain" in graph.code
+    with torch.profiler.profile() as profile:
+        st.spmm(crow, col, values, X)
+    assert "sparsimd::spmm_plain" in [event.key for event in profile.key_averages()]
+    stacked = torch.func.vmap(lambda X: st.spmm(crow, col, values, X))(torch.stack([X, 2 * X]))
+    torch.testing.assert_close(stacked, torch.stack([want, 2 * want]))
+    # A view whose memory has the numbers with the other sign.
+    negative = torch._neg_view(X)
+    torch.testing.assert_close(st.spmm(crow, col, values, negative), -want)
+    for tensor in (torch.nn.Parameter(X), X.t().contiguous().t(), X.repeat(1, 2)[:, 3:], X[:, :1].expand(15, 3)):
+        with torch.no_grad():
+            torch.testing.assert_close(st.spmm(crow, col, values, tensor), dense(crow, col, values, 15) @ tensor)
+
+
+def test_views_of_one_index_tensor_are_told_apart():
+    crow, values, X = torch.tensor([0, 2]), torch.ones(2), torch.arange(4.0)[:, None]
+    col = torch.arange(4)
+    assert st.spmm(crow, col[:2], values, X).item() == 1
+    assert st.spmm(crow, col[::2], values, X).item() == 2
 
 
 def test_no_gradient_where_none_is_asked_for(matrix):
@@ -226,6 +333,10 @@ def test_errors(matrix):
         st.spmm(crow, col, values, X[:3])
     with pytest.raises(ValueError, match="^values: "):
         st.spmm(crow, col, values[:-1], X)
+    with pytest.raises(ValueError, match="^X: 11 values for 12 rows"):
+        torch.ops.sparsimd.spmm_t(crow, col, values, uniform(11, 3), 15)
+    with pytest.raises(ValueError, match="^X1: 11 values for 12 rows"):
+        st.sddmm(crow, col, uniform(11, 3), X.t())
     with pytest.raises(ValueError, match="^Q: 3 rows for a mask of 12"):
         st.attention(crow, col, X[:3], X, X)
     with pytest.raises(ValueError, match="occurs twice"):

@@ -3,7 +3,7 @@
 use super::CpuHandle;
 use super::plan::PlanHandle;
 use super::product::{fusedmm, sddmm, spmm};
-use super::status::{Failure, Outcome, Status, guard};
+use super::status::{Failure, Status, guard};
 use sparsimd_kernels::{bf16, f16};
 
 /// What 16 bits of a dense operand are.
@@ -16,13 +16,23 @@ pub enum Half {
     F16 = 1,
 }
 
-/// The call for bf16 or for f16.
-fn by_half(half: u32, of_bf16: impl FnOnce() -> Outcome, of_f16: impl FnOnce() -> Outcome) -> Status {
-    guard(|| match half {
-        0 => of_bf16(),
-        1 => of_f16(),
-        _ => Err(Failure::argument("half", &format!("{half} is not a sparsimd_half"))),
-    })
+/// The call with `$D` for bf16 or for f16, which are 16 bits of any value.
+macro_rules! by_half {
+    ($half:ident, $D:ident => $call:expr) => {
+        guard(|| match $half {
+            0 => {
+                type $D = bf16;
+                // SAFETY: by the rules of the interface.
+                unsafe { $call }
+            }
+            1 => {
+                type $D = f16;
+                // SAFETY: by the rules of the interface.
+                unsafe { $call }
+            }
+            _ => Err(Failure::argument("half", &format!("{} is not a sparsimd_half", $half))),
+        })
+    };
 }
 
 /// C = alpha A B + beta C as sparsimd_spmm_f32(), B and C of the elements that `half`, a sparsimd_half, says. Sums are of
@@ -40,13 +50,7 @@ pub unsafe extern "C" fn sparsimd_spmm_half(
     c: *mut u16,
     ldc: usize,
 ) -> Status {
-    by_half(
-        half,
-        // SAFETY: by the rules of the interface; both types are 16 bits of any value.
-        || unsafe { spmm::<bf16>(false, cpu, plan, n, alpha, (b.cast(), ldb), beta, (c.cast(), ldc)) },
-        // SAFETY: likewise.
-        || unsafe { spmm::<f16>(false, cpu, plan, n, alpha, (b.cast(), ldb), beta, (c.cast(), ldc)) },
-    )
+    by_half!(half, D => spmm::<D>(false, cpu, plan, n, alpha, (b.cast(), ldb), beta, (c.cast(), ldc)))
 }
 
 /// C = alpha A^T B + beta C as sparsimd_spmm_t_f32(), B and C of halves as in sparsimd_spmm_half().
@@ -63,13 +67,7 @@ pub unsafe extern "C" fn sparsimd_spmm_t_half(
     c: *mut u16,
     ldc: usize,
 ) -> Status {
-    by_half(
-        half,
-        // SAFETY: by the rules of the interface; both types are 16 bits of any value.
-        || unsafe { spmm::<bf16>(true, cpu, plan, n, alpha, (b.cast(), ldb), beta, (c.cast(), ldc)) },
-        // SAFETY: likewise.
-        || unsafe { spmm::<f16>(true, cpu, plan, n, alpha, (b.cast(), ldb), beta, (c.cast(), ldc)) },
-    )
+    by_half!(half, D => spmm::<D>(true, cpu, plan, n, alpha, (b.cast(), ldb), beta, (c.cast(), ldc)))
 }
 
 /// As sparsimd_sddmm_f32(), C and B of the elements that `half`, a sparsimd_half, says; `out` is floats.
@@ -85,13 +83,7 @@ pub unsafe extern "C" fn sparsimd_sddmm_half(
     ldb: usize,
     out: *mut f32,
 ) -> Status {
-    by_half(
-        half,
-        // SAFETY: by the rules of the interface; both types are 16 bits of any value.
-        || unsafe { sddmm::<bf16>(false, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out) },
-        // SAFETY: likewise.
-        || unsafe { sddmm::<f16>(false, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out) },
-    )
+    by_half!(half, D => sddmm::<D>(false, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out))
 }
 
 /// As sparsimd_sddmm_scaled_f32(), C and B of halves as in sparsimd_sddmm_half().
@@ -107,13 +99,7 @@ pub unsafe extern "C" fn sparsimd_sddmm_scaled_half(
     ldb: usize,
     out: *mut f32,
 ) -> Status {
-    by_half(
-        half,
-        // SAFETY: by the rules of the interface; both types are 16 bits of any value.
-        || unsafe { sddmm::<bf16>(true, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out) },
-        // SAFETY: likewise.
-        || unsafe { sddmm::<f16>(true, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out) },
-    )
+    by_half!(half, D => sddmm::<D>(true, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out))
 }
 
 /// As sparsimd_fusedmm_f32(), C, B, D and E of the elements that `half`, a sparsimd_half, says. Edge values and sums are
@@ -136,18 +122,8 @@ pub unsafe extern "C" fn sparsimd_fusedmm_half(
     e: *mut u16,
     lde: usize,
 ) -> Status {
-    let edge = (edge, scale);
-    by_half(
-        half,
-        // SAFETY: by the rules of the interface; both types are 16 bits of any value.
-        || unsafe {
-            let (c, b, d, e) = ((c.cast(), ldc), (b.cast(), ldb), (d.cast(), ldd), (e.cast(), lde));
-            fusedmm::<bf16>(cpu, plan, edge, n, c, b, p, d, e)
-        },
-        // SAFETY: likewise.
-        || unsafe {
-            let (c, b, d, e) = ((c.cast(), ldc), (b.cast(), ldb), (d.cast(), ldd), (e.cast(), lde));
-            fusedmm::<f16>(cpu, plan, edge, n, c, b, p, d, e)
-        },
-    )
+    by_half!(half, D => {
+        let (c, b, d, e) = ((c.cast(), ldc), (b.cast(), ldb), (d.cast(), ldd), (e.cast(), lde));
+        fusedmm::<D>(cpu, plan, (edge, scale), n, c, b, p, d, e)
+    })
 }

@@ -14,6 +14,7 @@
 
 mod decomposition;
 mod elementwise;
+mod gradient;
 mod half;
 mod handle;
 mod matrix;
@@ -33,6 +34,7 @@ use status::guard;
 
 pub use decomposition::*;
 pub use elementwise::*;
+pub use gradient::*;
 pub use half::*;
 pub use matrix::*;
 pub use plan::*;

@@ -126,6 +126,17 @@ impl<T: Scalar> Planned<T> {
     }
 }
 
+/// What a sparsimd_path stands for.
+pub(super) fn strategy_of(path: u32) -> Outcome<(plan::Strategy, plan::Effort)> {
+    match path {
+        0 => Ok((plan::Strategy::Auto, plan::Effort::Estimate)),
+        1 => Ok((plan::Strategy::Direct, plan::Effort::Estimate)),
+        2 => Ok((plan::Strategy::Panel, plan::Effort::Estimate)),
+        3 => Ok((plan::Strategy::Auto, plan::Effort::Measure)),
+        _ => Err(Failure::argument("path", &format!("{path} is not a sparsimd_path"))),
+    }
+}
+
 pub(super) struct Plans;
 impl Family for Plans {
     const NAME: &'static str = "plan";
@@ -161,13 +172,7 @@ pub unsafe extern "C" fn sparsimd_plan_create(
             3 => plan::Op::FusedMm,
             _ => return Err(Failure::argument("op", &format!("{op} is not a sparsimd_op"))),
         };
-        let (strategy, effort) = match path {
-            0 => (plan::Strategy::Auto, plan::Effort::Estimate),
-            1 => (plan::Strategy::Direct, plan::Effort::Estimate),
-            2 => (plan::Strategy::Panel, plan::Effort::Estimate),
-            3 => (plan::Strategy::Auto, plan::Effort::Measure),
-            _ => return Err(Failure::argument("path", &format!("{path} is not a sparsimd_path"))),
-        };
+        let (strategy, effort) = strategy_of(path)?;
         let options = PlanOptions::new(op, n).strategy(strategy).reuse(reuse).effort(effort);
         place.put(match csr {
             Either::F32(matrix) => Either::F32(Planned::new(cpu, matrix, &options)?),

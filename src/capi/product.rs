@@ -22,6 +22,23 @@ pub enum Edge {
     Sigmoid = 2,
     /// exp(scale s) divided by its sum over the row.
     Softmax = 3,
+    /// max(s, scale s).
+    LeakyRelu = 4,
+    /// exp(max(s, scale s)) divided by its sum over the row.
+    SoftmaxLeakyRelu = 5,
+}
+
+/// What a sparsimd_edge stands for; `scale` is the factor of a softmax and the slope of a leaky rectifier.
+pub(super) fn function_of<T: Element>(edge: u32, scale: T) -> Outcome<edge::BuiltIn<T>> {
+    match edge {
+        0 => Ok(edge::Identity.into()),
+        1 => Ok(edge::Scale.into()),
+        2 => Ok(edge::Sigmoid.into()),
+        3 => Ok(edge::Softmax { scale }.into()),
+        4 => Ok(edge::LeakyRelu { slope: scale }.into()),
+        5 => Ok(edge::SoftmaxLeakyRelu { slope: scale }.into()),
+        _ => Err(Failure::argument("edge", &format!("{edge} is not a sparsimd_edge"))),
+    }
 }
 
 /// A dense matrix of an argument list: its first element and its row stride.
@@ -257,13 +274,16 @@ pub(super) unsafe fn fusedmm<D: Stored<Scalar: Element>>(
         1 => cpu.fusedmm(a, edge::Scale, c, b, d, e)?,
         2 => cpu.fusedmm(a, edge::Sigmoid, c, b, d, e)?,
         3 => cpu.fusedmm(a, edge::Softmax { scale }, c, b, d, e)?,
+        4 => cpu.fusedmm(a, edge::LeakyRelu { slope: scale }, c, b, d, e)?,
+        5 => cpu.fusedmm(a, edge::SoftmaxLeakyRelu { slope: scale }, c, b, d, e)?,
         _ => return Err(Failure::argument("edge", &format!("{weight} is not a sparsimd_edge"))),
     }
     Ok(())
 }
 
 /// E_i = sum over the nonzeros (i, j) of A of f((C B^T)_ij, a_ij) D_j: C dense M x n, B dense K x n, D dense K x p, E dense
-/// M x p. `edge` is a sparsimd_edge; `scale` is the softmax's and otherwise not looked at. Rows without nonzeros become zeros.
+/// M x p. `edge` is a sparsimd_edge; `scale` is the softmax's factor, the leaky rectifiers' slope, and otherwise not looked at.
+/// Rows without nonzeros become zeros.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparsimd_fusedmm_f32(
     cpu: *const CpuHandle,

@@ -21,8 +21,10 @@ use crate::{memory, parallel};
 #[derive(Debug)]
 pub struct Differentiable<T> {
     dots: Prepared<T>,
-    rows: Prepared<T>,
-    columns: Prepared<T>,
+    /// A, for products with it.
+    pub(super) rows: Prepared<T>,
+    /// A^T, likewise.
+    pub(super) columns: Prepared<T>,
     values: Option<Vec<T>>,
     room: Mutex<Vec<Aligned<T>>>,
 }
@@ -134,31 +136,8 @@ impl Cpu {
         }
     }
 
-    /// C = A_v B with the values `v`, H for each nonzero in CSR order; shapes have been checked.
-    pub(super) fn product_with<T: Scalar>(
-        &self,
-        a: &Differentiable<T>,
-        heads: usize,
-        v: &[T],
-        b: MatRef<'_, T>,
-        c: MatMut<'_, T>,
-    ) -> Result<()> {
-        self.product_of(&a.rows, heads, v, b, c)
-    }
-
-    /// C = A_v^T B with the values `v`, H for each nonzero in the order of the transposed pattern; shapes have been checked.
-    pub(super) fn transposed_product_with<T: Scalar>(
-        &self,
-        a: &Differentiable<T>,
-        heads: usize,
-        v: &[T],
-        b: MatRef<'_, T>,
-        c: MatMut<'_, T>,
-    ) -> Result<()> {
-        self.product_of(&a.columns, heads, v, b, c)
-    }
-
-    fn product_of<T: Scalar>(
+    /// C = A_v B with the values `v`, H for each nonzero of what `a` multiplies by, A or A^T, in CSR order of that; shapes have been checked.
+    pub(super) fn product_of<T: Scalar>(
         &self,
         a: &Prepared<T>,
         heads: usize,

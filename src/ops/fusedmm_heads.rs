@@ -46,18 +46,19 @@ pub struct EdgeWeighting<'a, T> {
     scores: Scores<'a, T>,
     pub(super) heads: usize,
     pub(super) bias: Option<&'a [T]>,
+    values: Option<&'a [T]>,
     dropout: Option<(f64, u64)>,
 }
 
 impl<'a, T: Scalar> EdgeWeighting<'a, T> {
     /// s_ijh = C_ih . B_jh: C dense M x N, B dense K x N; of one head, unless [`EdgeWeighting::heads`] says otherwise.
     pub fn dots(edge: impl Into<BuiltIn<T>>, c: MatRef<'a, T>, b: MatRef<'a, T>) -> Self {
-        Self { edge: edge.into(), scores: Scores::Dots(c, b), heads: 1, bias: None, dropout: None }
+        Self { edge: edge.into(), scores: Scores::Dots(c, b), heads: 1, bias: None, values: None, dropout: None }
     }
 
     /// s_ijh = a_ih + b_jh: a dense M x H, b dense K x H, of as many heads as they have columns.
     pub fn sums(edge: impl Into<BuiltIn<T>>, a: MatRef<'a, T>, b: MatRef<'a, T>) -> Self {
-        Self { edge: edge.into(), scores: Scores::Sums(a, b), heads: a.cols(), bias: None, dropout: None }
+        Self { edge: edge.into(), scores: Scores::Sums(a, b), heads: a.cols(), bias: None, values: None, dropout: None }
     }
 
     /// The same with the columns of the dense operands shared out to `heads` heads, side by side.
@@ -70,10 +71,27 @@ impl<'a, T: Scalar> EdgeWeighting<'a, T> {
         Self { bias: Some(bias), ..self }
     }
 
+    /// The same with these values of A, one for each nonzero in CSR order, instead of those that it was prepared with.
+    pub fn values(self, values: &'a [T]) -> Self {
+        Self { values: Some(values), ..self }
+    }
+
     /// The same with weights dropped, each with probability `rate`, and the others multiplied by 1 / (1 - rate). Which are dropped depends
     /// on the seed and the edge's and the head's number alone, so that the gradient finds the same.
     pub fn dropout(self, rate: f64, seed: u64) -> Self {
         Self { dropout: Some((rate, seed)), ..self }
+    }
+
+    /// H.
+    #[cfg(feature = "capi")]
+    pub(crate) fn head_count(&self) -> usize {
+        self.heads
+    }
+
+    /// Columns of the scores' operands.
+    #[cfg(feature = "capi")]
+    pub(crate) fn operand_columns(&self) -> usize {
+        self.operands()[0].cols()
     }
 
     /// The left and the right operand of the scores.
@@ -90,7 +108,7 @@ impl<'a, T: Scalar> EdgeWeighting<'a, T> {
 
     /// Checks what can be checked without results; the values that the edge function uses.
     pub(super) fn check<'v>(
-        &self,
+        &'v self,
         op: &'static str,
         a: &'v Differentiable<T>,
         width: usize,
@@ -112,13 +130,14 @@ impl<'a, T: Scalar> EdgeWeighting<'a, T> {
             Some((rate, _)) if !(0.0..1.0).contains(&rate) => {
                 Err(Error::argument("dropout", format!("{rate} is not from 0 to below 1")))
             }
-            _ => {
-                if self.edge.uses_values() {
-                    a.need_values(op).map(Some)
-                } else {
-                    Ok(None)
+            _ if !self.edge.uses_values() => Ok(None),
+            _ => match self.values {
+                Some(values) => {
+                    check_numbers(op, "values", values.len(), pattern.nnz(), 1)?;
+                    Ok(Some(values))
                 }
-            }
+                None => a.need_values(op).map(Some),
+            },
         }
     }
 
@@ -183,7 +202,7 @@ impl Cpu {
                 }
             }
         }
-        self.product_with(a, heads, &w, d, e)?;
+        self.product_of(&a.rows, heads, &w, d, e)?;
         a.give([w]);
         Ok(())
     }

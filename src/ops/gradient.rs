@@ -99,7 +99,7 @@ impl Cpu {
         check_shape(op, "B", b.shape(), (pattern.cols(), n))?;
         if let Some(dc) = dc {
             check_shape(op, "dC", dc.shape(), c.shape())?;
-            self.product_with(a, heads, ds, b, dc)?;
+            self.product_of(&a.rows, heads, ds, b, dc)?;
         }
         if let Some(db) = db {
             check_shape(op, "dB", db.shape(), b.shape())?;
@@ -119,7 +119,7 @@ impl Cpu {
     ) -> Result<()> {
         let mut by_columns = a.take(v.len())?;
         self.transpose_numbers(a, heads, &mut [(v, &mut by_columns)]);
-        self.transposed_product_with(a, heads, &by_columns, b, c)?;
+        self.product_of(&a.columns, heads, &by_columns, b, c)?;
         a.give([by_columns]);
         Ok(())
     }
@@ -190,10 +190,10 @@ impl Cpu {
             self.sums_of_rows(a.pattern().into(), heads, &ds, out.left);
             self.sums_of_rows(a.transposed().into(), heads, &ds_by_columns, out.right);
         } else {
-            self.product_with(a, heads, &ds, right, out.left)?;
-            self.transposed_product_with(a, heads, &ds_by_columns, left, out.right)?;
+            self.product_of(&a.rows, heads, &ds, right, out.left)?;
+            self.product_of(&a.columns, heads, &ds_by_columns, left, out.right)?;
         }
-        self.transposed_product_with(a, heads, &w_by_columns, de, out.d)?;
+        self.product_of(&a.columns, heads, &w_by_columns, de, out.d)?;
         a.give([w, ds, w_by_columns, ds_by_columns]);
         Ok(())
     }

@@ -94,6 +94,7 @@ impl Cpu {
         let mut carry_outs = CarryOuts::new(tasks, n, false);
         let carry_out = carry_outs.shared(tasks);
         let (ldc, out) = (c.stride(), Shared(c.reborrow().into_data().as_mut_ptr()));
+        let arch = self.arch().dividing::<T>(n / heads);
         self.for_each(tasks.len(), pattern.nnz().saturating_mul(n), |k| {
             let task = SpmmHeads {
                 rows: head_rows(pattern, &tasks[k], b, heads, direct.prefetch_distance),
@@ -104,7 +105,7 @@ impl Cpu {
             };
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in this task, and
             // its carry-out, are its own.
-            unsafe { spmm_heads(self.arch(), task) };
+            unsafe { spmm_heads(arch, task) };
         });
         carry_outs.add_to(tasks, T::ZERO, c);
         Ok(())
@@ -124,6 +125,7 @@ impl Cpu {
         let direct = self.direct(Op::Sddmm, a, pattern, c.cols())?;
         let tasks = &direct.tasks;
         let out = Shared(out.as_mut_ptr());
+        let arch = self.arch().dividing::<T>(c.cols() / heads);
         self.for_each(tasks.len(), pattern.nnz().saturating_mul(c.cols()), |k| {
             let task = SddmmHeads {
                 rows: head_rows(pattern, &tasks[k], b, heads, direct.prefetch_distance),
@@ -132,7 +134,7 @@ impl Cpu {
                 out: out.get(),
             };
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; a nonzero is one task's.
-            unsafe { sddmm_heads(self.arch(), task) };
+            unsafe { sddmm_heads(arch, task) };
         });
         Ok(())
     }

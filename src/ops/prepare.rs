@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use sparsimd_kernels::{Arch, Scalar};
 
@@ -35,6 +35,8 @@ pub struct Prepared<T> {
     /// One per nonzero, in the order in which they are used: by panel where SpMM and FusedMM have panels, else in CSR
     /// order of what is worked on.
     values: Option<Aligned<T>>,
+    /// The values by the number of nonzeros of their rows, in the same order, once a mean needed them.
+    means: OnceLock<Aligned<T>>,
     measured: Option<Measured>,
 }
 
@@ -136,8 +138,16 @@ impl Cpu {
             }
         };
         let (pattern, transposed) = (a.pattern.clone(), a.transposed.clone());
-        let mut prepared =
-            Prepared { plan, arch: self.arch(), pattern, transposed, layout, values: None, measured: None };
+        let mut prepared = Prepared {
+            plan,
+            arch: self.arch(),
+            pattern,
+            transposed,
+            layout,
+            values: None,
+            means: OnceLock::new(),
+            measured: None,
+        };
         if let Some(values) = a.values {
             self.install(|| prepared.arrange(values));
         }
@@ -293,6 +303,7 @@ impl<T> Prepared<T> {
                 &of_transpose
             }
         };
+        self.means.take();
         // Taken: a panic on the way must leave no values, not too few.
         let mut own = self.values.take().unwrap_or_else(|| reserved_aligned(values.len()));
         match &self.layout {
@@ -348,6 +359,27 @@ impl<T> Prepared<T> {
         let mut in_order = vec![T::default(); values.len()];
         from.iter().zip(values.iter()).for_each(|(&p, &value)| in_order[p] = value);
         Some(in_order)
+    }
+
+    /// What `means` makes of the values in CSR order, in the order in which they are used; made once. There are values.
+    pub(super) fn kept_means(&self, means: impl FnOnce(&[T]) -> Vec<T>) -> &[T]
+    where
+        T: Copy + Default + Send + Sync,
+    {
+        if let Some(kept) = self.means.get() {
+            return kept;
+        }
+        // Not inside `get_or_init`: a thread of the pool that waits for `means` may take up another call's mean.
+        let mut made = reserved_aligned(self.pattern.nnz());
+        match (&self.layout, self.values_in_order()) {
+            (Layout::Panel(panel), Some(values)) => {
+                let values = means(&values);
+                // SAFETY: `arrange` writes every element.
+                unsafe { fill_with(&mut made, values.len(), |out| panel.arrange(&values, out)) }
+            }
+            _ => made.extend_from_slice(&means(self.values().unwrap_or_default())),
+        }
+        self.means.get_or_init(|| made)
     }
 
     /// The values in the order in which they are used, if there are any.

@@ -1,11 +1,9 @@
 //! SpMM with other additions than the sum: mean, maximum, minimum, and any semiring.
 
-use std::ops::Range;
-
 use sparsimd_kernels::semiring::{MAX_TIMES, MIN_TIMES, Semiring};
 use sparsimd_kernels::{
     NO_POSITION, Number, ReducePanel, ReduceRows, Scalar, positions_into, reduce_into, reduce_panel, reduce_positions,
-    reduce_rows, scale_rows,
+    reduce_rows,
 };
 
 use super::operand::SparseOperand;
@@ -16,6 +14,7 @@ use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, PatternRef};
+use crate::parallel;
 use crate::plan::{Op, PanelPlan, Task};
 
 /// What becomes of the terms a_ij B_j of a row.
@@ -89,55 +88,34 @@ impl Cpu {
         }
     }
 
-    /// The sum by the number of terms: by panels the rows of C are divided, else the values of A before, which are fewer numbers
-    /// (amazon_book, N = 128: 3.2 instead of 4.0 ms, the sum 2.5 to 2.7).
-    fn mean_operand<T: Scalar>(&self, a: SparseOperand<'_, T>, b: MatRef<'_, T>, mut c: MatMut<'_, T>) -> Result<()> {
+    /// The sum with the values of A divided before, which are fewer numbers than those of C (amazon_book, N = 128: 3.2 instead of
+    /// 4.0 ms, the sum 2.5 to 2.7); a prepared operand keeps them.
+    fn mean_operand<T: Scalar>(&self, a: SparseOperand<'_, T>, b: MatRef<'_, T>, c: MatMut<'_, T>) -> Result<()> {
         let (pattern, values) = (a.pattern(), a.need_values("spmm")?);
         check_operands("spmm", pattern.rows(), pattern.cols(), b, c.as_ref())?;
-        if let SparseOperand::Prepared(prepared) = a
-            && prepared.panels_for(Op::Spmm, self)?.is_some()
-        {
-            self.spmm_operand(T::ONE, a, b, T::ZERO, c.reborrow())?;
-            let (n, ldc, out) = (c.cols(), c.stride(), Shared(c.into_data().as_mut_ptr()));
-            self.for_each_mean(pattern, pattern.rows().saturating_mul(n), |i, _, factor| {
-                let c = out.get().wrapping_add(i * ldc);
-                // SAFETY: the row is inside C, and its task's own.
-                unsafe { scale_rows(self.arch(), factor, 1, n, c, ldc) };
-            });
+        let own;
+        let (panels, weights) = match a {
+            SparseOperand::Prepared(prepared) => {
+                let panels = prepared.panels_for(Op::Spmm, self)?;
+                (
+                    panels,
+                    prepared.kept_means(|values| {
+                        self.install_loops(values.len() < parallel::GRAIN, || means(pattern, values))
+                    }),
+                )
+            }
+            _ => {
+                own = self.install_loops(values.len() < parallel::GRAIN, || means(pattern, values));
+                (None, &own[..])
+            }
+        };
+        if let Some(panels) = panels {
+            self.spmm_by_panels(T::ONE, panels, weights, b, T::ZERO, c);
             return Ok(());
         }
-        let mut weights = vec![T::ZERO; values.len()];
-        let out = Shared(weights.as_mut_ptr());
-        self.for_each_mean(pattern, values.len(), |_, nonzeros, factor: T| {
-            for p in nonzeros {
-                // SAFETY: there is a weight for each nonzero, and those of the row are its task's own.
-                unsafe { *out.get().wrapping_add(p) = factor * values[p] };
-            }
-        });
         let direct = self.direct(Op::Spmm, a, pattern, c.cols())?;
-        self.spmm_directly(T::ONE, pattern, &weights, &direct, b, T::ZERO, c);
+        self.spmm_directly(T::ONE, pattern, weights, &direct, b, T::ZERO, c);
         Ok(())
-    }
-
-    /// `f(i, its nonzeros, 1 / their number)` for each row i that has any, where all of it is `work` operations.
-    fn for_each_mean<T: Scalar>(
-        &self,
-        pattern: PatternRef<'_>,
-        work: usize,
-        f: impl Fn(usize, Range<usize>, T) + Send + Sync,
-    ) {
-        /// Rows of a task: some microseconds of work.
-        const ROWS: usize = 256;
-        let rows = pattern.rows();
-        self.for_each(rows.div_ceil(ROWS), work, |task| {
-            for i in task * ROWS..rows.min((task + 1) * ROWS) {
-                let nonzeros = pattern.row_ptr().at(i)..pattern.row_ptr().at(i + 1);
-                if !nonzeros.is_empty() {
-                    let factor = T::from_f64(1.0 / nonzeros.len() as f64);
-                    f(i, nonzeros, factor);
-                }
-            }
-        });
     }
 
     /// C_ik = add over the nonzeros (i, j) of A of multiply(a_ij, b_jk), in a semiring: A sparse M x K, B dense K x N, C
@@ -334,6 +312,23 @@ impl Cpu {
         }
         Ok(())
     }
+}
+
+/// `values`, one for each nonzero in CSR order, each divided by the number of nonzeros of its row. In the current rayon pool.
+fn means<T: Scalar>(pattern: PatternRef<'_>, values: &[T]) -> Vec<T> {
+    let mut weights = vec![T::ZERO; values.len()];
+    let out = Shared(weights.as_mut_ptr());
+    parallel::ranges(pattern.rows(), parallel::GRAIN / 64, |rows| {
+        for i in rows {
+            let nonzeros = pattern.row_ptr().at(i)..pattern.row_ptr().at(i + 1);
+            let factor = T::from_f64(1.0 / nonzeros.len() as f64);
+            for p in nonzeros {
+                // SAFETY: there is a weight for each nonzero, and those of the row are its range's own.
+                unsafe { *out.get().wrapping_add(p) = factor * values[p] };
+            }
+        }
+    });
+    weights
 }
 
 impl<T: Number> Rows<'_, '_, T> {

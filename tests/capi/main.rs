@@ -332,3 +332,93 @@ fn borrowed_matrices_are_checked() {
         good(sparsimd_cpu_destroy(cpu));
     }
 }
+
+/// FusedMM of two heads and its gradients are what the same calls give in Rust; wrong ones are refused.
+#[test]
+fn heads_and_gradients() {
+    use sparsimd::ops::{EdgeWeighting, FusedGradient};
+    use sparsimd::plan::PlanOptions;
+    use sparsimd::{Cpu, Mat, edge, generate};
+    let f = Fixture::new(Op::Fusedmm);
+    let dense = |rows: usize, seed| generate::uniform_values::<f32>(rows * 4, seed);
+    let (c, b, d, de) = (dense(2, 1), dense(3, 2), dense(3, 3), dense(2, 4));
+    let bias = [0.5f32, -0.25, 0.125];
+    let weighting = Weighting { edge: Edge::Softmax as u32, sums: 0, heads: 2, parameter: 0.5, dropout: 0.25, seed: 3 };
+    let (mut e, mut lse) = ([0.0f32; 8], [0.0f32; 4]);
+    let (mut dc, mut db, mut dd, mut dbias) = ([0.0f32; 8], [0.0f32; 12], [0.0f32; 12], [0.0f32; 3]);
+    let mut a = null_mut();
+    // SAFETY: all arrays are as long as they are said to be; what is refused is not used.
+    unsafe {
+        good(sparsimd_differentiable_create(f.cpu, f.csr, 4, Path::Auto as u32, 9, &mut a));
+        let lse_at = lse.as_mut_ptr();
+        let forward = |weighting: *const Weighting, e: *mut f32, lse: *mut f32| {
+            let (c, b, d) = (c.as_ptr(), b.as_ptr(), d.as_ptr());
+            sparsimd_fusedmm_heads_f32(f.cpu, a, weighting, 4, c, 4, b, 4, bias.as_ptr(), 4, d, 4, e, 4, lse)
+        };
+        good(forward(&weighting, e.as_mut_ptr(), lse_at));
+        let results = [db.as_mut_ptr(), dd.as_mut_ptr(), dbias.as_mut_ptr()];
+        let gradient = |dleft: *mut f32, dvalues: *mut f32| {
+            let (c, b, d, de, lse) = (c.as_ptr(), b.as_ptr(), d.as_ptr(), de.as_ptr(), lse_at.cast_const());
+            let [dright, dd, dbias] = results;
+            sparsimd_fusedmm_gradient_f32(
+                f.cpu,
+                a,
+                &raw const weighting,
+                4,
+                c,
+                4,
+                b,
+                4,
+                bias.as_ptr(),
+                4,
+                d,
+                4,
+                lse,
+                de,
+                4,
+                dleft,
+                4,
+                dright,
+                4,
+                dd,
+                4,
+                dvalues,
+                dbias,
+            )
+        };
+        good(gradient(dc.as_mut_ptr(), null_mut()));
+        refused(gradient(results[0], null_mut()), Status::Argument, "overlaps");
+        refused(gradient(dc.as_mut_ptr(), lse_at), Status::Argument, "dvalues: overlaps");
+        refused(forward(&weighting, c.as_ptr().cast_mut(), null_mut()), Status::Argument, "e: overlaps");
+        refused(forward(null(), e.as_mut_ptr(), null_mut()), Status::Argument, "weighting: the pointer is null");
+        let weighting = Weighting { edge: 9, ..weighting };
+        refused(forward(&weighting, e.as_mut_ptr(), null_mut()), Status::Argument, "9 is not a sparsimd_edge");
+        good(sparsimd_differentiable_destroy(a));
+    }
+    let cpu = Cpu::builder().threads(1).build().unwrap();
+    let pattern = Pattern::new(2, 3, ROW_PTR.to_vec(), COL_IDX.to_vec()).unwrap();
+    let prepared =
+        cpu.prepare_differentiable::<f32>(&pattern, &PlanOptions::new(sparsimd::plan::Op::FusedMm, 4)).unwrap();
+    let view = |x: &'static [f32], rows| MatRef::new(x, rows, 4, 4).unwrap();
+    let leak = |x: Vec<f32>| -> &'static [f32] { Vec::leak(x) };
+    let (c, b, d, de) = (view(leak(c), 2), view(leak(b), 3), view(leak(d), 3), view(leak(de), 2));
+    let weights = EdgeWeighting::dots(edge::Softmax { scale: 0.5 }, c, b).heads(2).bias(&bias).dropout(0.25, 3);
+    let mut wanted = Mat::zeros(2, 4).unwrap();
+    let mut wanted_lse = Mat::zeros(2, 2).unwrap();
+    cpu.fusedmm_heads(&prepared, &weights, d, wanted.as_mut(), Some(wanted_lse.as_mut())).unwrap();
+    let (mut left, mut right, mut of_d) =
+        (Mat::zeros(2, 4).unwrap(), Mat::zeros(3, 4).unwrap(), Mat::zeros(3, 4).unwrap());
+    let mut of_bias = [0.0f32; 3];
+    let out = FusedGradient {
+        left: left.as_mut(),
+        right: right.as_mut(),
+        d: of_d.as_mut(),
+        values: None,
+        bias: Some(&mut of_bias),
+    };
+    cpu.fusedmm_gradient(&prepared, &weights, d, Some(wanted_lse.as_ref()), de, out).unwrap();
+    let flat = |x: &Mat<f32>| x.iter_rows().flatten().copied().collect::<Vec<_>>();
+    assert_eq!((flat(&wanted), flat(&wanted_lse)), (e.to_vec(), lse.to_vec()));
+    assert_eq!((flat(&left), flat(&right), flat(&of_d)), (dc.to_vec(), db.to_vec(), dd.to_vec()));
+    assert_eq!(of_bias, dbias);
+}

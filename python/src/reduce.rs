@@ -1,0 +1,128 @@
+//! SpMM with other reductions than the sum, over semirings, and of integers.
+
+use numpy::PyArray1;
+use pyo3::prelude::*;
+use sparsimd::ops::Reduction;
+use sparsimd::semiring::{BuiltIn, PLUS_TIMES};
+
+use crate::array::{Element, Value};
+use crate::error::value;
+use crate::ops::{Operands, applied};
+use crate::sparse::{Any, Given, Source, each};
+
+/// What becomes of the terms of a row.
+#[derive(Clone, Copy)]
+pub enum Rule {
+    Reduction(Reduction),
+    Semiring(BuiltIn),
+}
+
+/// Reductions by name.
+const REDUCTIONS: [(&str, Reduction); 4] =
+    [("sum", Reduction::Sum), ("mean", Reduction::Mean), ("max", Reduction::Max), ("min", Reduction::Min)];
+
+impl Rule {
+    pub const SUM: Self = Self::Reduction(Reduction::Sum);
+
+    /// From the arguments `reduce` and `semiring`.
+    pub fn parse(reduce: &str, semiring: Option<&str>) -> PyResult<Self> {
+        let Some(semiring) = semiring else { return Ok(Self::Reduction(find("reduce", reduce, &REDUCTIONS)?)) };
+        if reduce != "sum" {
+            return Err(value("reduce", format!("{reduce:?} with a semiring, which has an addition of its own")));
+        }
+        Ok(Self::Semiring(find("semiring", semiring, BuiltIn::NAMED)?))
+    }
+
+    /// The semiring that it is of integers.
+    fn of_integers(self) -> PyResult<BuiltIn> {
+        match self {
+            Self::Semiring(semiring) => Ok(semiring),
+            Self::Reduction(Reduction::Sum) => Ok(PLUS_TIMES),
+            Self::Reduction(_) => {
+                Err(value("reduce", "of integers is \"sum\"; semiring=\"max-times\" or \"min-times\" is close"))
+            }
+        }
+    }
+}
+
+/// What `name` stands for among `all`.
+pub fn find<V: Copy>(argument: &str, name: &str, all: &[(&str, V)]) -> PyResult<V> {
+    let found = all.iter().find(|(known, _)| *known == name).map(|&(_, value)| value);
+    found.ok_or_else(|| {
+        let known: Vec<_> = all.iter().map(|&(known, _)| known).collect();
+        value(argument, format!("{name:?} is none of {}", known.join(", ")))
+    })
+}
+
+/// The reduction of the rows of A, or A^T, with X.
+pub fn reduced<'py>(
+    a: &Given<'py>,
+    transposed: bool,
+    x: &Bound<'py, PyAny>,
+    rule: Rule,
+    out: Option<&Bound<'py, PyAny>>,
+    copy: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let operands = (a.shape(), transposed, x, out, copy);
+    if let Given::Matrix(matrix) = a {
+        match matrix.get().values() {
+            Any::I32(typed) => return over(Source::Matrix(typed), rule.of_integers()?, operands),
+            Any::I64(typed) => return over(Source::Matrix(typed), rule.of_integers()?, operands),
+            _ => (),
+        }
+    }
+    each!(a.source()?, source => match rule {
+        Rule::Semiring(semiring) => over(source, semiring, operands),
+        Rule::Reduction(reduction) => by_reduction(source, reduction, operands),
+    })
+}
+
+fn over<'py, T: Value>(
+    a: Source<'_, T>,
+    semiring: BuiltIn,
+    operands: Operands<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    applied::<T, T>(a, operands, |cpu, a, x, c| cpu.spmm_semiring(semiring, a, x, c))
+}
+
+fn by_reduction<'py, T: Element>(
+    a: Source<'_, T>,
+    reduction: Reduction,
+    operands: Operands<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    applied::<T, T>(a, operands, |cpu, a, x, c| cpu.spmm_reduce(reduction, a, x, c))
+}
+
+/// The maximum or minimum, and the positions of the nonzeros that it comes from.
+pub fn with_positions<'py>(
+    a: &Given<'py>,
+    x: &Bound<'py, PyAny>,
+    rule: Rule,
+    out: Option<&Bound<'py, PyAny>>,
+    copy: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let Rule::Reduction(reduction @ (Reduction::Max | Reduction::Min)) = rule else {
+        return Err(value("return_positions", "is for reduce=\"max\" and reduce=\"min\""));
+    };
+    if i32::try_from(a.nnz()).is_err() {
+        return Err(value("return_positions", format!("{} nonzeros; positions have 32 bits, with a sign", a.nnz())));
+    }
+    let operands = (a.shape(), false, x, out, copy);
+    let (result, positions) = each!(a.source()?, source => positions_of(source, reduction, operands))?;
+    let positions = PyArray1::from_vec(x.py(), positions).call_method1("reshape", (result.getattr("shape")?,))?;
+    Ok((result, positions).into_pyobject(x.py())?.into_any())
+}
+
+fn positions_of<'py, T: Element>(
+    a: Source<'_, T>,
+    reduction: Reduction,
+    operands: Operands<'_, 'py>,
+) -> PyResult<(Bound<'py, PyAny>, Vec<i32>)> {
+    let mut positions = Vec::new();
+    let result = applied::<T, T>(a, operands, |cpu, a, x, c| {
+        positions.resize(c.rows() * c.cols(), u32::MAX);
+        cpu.spmm_reduce_positions(reduction, a, x, c, &mut positions)
+    })?;
+    // The largest unsigned number, of no nonzero, becomes -1.
+    Ok((result, positions.into_iter().map(|position| position as i32).collect()))
+}

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use sparsimd::io::{
     DenseFormat, ReadOptions, dense_header, read_dense, read_mtx_dense, read_npy, write_dense, write_npy,
 };
-use sparsimd::{Error, Mat, MatRef, Number, Result, bf16, f16};
+use sparsimd::{Error, Mat, MatRef, Result, bf16, f16};
 
 fn options() -> ReadOptions<'static> {
     ReadOptions::default()

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use sparsimd::io::{
     DenseFormat, ReadOptions, dense_header, read_dense, read_mtx_dense, read_npy, write_dense, write_npy,
 };
-use sparsimd::{Error, Mat, MatRef, Result};
+use sparsimd::{Error, Mat, MatRef, Result, bf16, f16};
 
 fn options() -> ReadOptions<'static> {
     ReadOptions::default()
@@ -82,6 +82,41 @@ fn every_kind_of_numpy_file_is_read() {
     }
 }
 
+/// Numbers of 16 bits are read as they are, and written with the types that numpy has for them.
+#[test]
+fn numpy_files_of_halves() -> Result<()> {
+    let dir = tempfile::tempdir().unwrap();
+    // 1, -2.5, the largest, and the least number of f16; of bf16 1, -2.5, about 1e30, and its least.
+    let single = [0x3c00u16, 0xc100, 0x7bff, 0x0001];
+    let brain = [0x3f80u16, 0xc020, 0x7149, 0x0001];
+    let numbers = |of: fn(u16) -> f64, bits: [u16; 4]| bits.map(of);
+    let (of_f16, of_bf16) = (|x| f16::from_bits(x).to_f64(), |x| bf16::from_bits(x).to_f64());
+    assert_eq!(numbers(of_f16, single)[..2], [1.0, -2.5]);
+    assert_eq!(numbers(of_bf16, brain)[..2], [1.0, -2.5]);
+    for (descr, bits, expected, little) in [
+        ("<f2", single, numbers(of_f16, single), true),
+        (">f2", single, numbers(of_f16, single), false),
+        ("<V2", brain, numbers(of_bf16, brain), true),
+        ("|V2", brain, numbers(of_bf16, brain), true),
+    ] {
+        let bytes: Vec<u8> = bits.iter().flat_map(|x| if little { x.to_le_bytes() } else { x.to_be_bytes() }).collect();
+        let path = file(dir.path(), "h.npy", &npy(1, &header(descr, "False", "(2, 2)"), &bytes));
+        assert_eq!(elements(&read_npy(&path, options())?).concat(), expected, "{descr}");
+        assert_eq!(dense_header(&path)?.element, Some(2));
+    }
+    let path = dir.path().join("w.npy");
+    let written = |descr: &str, bits: [u16; 4]| {
+        let bytes = std::fs::read(&path).unwrap();
+        assert!(bytes[10..].starts_with(format!("{{'descr': '{descr}'").as_bytes()));
+        assert!(bytes.ends_with(&bits.map(u16::to_le_bytes).concat()), "{descr}");
+    };
+    write_npy(&path, &[4], MatRef::new(&single.map(f16::from_bits), 4, 1, 1)?)?;
+    written("<f2", single);
+    write_npy(&path, &[2, 2], MatRef::new(&brain.map(bf16::from_bits), 2, 2, 2)?)?;
+    written("<V2", brain);
+    Ok(())
+}
+
 #[test]
 fn a_bad_numpy_file_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -94,7 +129,7 @@ fn a_bad_numpy_file_is_refused_by_name() {
     assert!(of(b"").contains("not an .npy file") && of(b"%%MatrixMarket").contains("not an .npy file"));
     assert!(of(&npy(4, "", &[])).contains("version 4.0"));
     for (descr, shape, words) in [
-        ("<i8", "(2, 3)", "elements of type \"<i8\"; the types '<f4' and '<f8' are read"),
+        ("<i8", "(2, 3)", "elements of type \"<i8\"; the types '<f2', '<f4' and '<f8' are read"),
         ("<c16", "(2, 3)", "elements of type"),
         ("|O", "(2, 3)", "elements of type"),
         ("<f4", "(2, 3, 1)", "an array of 3 dimensions"),

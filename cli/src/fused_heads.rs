@@ -28,6 +28,9 @@ pub struct Fused {
     /// Probability that a weight is dropped
     #[arg(long, value_name = "RATE", default_value_t = 0.0)]
     dropout: f64,
+    /// Leave the nonzeros (i, j) with j > i out: the causal mask of attention
+    #[arg(long)]
+    causal: bool,
     /// Time the gradients by all dense operands (and by the values of A, with --edge scale) instead of the result; --verify checks both
     #[arg(long)]
     pub backward: bool,
@@ -46,6 +49,11 @@ impl Fused {
     /// Whether the operation is more than FusedMM as it ever was.
     pub fn is_general(&self) -> bool {
         self.heads != 1 || self.scores != ScoresName::Dots || self.dropout != 0.0 || self.backward
+    }
+
+    /// The nonzeros of `a` that count.
+    pub fn masked<T: Scalar>(&self, a: Csr<T>) -> Csr<T> {
+        if self.causal { a.filtered(|i, j| j <= i) } else { a }
     }
 
     /// What cannot be combined.

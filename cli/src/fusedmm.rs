@@ -24,17 +24,26 @@ pub fn run(fused: &Fused) -> Result<Verdict> {
         fused.check()?;
         let op = if fused.backward { "fusedmm_gradient" } else { "fusedmm" };
         return match args.dtype {
-            StoredDtype::F32 => args.run::<f32>(op, |_, cpu, a| fused_heads::measure(fused, cpu, a), device::fusedmm),
-            StoredDtype::F64 => args.run::<f64>(op, |_, cpu, a| fused_heads::measure(fused, cpu, a), device::fusedmm),
+            StoredDtype::F32 => general::<f32>(fused, op),
+            StoredDtype::F64 => general::<f64>(fused, op),
             StoredDtype::Bf16 | StoredDtype::F16 => Err(args.no_dtype("fusedmm with heads, masks or gradients")),
         };
     }
     match args.dtype {
-        StoredDtype::F32 => args.run::<f32>("fusedmm", by_edge::<f32>, device::fusedmm),
-        StoredDtype::F64 => args.run::<f64>("fusedmm", by_edge::<f64>, device::fusedmm),
-        StoredDtype::Bf16 => args.run::<bf16>("fusedmm", by_edge::<bf16>, |_, _, _| Err(no_device(args))),
-        StoredDtype::F16 => args.run::<f16>("fusedmm", by_edge::<f16>, |_, _, _| Err(no_device(args))),
+        StoredDtype::F32 => args.run_on::<f32>("fusedmm", |a| fused.masked(a), by_edge::<f32>, device::fusedmm),
+        StoredDtype::F64 => args.run_on::<f64>("fusedmm", |a| fused.masked(a), by_edge::<f64>, device::fusedmm),
+        StoredDtype::Bf16 => {
+            args.run_on::<bf16>("fusedmm", |a| fused.masked(a), by_edge::<bf16>, |_, _, _| Err(no_device(args)))
+        }
+        StoredDtype::F16 => {
+            args.run_on::<f16>("fusedmm", |a| fused.masked(a), by_edge::<f16>, |_, _, _| Err(no_device(args)))
+        }
     }
+}
+
+fn general<T: device::DeviceScalar>(fused: &Fused, op: &'static str) -> Result<Verdict> {
+    let measure = |_: &Common, cpu: &Cpu, a: &Ordered<T>| fused_heads::measure(fused, cpu, a);
+    fused.common.run_on::<T>(op, |a| fused.masked(a), measure, device::fusedmm)
 }
 
 fn no_device(args: &Common) -> Error {

@@ -81,8 +81,8 @@ enum Command {
     Topology(topology::Args),
     /// C = A B, A sparse; or the mean, maximum or minimum instead of the sum, or over a semiring.
     Spmm(spmm::Args),
-    /// The entries of C B^T at the nonzeros of A.
-    Sddmm(matrix::Common),
+    /// The entries of C B^T at the nonzeros of A; or rows of C and B, element by element, for each of them.
+    Sddmm(sddmm::Args),
     /// E = f(C B^T at the nonzeros of A) D, without storing the entries.
     Fusedmm(fused_heads::Fused),
     /// Measure the machine and the operations on an input, and draw both.
@@ -160,7 +160,7 @@ impl Command {
     fn settle(&mut self) -> Result<()> {
         match self {
             Self::Spmm(args) => args.common.settle("spmm", &["b"]),
-            Self::Sddmm(args) => args.settle("sddmm", &["c", "b"]),
+            Self::Sddmm(args) => args.common.settle("sddmm", &["c", "b"]),
             Self::Fusedmm(args) => args.common.settle("fusedmm", &["c", "b", "d"]),
             Self::Mttkrp(args) => args.settle(),
             Self::Ttm(args) | Self::Ttv(args) => args.settle(),
@@ -183,7 +183,7 @@ impl Command {
     fn operand(&self) -> Option<String> {
         match self {
             Self::Spmm(args) => args.common.source.operand(),
-            Self::Sddmm(args) => args.source.operand(),
+            Self::Sddmm(args) => args.common.source.operand(),
             Self::Fusedmm(args) => args.common.source.operand(),
             Self::Convert(args) => Some(args.operand()),
             Self::Generate(args) => Some(args.operand()),

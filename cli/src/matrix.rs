@@ -290,6 +290,17 @@ impl Common {
         measure: impl FnOnce(&Self, &Cpu, &Ordered<D::Scalar>) -> Result<Measured>,
         on_device: impl FnOnce(&Self, &Cpu, &Csr<D::Scalar>) -> Result<Measured>,
     ) -> Result<Verdict> {
+        self.run_on::<D>(op, |a| a, measure, on_device)
+    }
+
+    /// The same on what `part` makes of the matrix.
+    pub fn run_on<D: Stored>(
+        &self,
+        op: &'static str,
+        part: impl FnOnce(Csr<D::Scalar>) -> Csr<D::Scalar> + Send,
+        measure: impl FnOnce(&Self, &Cpu, &Ordered<D::Scalar>) -> Result<Measured>,
+        on_device: impl FnOnce(&Self, &Cpu, &Csr<D::Scalar>) -> Result<Measured>,
+    ) -> Result<Verdict> {
         self.check_out(op)?;
         if self.place.device != DeviceName::Cpu && self.effort == EffortName::Measure {
             let detail = "measuring is for plans of the processor".to_owned();
@@ -305,7 +316,7 @@ impl Common {
         let row_bytes = self.n.saturating_mul(size_of::<D>()).saturating_mul(if op == "fusedmm" { 2 } else { 1 });
         let (l2_bytes, runs) = (cpu.machine().l2_bytes(), self.repeat.unwrap_or(REUSE));
         let auto = |a: PatternRef<'_>| reorder::auto(a, l2_bytes, row_bytes, runs);
-        let ordered = cpu.install(|| Ordered::new(self.source.load::<D::Scalar>()?, self.reorder, auto))?;
+        let ordered = cpu.install(|| Ordered::new(part(self.source.load::<D::Scalar>()?), self.reorder, auto))?;
         let a = ordered.given();
         let done = match self.place.device {
             DeviceName::Cpu => measure(self, &cpu, &ordered)?,
@@ -381,10 +392,17 @@ impl Common {
         expected: impl FnOnce() -> Result<Expected> + Send,
     ) -> Result<Check> {
         let check = Check::when(self.verify, || cpu.install(|| expected()?.deviation(result)))?;
-        if let Some(path) = &self.out {
-            write_dense(path, widened(result)?.as_ref())?;
-        }
+        self.write_dense(result)?;
         Ok(check)
+    }
+
+    /// Writes a dense result, if that is asked for.
+    pub fn write_dense<D: Stored>(&self, result: MatRef<'_, D>) -> Result<()> {
+        let Some(path) = &self.out else { return Ok(()) };
+        match DenseFormat::of(path)? {
+            DenseFormat::Npy => write_npy(path, &[result.rows(), result.cols()], result),
+            _ => write_dense(path, widened(result)?.as_ref()),
+        }
     }
 
     /// Writes the `values` of sddmm at the nonzeros of `a`, if that is asked for.

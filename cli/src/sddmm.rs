@@ -1,16 +1,94 @@
-//! `sparsimd sddmm`: the entries of C B^T at the nonzeros of A, as they are or times a_ij.
+//! `sparsimd sddmm`: the entries of C B^T at the nonzeros of A, as they are or times a_ij; or rows of C and B, element by element.
 
+use sparsimd::ops::Arithmetic;
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Number, Result, Stored, bf16, f16, reference};
+use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Number, Result, Scalar, Stored, bf16, f16, reference};
 
 use super::Verdict;
-use super::device;
+use super::device::{self, DeviceName};
 use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
-use super::reorder::Ordered;
+use super::reorder::{Order, Ordered};
+use super::tensor_ops;
 use super::timing::{Check, StoredDtype, Times};
 
+/// What `sddmm` takes.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    pub common: Common,
+    /// Instead of dot products, rows of C and B by this operation, element by element: N numbers for each nonzero
+    #[arg(long, value_enum, value_name = "OP")]
+    elementwise: Option<tensor_ops::Op>,
+}
+
 /// Runs, verifies and times the operation.
-pub fn run(args: &Common) -> Result<Verdict> {
+pub fn run(args: &Args) -> Result<Verdict> {
+    match args.elementwise {
+        Some(op) => run_elementwise(&args.common, op.arithmetic()),
+        None => run_dots(&args.common),
+    }
+}
+
+/// Rows element by element, on the processor.
+fn run_elementwise(args: &Common, op: Arithmetic) -> Result<Verdict> {
+    let refused = |name, detail: &str| Err(Error::Argument { name, detail: detail.to_owned() });
+    if args.edge != EdgeName::Identity {
+        return refused("edge", "is for dot products");
+    }
+    if args.place.device != DeviceName::Cpu {
+        return refused("device", "rows element by element are for the processor");
+    }
+    if args.reorder != Order::None {
+        return refused("reorder", "not with --elementwise: convert --reorder writes a reordered matrix");
+    }
+    let name = "sddmm-elementwise";
+    match args.dtype {
+        StoredDtype::F32 => args.run::<f32>(name, |args, cpu, a| elementwise(args, cpu, a, op), device::sddmm),
+        StoredDtype::F64 => args.run::<f64>(name, |args, cpu, a| elementwise(args, cpu, a, op), device::sddmm),
+        StoredDtype::Bf16 | StoredDtype::F16 => Err(args.no_dtype("sddmm element by element")),
+    }
+}
+
+fn elementwise<T: Scalar>(args: &Common, cpu: &Cpu, ordered: &Ordered<T>, op: Arithmetic) -> Result<Measured> {
+    let a = ordered.given();
+    let c = args.operand::<T>(cpu, "c", a.rows(), 1)?;
+    let b = args.operand::<T>(cpu, "b", a.cols(), 2)?;
+    let (ready, setup) = args.ready(cpu, Op::Sddmm, a)?;
+    let Ready::Whole(prepared) = ready else {
+        let detail = "dot products alone are placed on several nodes: off".to_owned();
+        return Err(Error::Argument { name: "numa", detail });
+    };
+    let mut out = Mat::zeros(a.nnz(), args.n)?;
+    let times =
+        Times::measure(args.repeat, || cpu.sddmm_elementwise(op, &prepared, c.as_ref(), b.as_ref(), out.as_mut()))?;
+    let check = if args.verify { Check::of(wrong(op, a, c.as_ref(), b.as_ref(), out.as_ref())) } else { Check::NONE };
+    args.write_dense(out.as_ref())?;
+    let flops = a.nnz() as f64 * args.n as f64;
+    let bytes = sparse_bytes(a, false) + dense_bytes::<T>(a.rows() + a.cols() + a.nnz(), args.n);
+    Ok(setup.measured(times, check, (flops, bytes)))
+}
+
+/// 0 if all of `out` is right, else infinity: a single operation is rounded alike everywhere.
+fn wrong<T: Scalar>(op: Arithmetic, a: &Csr<T>, c: MatRef<'_, T>, b: MatRef<'_, T>, out: MatRef<'_, T>) -> f64 {
+    let of = |x: T, z: T| match op {
+        Arithmetic::Add => x + z,
+        Arithmetic::Sub => x - z,
+        Arithmetic::Mul => x * z,
+        Arithmetic::Div => x / z,
+    };
+    let same = |x: T, y: T| x == y || x.to_f64().is_nan() && y.to_f64().is_nan();
+    let row_ptr = a.pattern().row_ptr();
+    let right = (0..a.rows()).all(|i| {
+        (row_ptr[i]..row_ptr[i + 1]).all(|p| {
+            let (c, b) = (c.row(i), b.row(a.pattern().col_idx()[p] as usize));
+            out.row(p).iter().zip(c.iter().zip(b)).all(|(&out, (&c, &b))| same(out, of(c, b)))
+        })
+    });
+    if right { 0.0 } else { f64::INFINITY }
+}
+
+/// Dot products.
+fn run_dots(args: &Common) -> Result<Verdict> {
     if !matches!(args.edge, EdgeName::Identity | EdgeName::Scale) {
         return Err(args.no_edge("sddmm"));
     }

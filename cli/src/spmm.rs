@@ -1,16 +1,19 @@
 //! `sparsimd spmm`: C = A B, also with another reduction than the sum or over a semiring.
 
+use std::path::{Path, PathBuf};
+
 use clap::ValueEnum;
+use sparsimd::io::write_dense;
 use sparsimd::ops::Reduction;
 use sparsimd::plan::Op;
 use sparsimd::semiring::BuiltIn;
-use sparsimd::{Cpu, Error, Mat, MatRef, Number, Result, Scalar, Stored, bf16, f16, reference};
+use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Number, Result, Scalar, Stored, bf16, f16, reference};
 
 use super::Verdict;
 use super::device::{self, DeviceName};
 use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
-use super::reorder::Ordered;
-use super::timing::{StoredDtype, Times};
+use super::reorder::{Order, Ordered};
+use super::timing::{Check, StoredDtype, Times};
 
 /// What `spmm` takes.
 #[derive(Debug, clap::Args)]
@@ -23,6 +26,10 @@ pub struct Args {
     /// Addition and multiplication of a semiring, such as min-plus; its neutral element where there are no nonzeros
     #[arg(long, value_name = "NAME", value_parser = named_semiring, conflicts_with = "reduce")]
     semiring: Option<Named>,
+    /// With --reduce max or min, also find the nonzero that each element comes from, and write its position in the order of the matrix to
+    /// this file, a .npy; -1 in rows without nonzeros
+    #[arg(long, value_name = "FILE", conflicts_with = "semiring")]
+    positions: Option<PathBuf>,
 }
 
 /// A semiring and its name.
@@ -66,6 +73,18 @@ impl Args {
         };
         (op, Rule::Reduction(reduction))
     }
+
+    /// What positions cannot be combined with.
+    fn check_positions(&self, rule: Rule) -> Result<()> {
+        let refused = |detail: &str| Err(Error::Argument { name: "positions", detail: detail.to_owned() });
+        if !matches!(rule, Rule::Reduction(Reduction::Max | Reduction::Min)) {
+            return refused("are for --reduce max and min");
+        }
+        if self.common.reorder != Order::None {
+            return refused("not with --reorder: convert --reorder writes a reordered matrix");
+        }
+        Ok(())
+    }
 }
 
 /// Runs, verifies and times the operation.
@@ -90,12 +109,21 @@ pub fn run(args: &Args) -> Result<Verdict> {
 
 fn run_as<T: device::DeviceScalar>(args: &Args) -> Result<Verdict> {
     let (op, rule) = args.rule();
-    if matches!(rule, Rule::Reduction(Reduction::Sum)) {
+    if args.positions.is_some() {
+        args.check_positions(rule)?;
+    } else if matches!(rule, Rule::Reduction(Reduction::Sum)) {
         return args.common.run::<T>(op, measure::<T>, device::spmm);
     }
     if args.common.place.device != DeviceName::Cpu {
         let name = if args.semiring.is_some() { "semiring" } else { "reduce" };
         return Err(Error::Argument { name, detail: format!("{op} runs on the processor alone") });
+    }
+    if let Some(path) = &args.positions {
+        return args.common.run::<T>(
+            op,
+            |common, cpu, ordered| measure_positions(common, cpu, ordered, rule, path),
+            device::spmm,
+        );
     }
     args.common.run::<T>(op, |common, cpu, ordered| measure_rule(common, cpu, ordered, rule), device::spmm)
 }
@@ -103,7 +131,7 @@ fn run_as<T: device::DeviceScalar>(args: &Args) -> Result<Verdict> {
 /// Sums alone, and on the processor.
 fn run_narrow<D: Stored>(args: &Args) -> Result<Verdict> {
     let (op, rule) = args.rule();
-    if !matches!(rule, Rule::Reduction(Reduction::Sum)) {
+    if args.positions.is_some() || !matches!(rule, Rule::Reduction(Reduction::Sum)) {
         return Err(args.common.no_dtype(op));
     }
     args.common.run::<D>(op, measure::<D>, |_, _, _| Err(args.common.no_dtype("spmm on devices")))
@@ -152,6 +180,50 @@ fn measure_rule<T: Scalar>(args: &Common, cpu: &Cpu, ordered: &Ordered<T>, rule:
     };
     let check = ordered.in_given_rows(c.as_ref(), |c| args.finish(cpu, c, expected))?;
     Ok(setup.measured(times, check, work::<T>(args, ordered)))
+}
+
+/// The maximum or minimum, and where it comes from.
+fn measure_positions<T: Scalar>(
+    args: &Common,
+    cpu: &Cpu,
+    ordered: &Ordered<T>,
+    rule: Rule,
+    path: &Path,
+) -> Result<Measured> {
+    let a = ordered.given();
+    let (Rule::Reduction(reduction), (Ready::Whole(prepared), setup)) = (rule, args.ready(cpu, Op::Spmm, a)?) else {
+        let detail = "sums alone are placed on several nodes: off".to_owned();
+        return Err(Error::Argument { name: "numa", detail });
+    };
+    let b = args.operand::<T>(cpu, "b", a.cols(), 1)?;
+    let (mut c, mut positions) = (Mat::zeros(a.rows(), args.n)?, vec![0u32; a.rows() * args.n]);
+    let times = Times::measure(args.repeat, || {
+        cpu.spmm_reduce_positions(reduction, &prepared, b.as_ref(), c.as_mut(), &mut positions)
+    })?;
+    let mut check = args.finish(cpu, c.as_ref(), || reference::reduce(reduction, a, b.as_ref()))?;
+    if check.max_err.is_some()
+        && !(0..a.rows()).all(|i| (0..args.n).all(|k| is_from(a, &b, c[(i, k)], (i, k), positions[i * args.n + k])))
+    {
+        check = Check::of(f64::INFINITY);
+    }
+    // Exact: a number of f64 has 53 bits.
+    let written = Mat::from_fn(a.rows(), args.n, |i, k| match positions[i * args.n + k] {
+        u32::MAX => -1.0,
+        position => f64::from(position),
+    })?;
+    write_dense(path, written.as_ref())?;
+    Ok(setup.measured(times, check, work::<T>(args, ordered)))
+}
+
+/// Whether `c`, the element (i, k) of the result, is the term of the nonzero at `position`, or there is none and it is 0.
+fn is_from<T: Scalar>(a: &Csr<T>, b: &Mat<T>, c: T, (i, k): (usize, usize), position: u32) -> bool {
+    let row = a.pattern().row_ptr()[i]..a.pattern().row_ptr()[i + 1];
+    if position == u32::MAX {
+        return row.is_empty() && c == T::ZERO;
+    }
+    let p = position as usize;
+    let term = || a.values()[p] * b[(a.pattern().col_idx()[p] as usize, k)];
+    row.contains(&p) && (term() == c || c.to_f64().is_nan() && term().to_f64().is_nan())
 }
 
 /// Operations, two for each nonzero and column, and compulsory traffic.

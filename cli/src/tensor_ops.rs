@@ -63,7 +63,7 @@ pub struct TewArgs {
 
 /// An elementary operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Op {
+pub enum Op {
     /// x + z.
     Add,
     /// x - z.
@@ -75,7 +75,8 @@ enum Op {
 }
 
 impl Op {
-    fn arithmetic(self) -> Arithmetic {
+    /// As the library has it.
+    pub fn arithmetic(self) -> Arithmetic {
         match self {
             Self::Add => Arithmetic::Add,
             Self::Sub => Arithmetic::Sub,

@@ -142,6 +142,49 @@ fn reductions_and_semirings() {
 }
 
 #[test]
+fn positions_of_maxima_and_minima() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("positions.npy");
+    for (name, dtype, way) in [("max", "f32", "panel"), ("min", "f64", "direct")] {
+        let mut args =
+            vec!["spmm", "--random", "90x90@0.99", "-n", "20", "--reduce", name, "--dtype", dtype, "--path", way];
+        args.extend(["--positions", path.to_str().unwrap(), "--repeat", "2", "--verify", "--json"]);
+        let report = json(&args);
+        assert_eq!((&report["op"], &report["verified"]), (&format!("spmm-{name}").into(), &true.into()), "{report}");
+        let written = sparsimd::io::read_dense::<f64>(&path, ReadOptions::default()).unwrap();
+        let nnz = report["nnz"].as_f64().unwrap();
+        // Some rows of the 90 have no nonzero.
+        assert_eq!((written.rows(), written.cols()), (90, 20));
+        assert!(written.iter_rows().flatten().all(|&p| p == -1.0 || p >= 0.0 && p < nnz));
+        assert!(written.iter_rows().any(|row| row[0] == -1.0) && written.iter_rows().any(|row| row[0] >= 0.0));
+    }
+}
+
+#[test]
+fn rows_element_by_element() {
+    for (op, dtype) in [("add", "f32"), ("sub", "f64"), ("mul", "f32"), ("div", "f64")] {
+        let mut args = vec!["sddmm", "--random", "60x70@0.9", "-n", "19", "--elementwise", op, "--dtype", dtype];
+        args.extend(["--repeat", "2", "--verify", "--json"]);
+        let report = json(&args);
+        assert_eq!((&report["op"], &report["verified"]), (&"sddmm-elementwise".into(), &true.into()), "{report}");
+    }
+}
+
+#[test]
+fn causal_masks() {
+    for (extra, op) in [(&[][..], "fusedmm"), (&["--heads", "2"], "fusedmm"), (&["--backward"], "fusedmm_gradient")] {
+        let mut args = vec!["fusedmm", "--random", "90x90@0.9", "-n", "20", "--edge", "softmax", "--causal"];
+        args.extend(["--repeat", "2", "--verify", "--json"]);
+        args.extend(extra);
+        let report = json(&args);
+        assert_eq!((&report["op"], &report["verified"]), (&op.into(), &true.into()), "{report}");
+        // About half of 810.
+        let nnz = report["nnz"].as_f64().unwrap();
+        assert!((300.0..510.0).contains(&nnz), "{nnz}");
+    }
+}
+
+#[test]
 fn random_matrices_and_text_output() {
     let args = ["spmm", "--random", "100x80@0.9", "--seed", "5", "-n", "8", "--repeat", "2"];
     let text = output(&args);

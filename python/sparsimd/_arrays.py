@@ -125,7 +125,7 @@ def output(x: Any, dtype: str) -> NDArray[Any]:
 def values(x: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """`x` as values of a matrix of `dtype`: float32, float64, and integers for integers as they are, other numbers as `dtype`."""
     a = dense(x, "values")
-    if a.dtype.kind not in "biuf":
+    if a.dtype.kind not in "biuf" and half(a) is None:
         raise TypeError(f"values: {a.dtype} are not real numbers")
     if a.ndim != 1:
         raise ValueError(f"values: has {a.ndim} dimensions; 1 is expected")

@@ -206,6 +206,10 @@ def test_halves(rng, half, kind):
         ss.attention(A, Y, X, X, return_lse=True)[1], ss.attention(A.astype(np.float64), y, x, x, return_lse=True)[1],
         rtol=1e-5,
     )  # fmt: skip
+    # Values of 16 bits become single precision.
+    B = ss.csr((A.data.astype(half), A.indices, A.indptr), shape=A.shape)
+    assert B.dtype == np.float32 and A.with_values(B.data.astype(half)).dtype == np.float32
+    np.testing.assert_array_equal(B.data, A.data.astype(half).astype(np.float32))
     # A double-precision matrix widens them.
     assert (A.astype(np.float64) @ X).dtype == np.float64
 

@@ -318,6 +318,12 @@ def test_changed_indices_are_noticed(matrix):
     torch.testing.assert_close(st.spmm(crow, col, values, X), dense(crow, col, values, 15) @ X)
     for _ in range(st.PATTERNS + 5):
         st.spmm(crow.clone(), col.clone(), values, X)
+    # Other memory in the same tensor.
+    st.spmm(crow, col, values, X)
+    other = col.clone()
+    other[0] = next(j for j in range(15) if j not in col[: crow[1]])
+    col.data = other
+    torch.testing.assert_close(st.spmm(crow, col, values, X), dense(crow, col, values, 15) @ X)
 
 
 def test_errors(matrix):

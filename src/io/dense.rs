@@ -50,7 +50,7 @@ pub struct DenseHeader {
     pub rows: usize,
     /// Number of columns.
     pub cols: usize,
-    /// Bytes of an element of a binary file: 4 (f32) or 8 (f64); text has none.
+    /// Bytes of an element of a binary file: 2 (f16 or bf16), 4 (f32) or 8 (f64); text has none.
     pub element: Option<usize>,
 }
 

@@ -7,12 +7,13 @@
 //! ..   text     {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }, blanks, a line end
 //! ..   ...      the elements, row by row, or column by column in Fortran's order
 //! ```
-//! Elements of 4 or 8 bytes (`f4`, `f8`) are read, of either byte order; little-endian ones are written.
+//! Elements of 2, 4 or 8 bytes (`f2`, `f4`, `f8`) are read, of either byte order; little-endian ones are written. numpy has no bf16: what
+//! `ml_dtypes` adds to it is written as bytes without a meaning, `V2`, and so here; reading takes them for bf16.
 
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Number, Scalar, Stored, bf16, f16};
 
 use super::text::{ReadOptions, Source, quoted};
 use super::{DenseHeader, write_atomically};
@@ -34,8 +35,10 @@ struct Npy {
     source: Source,
     /// Bytes before the elements.
     start: usize,
-    /// Bytes of an element, 4 or 8.
+    /// Bytes of an element, 2, 4 or 8.
     element: usize,
+    /// Whether elements of 2 bytes are bf16.
+    brain: bool,
     big_endian: bool,
     /// Whether elements come column by column.
     by_columns: bool,
@@ -155,12 +158,14 @@ impl Npy {
             return fail(format!("the header {} does not describe an array of numbers", quoted(header.trim_end())));
         };
         let (big_endian, element) = match &descr[..] {
+            "<f2" | "=f2" | "<V2" | "|V2" => (false, 2),
+            ">f2" => (true, 2),
             "<f4" | "=f4" => (false, 4),
             "<f8" | "=f8" => (false, 8),
             ">f4" => (true, 4),
             ">f8" => (true, 8),
             _ => {
-                let detail = "the types '<f4' and '<f8' are read (in numpy: a.astype(\"f4\"))";
+                let detail = "the types '<f2', '<f4' and '<f8' are read (in numpy: a.astype(\"f4\"))";
                 return fail(format!("elements of type {}; {detail}", quoted(&descr)));
             }
         };
@@ -169,7 +174,8 @@ impl Npy {
             [rows, cols] => (rows, cols),
             _ => return fail(format!("an array of {} dimensions; matrices have 2, vectors 1", shape.len())),
         };
-        Ok(Self { path: path.to_owned(), source, start, element, big_endian, by_columns, rows, cols })
+        let brain = descr.ends_with("V2");
+        Ok(Self { path: path.to_owned(), source, start, element, brain, big_endian, by_columns, rows, cols })
     }
 
     /// The elements, after their number is known to be there.
@@ -214,6 +220,10 @@ impl Npy {
                     false => out.row_mut(line)[at + k] = T::from_f64(x),
                 };
                 match self.element {
+                    2 if self.brain => {
+                        part.as_chunks().0.iter().enumerate().for_each(|(k, &x)| put(k, bf16::from_le_bytes(x).into()))
+                    }
+                    2 => part.as_chunks().0.iter().enumerate().for_each(|(k, &x)| put(k, f16::from_le_bytes(x).into())),
                     4 => part.as_chunks().0.iter().enumerate().for_each(|(k, &x)| put(k, f32::from_le_bytes(x).into())),
                     _ => part.as_chunks().0.iter().enumerate().for_each(|(k, &x)| put(k, f64::from_le_bytes(x))),
                 }
@@ -237,26 +247,30 @@ pub(super) fn npy_header(path: &Path) -> Result<DenseHeader> {
 /// The matrix in the `.npy` file `path`, elements rounded to `T`; a vector is one column.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Parse`] when the file is no `.npy` file, of other elements than floats of 4 or 8 bytes, of other than one
+/// [`Error::Io`]; [`Error::Parse`] when the file is no `.npy` file, of other elements than floats of 2, 4 or 8 bytes, of other than one
 /// or two dimensions, or of another length than its header says; [`Error::Memory`].
 pub fn read_npy<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<Mat<T>> {
     Npy::open(path)?.read(options)
 }
 
-/// Writes the elements of `a`, row by row, to the `.npy` file `path` as an array of `shape`; of type `<f8` if `T` has 8 bytes, else
-/// `<f4`. A name ending in `.gz` is compressed.
+/// Writes the elements of `a`, row by row, to the `.npy` file `path` as an array of `shape`, of type `<f8`, `<f4`, `<f2` or, of bf16, `<V2`:
+/// `numpy.load(path).view(ml_dtypes.bfloat16)`. A name ending in `.gz` is compressed.
 ///
 /// # Errors
 /// [`Error::Argument`] when `shape` does not have as many elements as `a`; [`Error::Io`], and nothing is left behind.
-pub fn write_npy<T: Scalar>(path: &Path, shape: &[usize], a: MatRef<'_, T>) -> Result<()> {
+pub fn write_npy<D: Stored>(path: &Path, shape: &[usize], a: MatRef<'_, D>) -> Result<()> {
     if shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim)) != a.rows().checked_mul(a.cols()) {
         return Err(Error::argument("shape", format!("{shape:?} for {} x {} elements", a.rows(), a.cols())));
     }
-    let double = size_of::<T>() == 8;
+    let descr = match D::DTYPE {
+        "f64" => "<f8",
+        "f32" => "<f4",
+        "f16" => "<f2",
+        _ => "<V2",
+    };
     let dims: String = shape.iter().map(|dim| format!("{dim}, ")).collect();
     // One dimension keeps its comma, as tuples of Python's do.
     let dims = if shape.len() == 1 { dims.trim_end() } else { dims.trim_end_matches(", ") };
-    let descr = if double { "<f8" } else { "<f4" };
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
     let before = MAGIC.len() + 4;
     let len = (before + header.len() + 1).next_multiple_of(ALIGN) - before;
@@ -273,9 +287,13 @@ pub fn write_npy<T: Scalar>(path: &Path, shape: &[usize], a: MatRef<'_, T>) -> R
         for row in a.iter_rows() {
             for part in row.chunks(PIECE) {
                 bytes.clear();
-                match double {
-                    true => part.iter().for_each(|x| bytes.extend(x.to_f64().to_le_bytes())),
-                    false => part.iter().for_each(|x| bytes.extend((x.to_f64() as f32).to_le_bytes())),
+                // Exact: the numbers are of that type.
+                let each = part.iter().map(|x| x.widen().to_f64());
+                match descr {
+                    "<f8" => each.for_each(|x| bytes.extend(x.to_le_bytes())),
+                    "<f4" => each.for_each(|x| bytes.extend((x as f32).to_le_bytes())),
+                    "<f2" => each.for_each(|x| bytes.extend(f16::from_f64(x).to_le_bytes())),
+                    _ => each.for_each(|x| bytes.extend(bf16::from_f64(x).to_le_bytes())),
                 }
                 out.write_all(&bytes)?;
             }

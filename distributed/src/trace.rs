@@ -27,8 +27,9 @@ pub struct Step {
     pub flops: f64,
 }
 
-/// Messages that a trace has under way at once, to and from each rank: the time of a simulator grows with the number of all of them.
-pub const AT_ONCE: usize = 4;
+/// Messages that a trace has under way at once, to and from each rank: the time of a simulator grows with the number of all of them. As
+/// many as a box of a mesh has faces, and two more.
+pub const AT_ONCE: usize = 8;
 
 /// Writes the `steps` of `rank` of `size` as a trace. A step of many messages goes by rounds, each rank to those after it first: where
 /// all of a group send to each other, everybody sends and receives as much in each round.
@@ -180,7 +181,7 @@ mod tests {
         };
         let all: Vec<_> = group.iter().map(|&rank| rounds(rank)).collect();
         for (rank, own) in group.iter().zip(&all) {
-            assert_eq!(own.len(), 4);
+            assert_eq!(own.len(), 9usize.div_ceil(AT_ONCE) + 1);
             for (k, round) in own.iter().enumerate() {
                 for line in round.iter().filter(|line| line.contains("isend")) {
                     let to: usize = line.split(' ').nth(2).unwrap().parse().unwrap();

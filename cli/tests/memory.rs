@@ -107,7 +107,7 @@ fn cp_of_a_file_larger_than_memory() {
     let tensor = skewed::<f32>(&[2000, 1000, 3000], LIMIT * 4 * (1 << 20) / 16, 1).expect("a tensor");
     write_tensor(&file, &tensor).expect("a file");
     drop(tensor);
-    assert!(file.metadata().expect("a file").len() >= (4 * LIMIT << 20) as u64);
+    assert!(file.metadata().expect("a file").len() >= ((4 * LIMIT) << 20) as u64);
     let args = ["cp", "--tensor", name(&file), "--rank", "8", "--iters", "2", "--tol", "0", "--dtype", "f32", "--json"];
     let args = [&args[..], &["--threads", "2", "--out", name(&out)]].concat();
     let fit = |output: Output| {

@@ -141,7 +141,7 @@ fn small_tensor(folder: &Path) -> std::path::PathBuf {
 fn economics_of_formats() {
     let folder = tempfile::tempdir().unwrap();
     let (data, out) = (small_tensor(folder.path()), folder.path().join("out"));
-    let done = bench(&out, &["mmcsf", "--quick", "--data", data.to_str().unwrap()], None);
+    let done = bench(&out, &["mmcsf", "--data", data.to_str().unwrap()], None);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     let cases = results(&out)["cases"].as_array().unwrap().clone();
     assert_eq!(

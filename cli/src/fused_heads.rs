@@ -51,6 +51,11 @@ impl Fused {
         self.heads != 1 || self.scores != ScoresName::Dots || self.dropout != 0.0 || self.backward
     }
 
+    /// Whether nonzeros are left out.
+    pub fn is_causal(&self) -> bool {
+        self.causal
+    }
+
     /// The nonzeros of `a` that count.
     pub fn masked<T: Scalar>(&self, a: Csr<T>) -> Csr<T> {
         if self.causal { a.filtered(|i, j| j <= i) } else { a }

@@ -15,8 +15,8 @@ use super::timing::{StoredDtype, Times};
 pub fn run(fused: &Fused) -> Result<Verdict> {
     let args = &fused.common;
     if args.ranks.mpi {
-        return match fused.is_general() {
-            true => Err(Common::not_on_ranks("heads, sums, dropout and gradients")),
+        return match fused.is_general() || fused.is_causal() {
+            true => Err(Common::not_on_ranks("heads, sums, dropout, causal masks and gradients")),
             false => args.run_on_ranks(Op::FusedMm),
         };
     }

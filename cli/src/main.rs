@@ -172,7 +172,7 @@ impl Command {
     fn on_ranks(&self) -> bool {
         match self {
             Self::Spmm(args) => args.common.ranks.mpi,
-            Self::Sddmm(args) => args.ranks.mpi,
+            Self::Sddmm(args) => args.common.ranks.mpi,
             Self::Fusedmm(args) => args.common.ranks.mpi,
             Self::Cp(args) => args.mpi,
             _ => false,

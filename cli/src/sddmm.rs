@@ -38,6 +38,9 @@ fn run_elementwise(args: &Common, op: Arithmetic) -> Result<Verdict> {
     if args.place.device != DeviceName::Cpu {
         return refused("device", "rows element by element are for the processor");
     }
+    if args.ranks.mpi {
+        return Err(Common::not_on_ranks("rows element by element"));
+    }
     if args.reorder != Order::None {
         return refused("reorder", "not with --elementwise: convert --reorder writes a reordered matrix");
     }

@@ -82,7 +82,7 @@ fn mistakes_are_one_line() {
     let none = ["esimd", "--peers", "none", "--filter", "3k/1k/32/90"];
     let data = empty.to_str().unwrap();
     for (out, args, words) in [
-        (&empty, &["esimdd"][..], "esimd, dlmc, graphs, pasta, mmcsf, cp, sycl"),
+        (&empty, &["esimdd"][..], "esimd, dlmc, graphs, pasta, mmcsf, cp, mttkrp, sycl"),
         (&empty, &["dlmc", "--data", data], "no .smtx file below"),
         (&empty, &["graphs", "--data", "/nonexistent"], "/nonexistent"),
         (&empty, &["esimd", "--peers", "none", "--filter", "5k"], "no case has the words"),

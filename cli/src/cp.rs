@@ -55,7 +55,7 @@ pub struct Args {
     #[command(flatten)]
     place: Place,
     /// Run on the ranks that an MPI launcher starts, each with a cell of a grid over the modes (a build with the feature mpi)
-    #[arg(long, conflicts_with_all = ["format", "device", "numa", "sum_duplicates"])]
+    #[arg(long, conflicts_with_all = ["format", "device", "numa", "sum_duplicates", "memory", "partition"])]
     pub mpi: bool,
 }
 

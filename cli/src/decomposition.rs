@@ -127,6 +127,10 @@ impl Common {
             let detail = format!("{}: tensors that are read in passes are .tnsb files", self.tensor.display());
             return Err(Error::Argument { name: "memory", detail });
         }
+        if self.sum_duplicates {
+            let detail = "a tensor that is read in passes is used as it is in the file".to_owned();
+            return Err(Error::Argument { name: "sum_duplicates", detail });
+        }
         let tensor = cpu.stream_tensor(&self.tensor, rank, mib.saturating_mul(1 << 20))?;
         self.make_folder()?;
         Ok(tensor)
@@ -164,6 +168,12 @@ impl Common {
     #[cfg(feature = "mpi")]
     pub fn due(&self, number: usize) -> Option<&Path> {
         self.checkpoint.as_deref().filter(|_| number.is_multiple_of(self.every))
+    }
+
+    /// The checkpoint.
+    #[cfg(feature = "mpi")]
+    pub fn checkpoint(&self) -> Option<&Path> {
+        self.checkpoint.as_deref()
     }
 
     /// Whether the result is one JSON object.
@@ -207,18 +217,22 @@ impl Common {
         if self.npy { write_npy(&path, shape, other) } else { write_dense(&path, other) }
     }
 
+    /// Says that a signal ended the run after so many iterations.
+    pub fn note_interrupted(&self, iterations: usize) {
+        output::note(&format!(
+            "interrupted after {iterations} of {} iterations; what they came to is in {}{}",
+            self.iters,
+            self.out.display(),
+            self.checkpoint
+                .as_ref()
+                .map_or(String::new(), |file| format!(", and to go on: --checkpoint {} --resume", file.display()))
+        ));
+    }
+
     /// Prints what it came to.
     pub fn report(&self, report: &Report) -> Result<Verdict> {
         if report.interrupted {
-            output::note(&format!(
-                "interrupted after {} of {} iterations; what they came to is in {}{}",
-                report.iterations,
-                self.iters,
-                self.out.display(),
-                self.checkpoint
-                    .as_ref()
-                    .map_or(String::new(), |file| format!(", and to go on: --checkpoint {} --resume", file.display()))
-            ));
+            self.note_interrupted(report.iterations);
         }
         if self.json {
             output::json(report)?;

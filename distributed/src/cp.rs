@@ -44,6 +44,9 @@ impl<T: Element> DistTensor<T> {
             let zeros = |rows: usize| Mat::zeros(rows, options.rank);
             let all = || self.local.dims().iter().map(|&rows| zeros(rows)).collect::<sparsimd::Result<Vec<_>>>();
             let ghosts = self.modes.iter().map(|mode| zeros(mode.halo.ghosts())).collect::<sparsimd::Result<_>>()?;
+            // The algorithm's own: factors, what they are made from, and products. Between sums over all ranks it must not run out.
+            let own = || self.modes.iter().map(|mode| zeros(mode.own.len())).collect::<sparsimd::Result<Vec<_>>>();
+            drop((own()?, own()?, own()?));
             Ok((prepared, all()?, ghosts, all()?))
         });
         let (prepared, factors, ghosts, products) = comm.agree(ready)?;

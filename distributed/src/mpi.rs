@@ -1,5 +1,8 @@
 //! [`MpiComm`]: ranks that an MPI launcher has started.
 
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use mpi::Threading;
 use mpi::environment::Universe;
 use mpi::point_to_point::{Destination, Source};
@@ -20,6 +23,17 @@ pub struct MpiComm {
     node: usize,
     /// Ends MPI when it is dropped: last.
     _universe: Universe,
+    /// Some MPIs' handles are numbers, which any thread could use.
+    _one_thread: PhantomData<*const ()>,
+}
+
+/// Whether MPI runs: a panic then ends all ranks.
+static RUNNING: AtomicBool = AtomicBool::new(false);
+
+impl Drop for MpiComm {
+    fn drop(&mut self) {
+        RUNNING.store(false, Ordering::Relaxed);
+    }
 }
 
 impl MpiComm {
@@ -36,15 +50,18 @@ impl MpiComm {
         if threading < Threading::Funneled {
             return Err(unavailable("this one does not allow programs to have threads"));
         }
+        RUNNING.store(true, Ordering::Relaxed);
         let print = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             print(panic);
-            SimpleCommunicator::world().abort(2);
+            if RUNNING.load(Ordering::Relaxed) {
+                SimpleCommunicator::world().abort(2);
+            }
         }));
         let world = universe.world();
         let mut lowest = world.rank();
         world.split_shared(world.rank()).process_at_rank(0).broadcast_into(&mut lowest);
-        Ok(Self { world, node: lowest as usize, _universe: universe })
+        Ok(Self { world, node: lowest as usize, _universe: universe, _one_thread: PhantomData })
     }
 
     /// Which of `processors`, those that this rank may use, are its own: ranks of one machine that may use the same ones have equal

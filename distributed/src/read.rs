@@ -9,6 +9,7 @@ use crate::blocks::Blocks;
 use crate::comm::Comm;
 use crate::dense::Element;
 use crate::error::{Error, Result};
+use crate::tensor::weights;
 
 /// A rank's rows of a matrix, with all columns, and how the rows and columns are cut.
 #[derive(Debug)]
@@ -90,7 +91,7 @@ fn distribute<T: Element>(
     entries: &Coo<T>,
     repeated: impl Fn(usize, usize) -> sparsimd::Error,
 ) -> Result<RowsOf<T>> {
-    let mut weights = vec![0.0; entries.rows()];
+    let mut weights = comm.agree(weights(entries.rows()))?;
     entries.row_idx().iter().for_each(|&i| weights[i as usize] += 1.0);
     comm.sum(&mut weights)?;
     let weights: Vec<u64> = weights.into_iter().map(|w| w as u64).collect();

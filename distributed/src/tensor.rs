@@ -58,7 +58,7 @@ impl<T: Element> DistTensor<T> {
         let grid = grid(dims, size);
         let mut chunks = Vec::new();
         for (mode, &parts) in grid.iter().enumerate() {
-            let mut weights = vec![0.0; dims[mode]];
+            let mut weights = comm.agree(weights(dims[mode]))?;
             entries.coords(mode).iter().for_each(|&i| weights[i as usize] += 1.0);
             comm.sum(&mut weights)?;
             chunks.push(Blocks::balanced(&weights.into_iter().map(|w| w as u64).collect::<Vec<_>>(), parts));
@@ -121,6 +121,17 @@ impl<T: Element> DistTensor<T> {
     pub fn rows_received(&self) -> usize {
         self.modes.iter().map(|mode| mode.halo.ghosts() + mode.halo.given()).sum()
     }
+}
+
+/// A number for each of `len` rows or indices, which a file may claim any number of.
+pub(crate) fn weights(len: usize) -> Result<Vec<f64>> {
+    let mut weights = Vec::new();
+    // The sum over ranks has another one, and what is made of them a third.
+    let detail = |_| Error::from(sparsimd::Error::Memory { what: format!("weights of {len} rows"), bytes: 24 * len });
+    weights.try_reserve_exact(len.saturating_mul(3)).map_err(detail)?;
+    weights.resize(len, 0.0);
+    weights.shrink_to_fit();
+    Ok(weights)
 }
 
 /// The grid q of `ranks` cells with the least sum of dims[m] / q[m], which bounds the rows that a rank exchanges.

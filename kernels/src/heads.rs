@@ -69,7 +69,8 @@ pub struct SddmmHeads<T> {
     pub out: *mut T,
 }
 
-/// Runs the task; with the instruction set that [`Arch::dividing`] gives for the heads' width, where it can be several heads at a time.
+/// Runs the task. With the instruction set that [`Arch::dividing`] gives for the heads' width several heads are computed at a time; any
+/// other is right, too.
 ///
 /// # Safety
 /// The CSR arrays are valid, every row is a row of C and every column a row of B, the operands have the strides and sizes stated,

@@ -78,6 +78,8 @@ def attention(
     out3 = None if out is None else _heads(out, axis)
     if out3 is not None and out3.shape != shape:
         raise ValueError(f"out: has shape {getattr(out, 'shape', None)}, which is not that of the result")
+    if out3 is not None and out3.dtype != (q.dtype if half(q) else width):
+        raise TypeError(f"out: {out3.dtype}, where the result is {q.dtype if half(q) else width}")
     flat = [_side_by_side(x if half(x) is None else x.astype(np.float32)) for x in (q3, k3, v3)]
     place = None if out3 is None or half(out3) else _side_by_side(out3)
     if place is not None and not np.may_share_memory(place, out3):

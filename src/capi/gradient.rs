@@ -167,7 +167,11 @@ unsafe fn forward<T: Element>(
     // SAFETY: by the rules of the interface.
     let (cpu, e, lse) = unsafe {
         let e = given.result("e", e, rows, p)?;
-        let lse = if lse.is_null() { None } else { Some(given.result("lse", (lse, heads), rows, heads)?) };
+        let lse = if lse.is_null() || !given.weights.is_softmax() {
+            None
+        } else {
+            Some(given.result("lse", (lse, heads), rows, heads)?)
+        };
         (handle::get(cpu)?, e, lse)
     };
     cpu.fusedmm_heads(given.a, &given.weights, given.d, e, lse)?;

@@ -8,7 +8,8 @@
 //!     p = product of w_g^k_g;  rank += geometric gap of p while it is below the number of places:
 //!         the rank tells the order of the weights among the digits, and for each which of the cells of that weight
 //! ```
-//! That takes as long as there are hits and classes, not places.
+//! That takes as long as there are hits and classes, not places. Where a place's probability would pass 1 it is 1, and fewer nonzeros
+//! than asked for are expected.
 
 use sparsimd_kernels::Scalar;
 

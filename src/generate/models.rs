@@ -6,7 +6,7 @@ use super::distinct::distinct;
 use super::random::{Scatter, Stream};
 use crate::error::{Error, Result};
 use crate::formats::CooTensor;
-use crate::parallel;
+use crate::{memory, parallel};
 
 /// The initiator of a stochastic Kronecker tensor: a small dense tensor of weights, whose repeated Kronecker product with
 /// itself gives every place of the large tensor its probability.
@@ -200,6 +200,9 @@ pub fn power_law_slices<T: Scalar>(
         );
         return Err(Error::argument("dense", detail));
     }
+    // All slices, and then the tensor.
+    let entry = dims.len() * size_of::<u32>() + size_of::<T>();
+    memory::ensure(format_args!("{nnz} nonzeros of {dims:?}"), nnz.saturating_mul(2 * entry))?;
     let scatters = scatters(dims, seed);
     let lengths: Vec<usize> = sparse.iter().map(|&mode| dims[mode]).collect();
     let slice = |k: usize| {

@@ -198,6 +198,9 @@ impl<'a> Text<'a> {
     /// Goes on with part number `part` of `parts` parts of about as many bytes of the rest of the file, cut between lines. Lines of
     /// errors stay those of the file.
     pub fn take_part(&mut self, part: usize, parts: usize) -> Result<()> {
+        if part >= parts {
+            return Err(Error::argument("part", format!("number {part} of {parts} parts; they count from 0")));
+        }
         if parts == 1 {
             return Ok(());
         }

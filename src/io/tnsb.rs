@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::write_atomically;
 use crate::error::{Error, Result};
-use crate::formats::{CooTensor, MAX_ORDER};
+use crate::formats::{CooTensor, MAX_ORDER, check_tensor_dims};
 use crate::{memory, parallel};
 
 /// A byte above 127, the name, and both kinds of line ends: what a transfer as text would change.
@@ -140,7 +140,8 @@ impl Header {
         if meta.len() != len as u64 {
             return fail(format!("{} bytes where the header asks for {len}", meta.len()));
         }
-        let dims = (0..order).map(|mode| u64_at(&header, 32 + 8 * mode) as usize).collect();
+        let dims: Vec<usize> = (0..order).map(|mode| u64_at(&header, 32 + 8 * mode) as usize).collect();
+        check_tensor_dims(&dims).map_err(|e| super::matrix::whole_file(path, e))?;
         let sums = (0..order).chain([MAX_ORDER]).map(|slot| u64_at(&header, 96 + 8 * slot)).collect();
         Ok(Self { dims, nnz, value_bytes, sections, sums })
     }

@@ -111,7 +111,9 @@ impl TnsbStream {
                 let (coords, values) = read?;
                 let chunk = CooTensor::new(dims.clone(), coords, values)
                     .map_err(|e| super::matrix::whole_file(&self.path, e))?;
-                let (_, coords, values) = consume(first, chunk)?.into_parts();
+                let (_, mut coords, values) = consume(first, chunk)?.into_parts();
+                // Whatever comes back serves as room for the next chunk of this tensor.
+                coords.resize_with(dims.len(), Vec::new);
                 let _ = to_reader.send((coords, values));
             }
             Ok(())

@@ -82,6 +82,12 @@ impl<'a, T: Scalar> EdgeWeighting<'a, T> {
         Self { dropout: Some((rate, seed)), ..self }
     }
 
+    /// Whether the weights of a row are normalised by softmax.
+    #[cfg(feature = "capi")]
+    pub(crate) fn is_softmax(&self) -> bool {
+        self.edge.is_softmax()
+    }
+
     /// H.
     #[cfg(feature = "capi")]
     pub(crate) fn head_count(&self) -> usize {

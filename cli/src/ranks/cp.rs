@@ -78,6 +78,13 @@ fn decompose<T: Element>(args: &Args, mpi: &MpiComm) -> Result<Verdict> {
         if unsaved.is_err() { ControlFlow::Break(()) } else { watch.flow(false) }
     })?;
     unsaved?;
+    // A signal may have come to any of the ranks.
+    let mut asked = [f64::from(u8::from(watch.interrupted()))];
+    comm.largest(&mut asked)?;
+    let interrupted = asked[0] > 0.0;
+    if let Some(path) = common.checkpoint().filter(|_| interrupted) {
+        save(comm, &tensor, &state, path)?;
+    }
     let whole = tensor.whole(comm, &state)?;
     let all = watch.finish();
     let written = match first {
@@ -106,11 +113,17 @@ fn decompose<T: Element>(args: &Args, mpi: &MpiComm) -> Result<Verdict> {
         communication_s: median(waiting),
         iteration_s: median(seconds),
         seconds: all,
-        interrupted: watch.interrupted(),
+        interrupted,
     };
     let printed = if first { report.print(common.is_json()) } else { Ok(()) };
     comm.agree(printed.map_err(Error::from))?;
-    Ok(Verdict::Good)
+    if !interrupted {
+        return Ok(Verdict::Good);
+    }
+    if first {
+        common.note_interrupted(whole.fits.len());
+    }
+    Ok(Verdict::Interrupted)
 }
 
 /// Has the first rank write the whole `state`: any number of ranks, and one machine, go on from it.

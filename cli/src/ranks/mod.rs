@@ -53,7 +53,7 @@ impl FromStr for Replication {
     }
 }
 
-/// A number that launchers tell the processes that they start: Open MPI's name of it, and that of MPICH and Slurm.
+/// A number that launchers tell the processes that they start: Open MPI's name of it, and that of MPICH, which Slurm's PMI has, too.
 fn told(names: [&str; 2]) -> Option<usize> {
     names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use sparsimd::edge::{self, Edge};
+use sparsimd::io::Format;
 use sparsimd::machine::{Machine, Pinning};
 use sparsimd::plan::{Op, PlanOptions};
 use sparsimd::reference::{self, Deviation};
@@ -123,7 +124,9 @@ impl<'a, T: Element> Run<'a, T> {
     fn new(args: &'a Common, mpi: &MpiComm, op: Op) -> Result<Self> {
         let comm: &dyn Comm = mpi;
         let cpu = executor(mpi, &args.executor)?;
-        let given = match args.source.file() {
+        // Matrix Market files are read by parts; others are small, and whole on every rank.
+        let format = comm.agree(args.source.file().map(Format::of).transpose().map_err(Error::from))?;
+        let given = match args.source.file().filter(|_| format == Some(Format::Mtx)) {
             Some(path) => read_rows(&cpu, comm, path)?,
             None => share_rows(comm, &comm.agree(cpu.install(|| args.source.load()).map_err(Error::from))?)?,
         };

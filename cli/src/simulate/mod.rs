@@ -154,6 +154,10 @@ impl Args {
         if let Some((name, _)) = zero.into_iter().find(|(_, number)| *number == 0) {
             return Err(Error::Argument { name, detail: "0; at least 1".to_owned() });
         }
+        let most = zero.map(|(name, number)| (name, number, if name == "rows" { u32::MAX as usize } else { 1 << 16 }));
+        if let Some((name, number, most)) = most.into_iter().find(|(_, number, most)| number > most) {
+            return Err(Error::Argument { name, detail: format!("{number}; at most {most}") });
+        }
         match self.gflops {
             Some(x) if !(x > 0.0 && x.is_finite()) => {
                 Err(Error::Argument { name: "gflops", detail: format!("{x} is no speed") })

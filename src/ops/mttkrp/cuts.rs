@@ -31,7 +31,8 @@ pub(super) fn snap_to_rows(parts: &mut [Range<usize>], rows: &[u32]) {
         let cut = parts[p].start;
         let row = rows[cut];
         let (below, above) = (rows.partition_point(|&i| i < row), rows.partition_point(|&i| i <= row));
-        let near = if cut - below <= above - cut { below } else { above };
+        // Where rows do not ascend, these are places all the same.
+        let near = if cut.abs_diff(below) <= above.abs_diff(cut) { below } else { above };
         if near.abs_diff(cut) <= slack && near > parts[p - 1].start && near < parts[p].end {
             parts[p - 1].end = near;
             parts[p].start = near;

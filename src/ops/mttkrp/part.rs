@@ -61,7 +61,7 @@ fn tasks_of<T: Scalar>(stored: &Stored<T>, modes: Range<usize>, dims: &[usize], 
 }
 
 impl<T: Scalar> Part<T> {
-    /// Tasks as `plan` allows for the modes that `ahead` has a distance for, of `dims` rows each.
+    /// Tasks as `plan` allows for the modes that `prefetch_distance` has a number for, of `dims` rows each.
     pub(super) fn new(stored: Stored<T>, dims: &[usize], prefetch_distance: Vec<usize>, plan: &MttkrpPlan) -> Self {
         // The only mode of a tensor of order 1 has a product over no factors.
         let joint = plan.format == MttkrpFormat::Joint && dims.len() > 1;

@@ -98,12 +98,7 @@ impl<T: Scalar> Stored<T> {
         })
     }
 
-    /// A list whose nonzeros ascend by mode 0, the only one that is computed from it.
-    pub(super) fn by_rows(coo: CooTensor<T>) -> Self {
-        Self::Coo { copies: vec![coo], first: 0, by_rows: true }
-    }
-
-    /// A list whose nonzeros are in any order.
+    /// The list as it is: its nonzeros may be in any order.
     pub(super) fn as_is(coo: CooTensor<T>) -> Self {
         Self::Coo { copies: vec![coo], first: 0, by_rows: true }
     }

@@ -193,5 +193,5 @@ fn leaf<T: Scalar>(dims: &[usize], modes: &[usize], at: usize, coords: &[Vec<u32
     let permutation = places.places().sorted_permutation(&[0]);
     let sorted = places.all_coords().iter().map(|level| gather(level, &permutation)).collect();
     let sorted = CooTensor::from_checked(leaf_dims.clone(), sorted, vec![T::ONE; n]);
-    Part::new(Stored::by_rows(sorted), &leaf_dims, vec![LEAF_PREFETCH_DISTANCE], plan)
+    Part::new(Stored::as_is(sorted), &leaf_dims, vec![LEAF_PREFETCH_DISTANCE], plan)
 }

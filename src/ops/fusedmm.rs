@@ -1,4 +1,4 @@
-//! FusedMM: E = f(C B^T on a pattern) D, few edge values stored at a time: at most 4 MiB for each thread.
+//! FusedMM: E = f(C B^T on a pattern) D, few edge values stored at a time: at most 8 MiB for each thread.
 //!
 //! ```text
 //! direct, D is B: for each nonzero's row of B, its dot and its part of the sum (`fused_rows`)
@@ -40,7 +40,7 @@ impl Cpu {
     ///
     /// f is one of [`edge`](crate::edge): the identity, a scaling by a_ij, a sigmoid, a softmax over the row (sparse
     /// attention), or a function of the caller's own, which is compiled into the kernel. Rows without nonzeros become
-    /// zeros. Edge values take at most 4 MiB for each thread at a time.
+    /// zeros. Edge values take at most 8 MiB for each thread at a time.
     ///
     /// The dense operands may store bf16 or f16 ([`Stored`]): edge values and sums are f32 then, and each element of E is rounded once.
     ///

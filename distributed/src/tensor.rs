@@ -134,7 +134,7 @@ pub(crate) fn weights(len: usize) -> Result<Vec<f64>> {
     Ok(weights)
 }
 
-/// The grid q of `ranks` cells with the least sum of dims[m] / q[m], which bounds the rows that a rank exchanges.
+/// The grid q of `ranks` cells with the least sum over the modes m of dims_m / q_m, which bounds the rows that a rank exchanges.
 pub fn grid(dims: &[usize], ranks: usize) -> Vec<usize> {
     let Some((&dim, rest)) = dims.split_first() else { return Vec::new() };
     if rest.is_empty() {

@@ -36,7 +36,7 @@ pub struct Args {
     /// Numbers of ranks: A, 2 A, 4 A, ... up to B
     #[arg(long, value_name = "A..B", default_value = "64..1024")]
     ranks: Ranks,
-    /// Cluster: a platform file of SimGrid with one <cluster> [default: links of 100 Gbit/s and 1 us]
+    /// Cluster: a platform file of SimGrid with one `cluster` element [default: links of 100 Gbit/s and 1 us]
     #[arg(long, value_name = "FILE")]
     platform: Option<PathBuf>,
     /// Rows of A for each rank: of any number of ranks (weak scaling), of the least number (strong scaling)

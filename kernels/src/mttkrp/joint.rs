@@ -77,12 +77,13 @@ impl<T: Scalar> Task<'_, T> {
             4 => arch.dispatch_vectors(Joint::<T, 3> { view, operands }, general),
             5 => arch.dispatch_vectors(Joint::<T, 4> { view, operands }, general),
             6 => arch.dispatch_vectors(Joint::<T, 5> { view, operands }, general),
-            // Matrices, which no plan takes this way, and orders above 6, which real tensors do not have.
+            7 => arch.dispatch_vectors(Joint::<T, 6> { view, operands }, general),
+            8 => arch.dispatch_vectors(Joint::<T, 7> { view, operands }, general),
             _ => arch.dispatch_vectors(Joint::<T, 0> { view, operands }, general),
         }
     }
 
-    /// Any number of modes: all of them without vectors.
+    /// Any number of modes: for vectors that of a matrix, which no plan takes this way, and all without vectors.
     #[inline(never)]
     fn general(self, simd: pulp::Scalar) {
         Joint::<T, 0> { view: self.view, operands: self.operands }.with_simd(simd);

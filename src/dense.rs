@@ -43,7 +43,7 @@ pub(crate) unsafe fn fill_with<T>(data: &mut Aligned<T>, len: usize, write: impl
 }
 
 /// `data`, new and with room for `len` elements, with that many zeros.
-fn zeroed<T: Copy + Default>(mut data: Aligned<T>, len: usize) -> Aligned<T> {
+pub(crate) fn zeroed<T: Copy + Default>(mut data: Aligned<T>, len: usize) -> Aligned<T> {
     advise_huge_pages(data.as_mut_ptr(), len);
     data.resize(len, T::default());
     data
@@ -84,12 +84,20 @@ pub(crate) fn addresses<T>(data: &[T]) -> Range<usize> {
 ///
 /// Rows of at least one cache line are padded to whole cache lines, so that every row starts aligned: an unaligned row
 /// costs 20-34 % in the kernels. Short rows are packed.
-#[derive(Clone)]
 pub struct Mat<T> {
     data: Aligned<T>,
     rows: usize,
     cols: usize,
     stride: usize,
+}
+
+impl<T: Clone> Clone for Mat<T> {
+    /// A copy on huge pages, as the original.
+    fn clone(&self) -> Self {
+        let mut data = reserved_aligned(self.data.len());
+        data.extend_from_slice(&self.data);
+        Self { data, ..*self }
+    }
 }
 
 /// The row stride that [`Mat`] chooses for rows of `cols` elements; the largest number when there is none.

@@ -108,7 +108,7 @@ impl Layout {
     /// `to += from`, which is such a sum.
     fn add<T: Scalar>(self, to: &mut Small, from: &[T]) {
         for (to, from) in to.data.chunks_mut(self.n).zip(from.chunks(self.width)) {
-            to.iter_mut().zip(from).for_each(|(to, from)| *to += from.to_f64());
+            for_columns(to, from, |to, from| *to += from.to_f64());
         }
     }
 }
@@ -162,6 +162,18 @@ impl<T: Scalar> Weights<T> {
     }
 }
 
+/// `f(to_j, from_j)` for the columns of `to`, at most those of `from`. By index: with code generation in units that do not see each
+/// other, as in this project's own builds, zipped slices take two calls for each row.
+#[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "zipped, it would not be inlined")]
+fn for_columns<A, B: Copy>(to: &mut [A], from: &[B], f: impl Fn(&mut A, B)) {
+    let cols = to.len().min(from.len());
+    let (to, from) = (&mut to[..cols], &from[..cols]);
+    for j in 0..cols {
+        f(&mut to[j], from[j]);
+    }
+}
+
 /// What a factor's new rows came to.
 pub(super) struct Settled {
     /// Lengths of the columns, which have length 1 now; columns of zeros stay, with length 0.
@@ -192,7 +204,7 @@ pub(super) fn settle<T: Scalar>(
             // The squares of the columns, and the term after them.
             let mut sums = vec![0.0; n];
             for row in rows.chunks(stride) {
-                sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x.to_f64() * x.to_f64());
+                for_columns(&mut sums, &row[..n], |sum, x| *sum += x.to_f64() * x.to_f64());
             }
             sums.push(term);
             sums
@@ -210,7 +222,7 @@ pub(super) fn settle<T: Scalar>(
         for block in data.chunks_mut(BLOCK * CHUNK * stride) {
             let parts = parallel::map_chunks_mut(block, CHUNK * stride, |_, rows| {
                 for row in rows.chunks_mut(stride) {
-                    row.iter_mut().zip(&inverse).for_each(|(x, &inverse)| *x = *x * inverse);
+                    for_columns(row, &inverse, |x, inverse| *x = *x * inverse);
                 }
                 layout.gram(cpu, rows)
             });
@@ -225,8 +237,11 @@ pub(super) fn settle<T: Scalar>(
 pub(super) fn inner_product<T: Scalar>(m: &[T], a: &[T], stride: usize) -> f64 {
     // A sum for each column: the additions of one do not wait for those of another.
     let mut sums = vec![0.0; stride];
+    let mut products = vec![0.0; stride];
     for (m, a) in m.chunks_exact(stride).zip(a.chunks_exact(stride)) {
-        sums.iter_mut().zip(m).zip(a).for_each(|((sum, m), a)| *sum += m.to_f64() * a.to_f64());
+        for_columns(&mut products, m, |product, m| *product = m.to_f64());
+        for_columns(&mut products, a, |product, a| *product *= a.to_f64());
+        for_columns(&mut sums, &products, |sum, product| *sum += product);
     }
     sums.iter().sum()
 }

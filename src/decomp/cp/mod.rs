@@ -141,14 +141,17 @@ impl Cpu {
         options: &CpOptions<T>,
         observe: &mut Observer<'_, T>,
     ) -> Result<CpState<T>> {
-        let (rows, order) = (whole(tensor.dims()), tensor.sweep_order());
-        let target = Target { rows: &rows, order: &order, norm_squared: tensor.norm_squared() };
-        let mut state = SweepState::new(self, tensor);
-        let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
-            let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
-            state.product(&views, mode, out.as_mut())
-        };
-        decompose(self, target, options, &mut mttkrp, &mut |_| Ok(()), observe)
+        // Entered once: a sweep over a small tensor takes no longer than to hand each of its steps to the pool and back.
+        self.install(|| {
+            let (rows, order) = (whole(tensor.dims()), tensor.sweep_order());
+            let target = Target { rows: &rows, order: &order, norm_squared: tensor.norm_squared() };
+            let mut state = SweepState::new(self, tensor);
+            let mut mttkrp = |factors: &[Mat<T>], mode: usize, out: &mut Mat<T>| {
+                let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
+                state.product(&views, mode, out.as_mut())
+            };
+            decompose(self, target, options, &mut mttkrp, &mut |_| Ok(()), observe)
+        })
     }
 
     /// [`Cpu::cp_als`] with factors that are cut by rows between several executors, of which each calls this: `share` is this one's.

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use sparsimd_kernels::Scalar;
 
-use crate::dense::{ALIGN, Aligned, MatMut, MatRef};
+use crate::dense::{ALIGN, Aligned, MatMut, MatRef, zeroed};
 use crate::error::{Error, Result};
 use crate::parallel;
 
@@ -19,15 +19,12 @@ impl<T: Scalar> Buffers<T> {
     /// A buffer of `len` elements with any contents.
     pub(super) fn take(&self, len: usize) -> Aligned<T> {
         let mut kept = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // The smallest one that is large enough; else the largest, which grows.
+        // The smallest one that is large enough; else a new one in place of the largest.
         let fit = (0..kept.len()).filter(|&b| kept[b].len() >= len).min_by_key(|&b| kept[b].len());
         let found = fit.or_else(|| (0..kept.len()).max_by_key(|&b| kept[b].len()));
-        let mut buffer = found.map_or_else(|| Aligned::new(ALIGN), |b| kept.swap_remove(b));
+        let buffer = found.map(|b| kept.swap_remove(b)).filter(|buffer| buffer.len() >= len);
         drop(kept);
-        if buffer.len() < len {
-            buffer.resize(len, T::ZERO);
-        }
-        buffer
+        buffer.unwrap_or_else(|| zeroed(Aligned::with_capacity(ALIGN, len), len))
     }
 
     /// Gives a buffer back.

@@ -38,10 +38,30 @@ const PAIRS_PAY: usize = 8;
 /// Nonzeros per row segment that a tile should have: at 12, eight vectors of C are loaded and stored per 96 multiply-adds.
 const GOOD_SEGMENT: f64 = 12.0;
 
-/// Nonzeros per row segment below which the panel path loses to the direct one: SpMM, and the operations with dots,
-/// whose tails weigh more. Facebook's ego networks, 5.4 per row segment: SpMM equal, SDDMM and FusedMM 20-50 % faster
-/// directly; uniformly random with 8 per row segment: SDDMM 25 % faster by panels.
-const LEAST_SEGMENT: (f64, f64) = (3.5, 6.5);
+/// Nonzeros per row segment below which the panel path loses to the direct one. Times of the direct path by those of panels,
+/// uniformly random but where said, Zen 4:
+/// - SpMM with rows of at most four vectors: 4.3 nonzeros 0.65-0.9, 10.6 nonzeros 1.2-1.6; with wider rows 4.3 nonzeros 0.93-1.1.
+/// - Dots (in segments of the widest tile) in f32: 2.9 nonzeros 0.75 (DLMC) to 1.1, 4.3 nonzeros 0.95-1.1, 5.3 nonzeros 1.3-1.4,
+///   Facebook's ego networks 0.9 (SDDMM) and 1.2 (FusedMM); in f64, whose rows take twice the room and the transfers: 1.6 nonzeros
+///   0.9-1.0, 2.4 nonzeros 0.8-0.9, 2.9 nonzeros 0.94 (DLMC) to 1.3, 5.3 nonzeros 1.3-1.6.
+fn least_segment(op: Op, all: usize, target: &Target) -> f64 {
+    match op {
+        Op::Spmm | Op::SpmmTransposed => {
+            if all <= 4 {
+                4.5
+            } else {
+                3.5
+            }
+        }
+        Op::Sddmm | Op::FusedMm => {
+            if target.value_bytes > 4 {
+                2.6
+            } else {
+                4.5
+            }
+        }
+    }
+}
 
 /// How one operation on one pattern will be done.
 #[derive(Clone, Debug, PartialEq)]
@@ -289,14 +309,12 @@ impl PanelPlan {
         }
         let per_segment = stats.per_segment(self.width);
         // Dots in narrow tiles are not the cheaper for it: what counts is a row segment of the widest.
-        let (worth, least_segment) = match self.op {
-            Op::Spmm | Op::SpmmTransposed => (per_segment, LEAST_SEGMENT.0),
-            Op::Sddmm | Op::FusedMm => {
-                let widest = widest_tile(self.op, self.n.div_ceil(target.lanes()), target);
-                (stats.per_segment(width_of(widest, machine, target)), LEAST_SEGMENT.1)
-            }
+        let all = self.n.div_ceil(target.lanes());
+        let worth = match self.op {
+            Op::Spmm | Op::SpmmTransposed => per_segment,
+            Op::Sddmm | Op::FusedMm => stats.per_segment(width_of(widest_tile(self.op, all, target), machine, target)),
         };
-        if worth < least_segment {
+        if worth < least_segment(self.op, all, target) {
             return Some(format!("{worth:.1} nonzeros of a row in a panel do not pay for its row of C").into());
         }
         // Copying a panel into L1 must be a small part of using it.

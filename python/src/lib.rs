@@ -9,6 +9,7 @@
 
 mod array;
 mod decomposition;
+mod dlpack;
 mod edge;
 mod error;
 mod files;
@@ -34,6 +35,8 @@ mod _sparsimd {
     #[pymodule_export]
     use super::decomposition::{_cp_als, _tucker};
     #[pymodule_export]
+    use super::dlpack::_use_exchange;
+    #[pymodule_export]
     use super::error::SparsimdError;
     #[pymodule_export]
     use super::files::{read, write};
@@ -54,7 +57,7 @@ mod _sparsimd {
     #[pymodule_export]
     use super::threads::{get_num_threads, set_num_threads};
     #[pymodule_export]
-    use super::torch::{_sddmm_at, _spmm_at};
+    use super::torch::{_has_indices, _sddmm_at, _sddmm_kept, _spmm_at, _spmm_kept};
     #[pymodule_export]
     use super::transposed::Transposed;
 

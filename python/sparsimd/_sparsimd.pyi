@@ -24,6 +24,7 @@ __all__ = [
     "_sddmm_kept",
     "_spmm_at",
     "_spmm_kept",
+    "_spmm_seconds",
     "_tucker",
     "_use_exchange",
     "empty",
@@ -261,6 +262,7 @@ def _sddmm_at(
 def _spmm_kept(
     kept: dict[tuple[int, int, int], CSR], crow: Any, col: Any, values: Any, x: Any, out: Any
 ) -> bool: ...
+def _spmm_seconds(a: CSR | Plan, x: ArrayLike, out: Any, runs: int) -> float: ...
 def _sddmm_kept(
     kept: dict[tuple[int, int, int], CSR], crow: Any, col: Any, x1: Any, x2: Any, out: Any
 ) -> bool: ...

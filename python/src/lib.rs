@@ -17,6 +17,7 @@ mod fusedmm;
 mod machine;
 mod matrix;
 mod mttkrp;
+mod native;
 mod observe;
 mod ops;
 mod plan;
@@ -48,6 +49,8 @@ mod _sparsimd {
     use super::matrix::Csr;
     #[pymodule_export]
     use super::mttkrp::{PreparedTensor, mttkrp};
+    #[pymodule_export]
+    use super::native::spmm_seconds;
     #[pymodule_export]
     use super::ops::{sddmm, spmm};
     #[pymodule_export]

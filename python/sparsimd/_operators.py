@@ -56,7 +56,10 @@ def pattern(crow: Tensor, col: Tensor, cols: int) -> _core.CSR:
         if found.nnz != col.numel():
             raise ValueError("col: a column occurs twice in a row; coalesce the matrix first")
         while len(_kept) >= PATTERNS:
-            _kept.pop(next(iter(_kept)), None)
+            try:
+                _kept.pop(next(iter(_kept)), None)
+            except (RuntimeError, StopIteration):
+                pass  # another thread has dropped one meanwhile
         _kept[crow.data_ptr(), col.data_ptr(), cols] = found
     return found
 

@@ -190,8 +190,8 @@ def mttkrp(
     T: Tensor | PreparedTensor,
     factors: Sequence[ArrayLike | None],
     mode: int,
-    *,
     out: Any = None,
+    *,
     copy: bool = True,
 ) -> NDArray[Any]: ...
 def ttm(T: Tensor, U: ArrayLike, mode: int, *, copy: bool = True) -> Tensor: ...

@@ -28,8 +28,9 @@ mod threads;
 mod torch;
 mod transposed;
 
-/// What `import sparsimd._sparsimd` gives.
-#[pyo3::pymodule]
+/// What `import sparsimd._sparsimd` gives. It needs no lock of the interpreter's: what changes is behind atomics, locks of its own and
+/// cells that are set once.
+#[pyo3::pymodule(gil_used = false)]
 mod _sparsimd {
     #[pymodule_export]
     use super::array::empty;

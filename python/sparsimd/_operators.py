@@ -255,6 +255,7 @@ def usual(*tensors: Tensor) -> bool:
     return True
 
 
+_written: Any = torch.autograd.graph.increment_version
 _exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # of newer versions
 _EXCHANGES = _exchange is not None and _core._use_exchange(_exchange)
 
@@ -278,11 +279,8 @@ def kept_product(crow: Tensor, col: Tensor, values: Tensor, x: Tensor, out: Tens
     if not _core._spmm_kept(_kept, crow, col, values, x, out):
         return None
     # What torch does for its own functions.
-    _written((out,))
+    _written(out)
     return out
-
-
-_written = _c._increment_version
 
 
 def kept_dots(crow: Tensor, col: Tensor, x1: Tensor, x2: Tensor) -> Tensor | None:

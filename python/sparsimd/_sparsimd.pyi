@@ -19,9 +19,14 @@ __all__ = [
     "Transposed",
     "__version__",
     "_cp_als",
+    "_has_indices",
     "_sddmm_at",
+    "_sddmm_kept",
     "_spmm_at",
+    "_spmm_kept",
+    "_spmm_seconds",
     "_tucker",
+    "_use_exchange",
     "empty",
     "fusedmm",
     "fusedmm_gradient",
@@ -185,8 +190,8 @@ def mttkrp(
     T: Tensor | PreparedTensor,
     factors: Sequence[ArrayLike | None],
     mode: int,
-    *,
     out: Any = None,
+    *,
     copy: bool = True,
 ) -> NDArray[Any]: ...
 def ttm(T: Tensor, U: ArrayLike, mode: int, *, copy: bool = True) -> Tensor: ...
@@ -239,17 +244,28 @@ def spmm(
     beta: float = 0.0,
     copy: bool = True,
 ) -> tuple[NDArray[Any], NDArray[np.int32]]: ...
+def _use_exchange(capsule: Any) -> bool: ...
+def _has_indices(
+    a: CSR, crow: int, rows: int, crow_bytes: int, col: int, nnz: int, col_bytes: int
+) -> bool: ...
 def _spmm_at(
     a: CSR,
     transposed: bool,
     kind: int,
     values: tuple[int, int],
     x: tuple[int, int, int, int],
-    out: int,
+    out: tuple[int, int, int, int],
 ) -> None: ...
 def _sddmm_at(
     a: CSR, kind: int, x1: tuple[int, int, int, int], x2: tuple[int, int, int, int], out: int
 ) -> None: ...
+def _spmm_kept(
+    kept: dict[tuple[int, int, int], CSR], crow: Any, col: Any, values: Any, x: Any, out: Any
+) -> bool: ...
+def _spmm_seconds(a: CSR | Plan, x: ArrayLike, out: Any, runs: int) -> float: ...
+def _sddmm_kept(
+    kept: dict[tuple[int, int, int], CSR], crow: Any, col: Any, x1: Any, x2: Any, out: Any
+) -> bool: ...
 def sddmm(
     A: Any,
     X1: ArrayLike,

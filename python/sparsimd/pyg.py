@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import torch as _operators  # says so where torch is missing
+from . import torch as _sparse  # first: it says where torch is missing
+from ._operators import call
 
 try:
     import torch
@@ -47,13 +48,13 @@ def spmm(src: Any, other: Any, reduce: str = "sum") -> Any:
         return _theirs(src, other, reduce)
     values = src.values().to(other.dtype)
     if src.layout == torch.sparse_csr:
-        return _operators.spmm(src.crow_indices(), src.col_indices(), values, other, REDUCTIONS[reduce])
+        return _sparse.spmm(src.crow_indices(), src.col_indices(), values, other, REDUCTIONS[reduce])
     if reduce in ("min", "max"):
         return _theirs(src, other, reduce)
     ccol, row = src.ccol_indices(), src.row_indices()
     if reduce == "mean":
         values = values / torch.bincount(row, minlength=src.shape[0])[row].to(other.dtype)
-    return _operators.call("spmm_t", ccol, row, values, other, src.shape[0])
+    return call("spmm_t", ccol, row, values, other, src.shape[0])
 
 
 def _ours(src: Any, other: Any) -> bool:

@@ -396,7 +396,7 @@ static HALVES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static HALF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// A type of 16 bits.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Half {
     Bf16,
     F16,

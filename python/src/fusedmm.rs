@@ -8,7 +8,7 @@ use pyo3::types::PyTuple;
 use sparsimd::ops::{Differentiable, EdgeWeighting, FusedGradient};
 use sparsimd::{Cpu, Mat, MatMut, MatRef, Result, Stored};
 
-use crate::array::{Dense, Element, Entry, Output};
+use crate::array::{Dense, Element, Entry, Output, half_of};
 use crate::edge::{self, Function};
 use crate::error::{exception, expect_count, released, value};
 use crate::ops::{matrix, stored, values_of};
@@ -25,7 +25,8 @@ use crate::sparse::{Given, Source, Values, each};
 /// A : CSR, Plan, scipy sparse matrix or array, torch CSR tensor
 ///     (m, k).
 /// X : array_like
-///     (m, n). With a float32 matrix and one head, `X`, `Y` and `Z` may be float16 or bfloat16, all; the result has their dtype.
+///     (m, n). With a float32 matrix and one head, `X`, `Y` and `Z` may be float16 or bfloat16, all; the result has their dtype,
+///     as torch's attention has.
 /// Y : array_like
 ///     (k, n).
 /// Z : array_like
@@ -95,7 +96,7 @@ pub fn fusedmm<'py>(
     let weighting = Weighting::new(function, heads, scores, dropout, seed)?;
     let a = Given::of(A)?;
     if weighting.is_plain() && bias.is_none() && !return_lse {
-        return stored!(a.source()?, X, source, D => one_pass::<D>(source, &a, [X, Y, Z], function, out, copy));
+        return stored!(a.source()?, half_of(X)?, source, D => one_pass::<D>(source, &a, [X, Y, Z], function, out, copy));
     }
     each!(a.source()?, source => {
         let operands = Operands::of(source, &a, [X, Y, Z], bias, weighting, copy)?;

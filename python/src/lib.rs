@@ -9,6 +9,7 @@
 
 mod array;
 mod decomposition;
+mod dlpack;
 mod edge;
 mod error;
 mod files;
@@ -16,6 +17,7 @@ mod fusedmm;
 mod machine;
 mod matrix;
 mod mttkrp;
+mod native;
 mod observe;
 mod ops;
 mod plan;
@@ -26,13 +28,16 @@ mod threads;
 mod torch;
 mod transposed;
 
-/// What `import sparsimd._sparsimd` gives.
-#[pyo3::pymodule]
+/// What `import sparsimd._sparsimd` gives. It needs no lock of the interpreter's: what changes is behind atomics, locks of its own and
+/// cells that are set once.
+#[pyo3::pymodule(gil_used = false)]
 mod _sparsimd {
     #[pymodule_export]
     use super::array::empty;
     #[pymodule_export]
     use super::decomposition::{_cp_als, _tucker};
+    #[pymodule_export]
+    use super::dlpack::_use_exchange;
     #[pymodule_export]
     use super::error::SparsimdError;
     #[pymodule_export]
@@ -46,6 +51,8 @@ mod _sparsimd {
     #[pymodule_export]
     use super::mttkrp::{PreparedTensor, mttkrp};
     #[pymodule_export]
+    use super::native::spmm_seconds;
+    #[pymodule_export]
     use super::ops::{sddmm, spmm};
     #[pymodule_export]
     use super::plan::Plan;
@@ -54,7 +61,7 @@ mod _sparsimd {
     #[pymodule_export]
     use super::threads::{get_num_threads, set_num_threads};
     #[pymodule_export]
-    use super::torch::{_sddmm_at, _spmm_at};
+    use super::torch::{_has_indices, _sddmm_at, _sddmm_kept, _spmm_at, _spmm_kept};
     #[pymodule_export]
     use super::transposed::Transposed;
 

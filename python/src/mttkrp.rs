@@ -194,7 +194,7 @@ fn kept<T: Element>(py: Python<'_>, entries: &Entries<T>, rank: usize) -> PyResu
 /// -------
 /// numpy.ndarray
 #[pyfunction]
-#[pyo3(signature = (T, factors, mode, *, out = None, copy = true))]
+#[pyo3(signature = (T, factors, mode, out = None, *, copy = true))]
 #[expect(non_snake_case, reason = "Python's names")]
 pub fn mttkrp<'py>(
     T: &Bound<'py, PyAny>,

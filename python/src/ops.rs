@@ -5,18 +5,18 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use sparsimd::{Cpu, MatMut, MatRef, Number, Result, SparseOperand, Stored};
 
-use crate::array::{Dense, Element, Entry, Output, Value};
+use crate::array::{Dense, Element, Entry, Output, Value, half_of};
 use crate::error::{released, value};
 use crate::reduce::{self, Rule};
 use crate::sparse::{Given, Source};
 
-/// Evaluates the expression with `$a` bound to the sparse operand and `$D` the element type of dense operands like `$x`: that of
-/// the matrix or, in single precision, one of 16 bits.
+/// Evaluates the expression with `$a` bound to the sparse operand and `$D` the element type of dense operands: that of the matrix or,
+/// in single precision, the one of 16 bits that `$half` says.
 macro_rules! stored {
-    ($source:expr, $x:expr, $a:ident, $D:ident => $body:expr) => {{
+    ($source:expr, $half:expr, $a:ident, $D:ident => $body:expr) => {{
         use $crate::array::Half;
         use $crate::sparse::Either;
-        match ($source, $crate::array::half_of($x)?) {
+        match ($source, $half) {
             (Either::F64($a), _) => {
                 type $D = f64;
                 $body
@@ -70,7 +70,12 @@ pub fn product<'py>(
     }
     let by_plan = matches!(a, Given::Plan(plan) if plan.get().is_transposed());
     let operands = (a.shape(), transposed || by_plan, x, out, copy);
-    stored!(a.source()?, x, source, D => applied::<D, _>(source, operands, |cpu, a, x, c| {
+    // As numpy promotes float16 and float32, the result is float32, unless there is room for it that has 16 bits.
+    let half = match (half_of(x)?, out) {
+        (Some(half), Some(out)) if half_of(out)? == Some(half) => Some(half),
+        _ => None,
+    };
+    stored!(a.source()?, half, source, D => applied::<D, _>(source, operands, |cpu, a, x, c| {
         let (alpha, beta) = (<_ as Number>::from_f64(alpha), <_ as Number>::from_f64(beta));
         if by_plan { cpu.spmm_t(alpha, a, x, beta, c) } else { cpu.spmm(alpha, a, x, beta, c) }
     }))
@@ -122,15 +127,17 @@ pub fn applied<'py, D: Entry, T: Value>(
 ///     (m, k).
 /// X : array_like
 ///     (k, n), or (k,) for a vector. Read where it is when its rows are contiguous and do not overlap, whatever their stride.
-///     With a float32 matrix also float16 or bfloat16 (of ml_dtypes or torch): the result has its dtype, sums are float32.
+///     With a float32 matrix also float16 or bfloat16 (of ml_dtypes or torch): the result is float32, as numpy promotes them, and `X`
+///     is copied to that; but read where it is if `out` has its dtype, and sums are rounded once.
 /// reduce : {"sum", "mean", "max", "min"}, optional
 ///     What becomes of the terms ``A[i, j] * X[j]`` of a row, by column. NaN wins in "max" and "min". Rows without nonzeros are 0.
+///     The mean of integers is float64, as numpy's.
 /// semiring : str, optional
 ///     Another addition and multiplication, in this order: "plus-times", "or-and", "min-plus", "max-plus", "max-times", "min-times",
 ///     "plus-min", "max-min", "min-max", "plus-second", "max-second" or "min-second". Rows without nonzeros are the addition's
 ///     neutral element: 0, infinity for "min", minus infinity for "max", of integers the largest and the least.
 /// return_positions : bool, optional
-///     Whether "max" and "min" also say where each element comes from.
+///     Whether "max" and "min" of floating-point numbers also say where each element comes from.
 /// out : numpy.ndarray, optional
 ///     (m, n), or (m,) for a vector, of the result's dtype. Receives the result, where it is: it is never copied.
 /// alpha, beta : float, optional
@@ -236,7 +243,7 @@ pub fn sddmm<'py>(
     copy: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let a = Given::of(A)?;
-    stored!(a.source()?, X1, source, D => typed_sddmm::<D>(source, &a, [X1, X2], scaled, out, copy))
+    stored!(a.source()?, half_of(X1)?, source, D => typed_sddmm::<D>(source, &a, [X1, X2], scaled, out, copy))
 }
 
 fn typed_sddmm<'py, D: Entry + Stored<Scalar: Element>>(

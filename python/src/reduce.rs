@@ -1,14 +1,16 @@
 //! SpMM with other reductions than the sum, over semirings, and of integers.
 
+use std::sync::Arc;
+
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use sparsimd::ops::Reduction;
-use sparsimd::semiring::{BuiltIn, PLUS_TIMES};
+use sparsimd::semiring::{BuiltIn, MAX_TIMES, MIN_TIMES, PLUS_TIMES};
 
 use crate::array::{Element, Value};
 use crate::error::value;
 use crate::ops::{Operands, applied};
-use crate::sparse::{Any, Given, Source, each};
+use crate::sparse::{Any, Given, Source, Typed, each};
 
 /// What becomes of the terms of a row.
 #[derive(Clone, Copy)]
@@ -31,17 +33,6 @@ impl Rule {
             return Err(value("reduce", format!("{reduce:?} with a semiring, which has an addition of its own")));
         }
         Ok(Self::Semiring(find("semiring", semiring, BuiltIn::NAMED)?))
-    }
-
-    /// The semiring that it is of integers.
-    fn of_integers(self) -> PyResult<BuiltIn> {
-        match self {
-            Self::Semiring(semiring) => Ok(semiring),
-            Self::Reduction(Reduction::Sum) => Ok(PLUS_TIMES),
-            Self::Reduction(_) => {
-                Err(value("reduce", "of integers is \"sum\"; semiring=\"max-times\" or \"min-times\" is close"))
-            }
-        }
     }
 }
 
@@ -66,14 +57,44 @@ pub fn reduced<'py>(
     let operands = (a.shape(), transposed, x, out, copy);
     if let Given::Matrix(matrix) = a {
         match matrix.get().values() {
-            Any::I32(typed) => return over(Source::Matrix(typed), rule.of_integers()?, operands),
-            Any::I64(typed) => return over(Source::Matrix(typed), rule.of_integers()?, operands),
+            Any::I32(typed) => return of_integers(typed, rule, operands),
+            Any::I64(typed) => return of_integers(typed, rule, operands),
             _ => (),
         }
     }
     each!(a.source()?, source => match rule {
         Rule::Semiring(semiring) => over(source, semiring, operands),
         Rule::Reduction(reduction) => by_reduction(source, reduction, operands),
+    })
+}
+
+/// Sums, maxima and minima are of the integers themselves, and wrap around; the mean is float64, as numpy's.
+fn of_integers<'py, T: Value>(
+    matrix: &Typed<T>,
+    rule: Rule,
+    operands: Operands<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let a = Source::Matrix(matrix);
+    let semiring = match rule {
+        Rule::Semiring(semiring) => return over(a, semiring, operands),
+        Rule::Reduction(Reduction::Sum) => return over(a, PLUS_TIMES, operands),
+        Rule::Reduction(Reduction::Mean) => {
+            let widened = matrix.data.bind(operands.2.py()).call_method1("astype", ("float64",))?;
+            let widened = Typed::<f64>::new(Arc::clone(&matrix.structure), widened.cast()?)?;
+            return by_reduction(Source::Matrix(&widened), Reduction::Mean, operands);
+        }
+        Rule::Reduction(Reduction::Max) => MAX_TIMES,
+        Rule::Reduction(Reduction::Min) => MIN_TIMES,
+    };
+    applied::<T, T>(a, operands, |cpu, a, x, mut c| {
+        cpu.spmm_semiring(semiring, a, x, c.reborrow())?;
+        // Not the neutral element, which would be the least or the largest integer.
+        for (i, nonzeros) in matrix.structure.pattern.row_ptr().windows(2).enumerate() {
+            if nonzeros[0] == nonzeros[1] {
+                c.reborrow().into_row(i).fill(T::ZERO);
+            }
+        }
+        Ok(())
     })
 }
 

@@ -319,8 +319,11 @@ def test_single_precision_is_not_lost_in_silence(rng):
     A, _ = problem(rng, 20, 30, 0.3, np.float32)
     with pytest.raises(TypeError, match="^X: float64 does not fit float32"):
         A @ np.zeros((30, 2))
-    # Who gives operands of 16 bits gets such a result.
-    assert (A @ np.zeros((30, 2), np.float16)).dtype == np.float16
+    # As numpy and scipy promote.
+    X = np.zeros((30, 2), np.float16)
+    assert (A @ X).dtype == np.result_type(A.dtype, X.dtype) == np.float32
+    pytest.importorskip("scipy.sparse")
+    assert (A.to_scipy() @ X).dtype == np.float32
 
 
 def test_overlap_is_refused(rng, dtype):

@@ -153,8 +153,46 @@ def test_integers(rng, dtype):
         A @ np.ones((30, 2))
     with pytest.raises(ValueError, match="^alpha: "):
         ss.spmm(A, X, alpha=2.0)
-    with pytest.raises(ValueError, match="^reduce: of integers"):
-        ss.spmm(A, X, reduce="mean")
+    with pytest.raises(TypeError, match="^A: has integers"):
+        ss.spmm(A, X, reduce="max", return_positions=True)
+
+
+@hypothesis.given(
+    shape=shapes,
+    density=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    dtype=st.sampled_from([np.int32, np.int64]),
+    kind=st.sampled_from(KINDS),
+    seed=st.integers(0, 2**32),
+)
+@settings
+def test_mean_max_min_of_integers(shape, density, dtype, kind, seed):
+    """Maxima and minima are those of numpy, products that wrap around included; the mean is float64, as numpy's."""
+    rng = np.random.default_rng(seed)
+    m, k, n = shape
+    _, indices, indptr = random_csr(rng, m, k, density)
+    for largest in (50, 2**20):
+        data = rng.integers(-largest, largest, len(indices)).astype(dtype)
+        A = ss.csr((data, indices, indptr), shape=(m, k), dtype=dtype)
+        with np.errstate(invalid="ignore"):  # what is between its rows
+            X = strided(rng.integers(-largest, largest, (k, n)).astype(dtype), kind)
+        terms = data[:, None] * X[indices]
+        exact = data[:, None].astype(np.float64) * X[indices]
+        want = {reduce: np.zeros((m, n), dtype) for reduce in ("max", "min")}
+        mean, magnitude = np.zeros((2, m, n))
+        for i, row in enumerate(rows_of((data, indices, indptr))):
+            if row.start < row.stop:
+                want["max"][i], want["min"][i] = terms[row].max(axis=0), terms[row].min(axis=0)
+                mean[i], magnitude[i] = exact[row].mean(axis=0), np.abs(exact[row]).mean(axis=0)
+        for reduce, expected in want.items():
+            got, out = ss.spmm(A, X, reduce=reduce), np.full((m, n), -1, dtype)
+            assert got.dtype == dtype and ss.spmm(A, X, reduce=reduce, out=out) is out
+            np.testing.assert_array_equal(got, expected)
+            np.testing.assert_array_equal(out, expected)
+        assert_close(ss.spmm(A, X, reduce="mean"), mean, magnitude, 2 * k + 2, np.dtype(np.float64))
+        out = np.full((m, n), np.nan)
+        assert ss.spmm(A, X, reduce="mean", out=out) is out
+        with pytest.raises(TypeError, match="^out: int"):
+            ss.spmm(A, X, reduce="mean", out=np.zeros((m, n), dtype))
 
 
 def half_types():
@@ -185,8 +223,13 @@ def test_halves(rng, half, kind):
     A, full = ss.csr(arrays, shape=(m, k)), dense_of(*arrays, (m, k))
     X, Y = (strided(rng.uniform(-1, 1, (r, n)).astype(half), kind) for r in (k, m))
     x, y = X.astype(np.float64), Y.astype(np.float64)
-    assert_rounded(ss.spmm(A, X), full @ x, np.abs(full) @ np.abs(x), k, half)
-    assert_rounded(A.T @ Y, full.T @ y, np.abs(full.T) @ np.abs(y), m, half)
+    # The dtype that numpy promotes both to.
+    for got in (ss.spmm(A, X), A @ X, ss.spmm(A, X, out=np.empty((m, n), np.float32))):
+        assert got.dtype == np.result_type(np.float32, half) == np.float32
+        assert_close(got, full @ x, np.abs(full) @ np.abs(x), k, np.dtype(np.float32))
+    assert_close(A.T @ Y, full.T @ y, np.abs(full.T) @ np.abs(y), m, np.dtype(np.float32))
+    assert (A @ X[:, 0]).dtype == (Y.T @ A).dtype == np.float32
+    assert_rounded(ss.spmm(A, X, out=np.empty((m, n), half)), full @ x, np.abs(full) @ np.abs(x), k, half)
     for strategy in ("direct", "panel"):
         plan = A.prepare("spmm", n, strategy=strategy)
         out = np.zeros((m, n), half)
@@ -219,11 +262,19 @@ def test_half_operands_that_do_not_fit(rng):
     X = np.ones((6, 3), np.float16)
     with pytest.raises(TypeError, match="^Y: float32; float16 is expected"):
         ss.fusedmm(A, X[:4], X.astype(np.float32), X)
-    with pytest.raises(TypeError, match="^out: float32; float16"):
-        ss.spmm(A, X, out=np.zeros((4, 3), np.float32))
+    out = np.zeros((4, 3), np.float16)
+    with pytest.raises(TypeError, match="^out: float16; float32"):
+        ss.spmm(A, X.astype(np.float32), out=out)
+    for arguments in ({}, {"out": out.astype(np.float32)}):
+        with pytest.raises(ValueError, match="^X: would have to be copied"):
+            ss.spmm(A, X, copy=False, **arguments)
     with pytest.raises(ValueError, match="^X: would have to be copied"):
-        ss.spmm(A, np.asfortranarray(X), copy=False)
-    X = np.ones((6, 3), np.float16)
+        ss.spmm(A, np.asfortranarray(X), copy=False, out=out)
+    ss.spmm(A, X, copy=False, out=out)
+    others = [half for half in half_types() if half != np.float16]
+    for other in others:
+        with pytest.raises(TypeError, match="^out: bfloat16; float32"):
+            ss.spmm(A, X, out=np.zeros((4, 3), other))
     with pytest.raises(ValueError, match="^out: its memory overlaps"):
         ss.spmm(A, X, out=X[:4])
 

@@ -326,6 +326,121 @@ def test_changed_indices_are_noticed(matrix):
     torch.testing.assert_close(st.spmm(crow, col, values, X), dense(crow, col, values, 15) @ X)
 
 
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_whoever_writes_to_the_indices_is_noticed(rng, monkeypatch, index, exchanges):
+    """By arrays of numpy that share the memory, by `data`, and where torch counts no versions; beyond what one thread compares, too."""
+    monkeypatch.setattr("sparsimd._operators._EXCHANGES", exchanges and st._ops._EXCHANGES)
+    for m, k, density in [(12, 15, 0.3), (400, 700, 0.4)]:
+        data, indices, indptr = random_csr(rng, m, k, density)
+        indices, indptr = indices.astype(index), indptr.astype(index)
+        crow, col, values = (torch.from_numpy(x) for x in (indptr, indices, data))
+        X, Y = uniform(k, 3), uniform(m, 3)
+
+        def right(crow=crow, col=col, values=values, X=X, Y=Y, k=k):
+            A = dense(crow, col, values, k)
+            torch.testing.assert_close(st.spmm(crow, col, values, X), A @ X)
+            rows = torch.repeat_interleave(torch.arange(len(crow) - 1), crow.diff())
+            torch.testing.assert_close(st.sddmm(crow, col, Y, X.t()), (Y @ X.t())[rows, col.long()])
+
+        right()
+        version = col._version
+        # The last nonzero of the last row that has one moves to a column that the row does not have.
+        row = indices[indptr[-2] : indptr[-1]]
+        row[-1] = np.setdiff1d(np.arange(k), row)[-1]
+        assert col._version == version
+        right()
+        # The first row loses its last nonzero to the second, if that does not have it.
+        last = indices[indptr[1] - 1]
+        if last not in indices[indptr[1] : indptr[2]]:
+            indptr[1] -= 1
+            right()
+        row[-1] = k + 5
+        with pytest.raises(ValueError, match="^A: row .*: column index"):
+            st.spmm(crow, col, values, X)
+        row[-1] = -1
+        with pytest.raises(ValueError, match="negative"):
+            st.spmm(crow, col, values, X)
+        row[-1] = np.setdiff1d(np.arange(k), row)[0]
+        right()
+        col.data[:] = col.data.clone()
+        with torch.inference_mode():
+            right(crow.clone(), col.clone(), values.clone(), X.clone(), Y.clone())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_out(matrix, dtype):
+    crow, col, values = matrix
+    values = values.to(st._ops.VALUES[dtype])
+    X = uniform(15, 6, dtype=torch.float64).to(dtype)
+    for reduce in ("sum", "mean", "max"):
+        want = st.spmm(crow, col, values, X, reduce)
+        for out in (torch.full((12, 6), torch.nan, dtype=dtype), torch.full((12, 9), torch.nan, dtype=dtype)[:, 2:8]):
+            address, version = out.data_ptr(), out._version
+            assert st.spmm(crow, col, values, X, reduce, out=out) is out
+            torch.testing.assert_close(out, want, rtol=0, atol=0)
+            assert out.data_ptr() == address and out._version > version
+    # The first call with these indices.
+    out = torch.zeros(12, 6, dtype=dtype)
+    torch.testing.assert_close(st.spmm(crow.clone(), col.clone(), values, X, out=out), st.spmm(crow, col, values, X))
+    crow, X = torch.arange(13), torch.zeros(15, 6, dtype=dtype)
+    col, values = torch.arange(12), values[:12].clone()
+    for again in range(2):
+        with pytest.raises(ValueError, match="^out: its memory overlaps"):
+            st.spmm(crow, col, values, X, out=X[:12])
+    for bad, error, message in [
+        (torch.zeros(12, 5, dtype=dtype), ValueError, r"^out: has shape \(12, 5\); \(12, 6\)"),
+        (torch.zeros(12, dtype=dtype), ValueError, "^out: has 1 dimensions"),
+        (torch.zeros(12, 6, dtype=torch.int32), TypeError, "^out: torch.int32"),
+        (torch.zeros(6, 12, dtype=dtype).t(), ValueError, "^out: its rows are not contiguous"),
+        (torch.zeros(12, 6, dtype=dtype).to_sparse(), TypeError, "^out: a tensor of torch.sparse_coo"),
+        (torch.zeros(12, 6, dtype=dtype, requires_grad=True), ValueError, "^out: is not for operands that gradients"),
+    ]:
+        with pytest.raises(error, match=message):
+            st.spmm(crow, col, values, X, out=bad)
+    with pytest.raises(ValueError, match="^out: is not for operands that gradients"):
+        st.spmm(crow, col, values.requires_grad_(), X, out=out)
+    with torch.no_grad():
+        st.spmm(crow, col, values, X, out=out)
+    compiled = torch.compile(lambda X, out: st.spmm(crow, col, values.detach(), X, out=out), fullgraph=True, backend="eager")
+    X, out = torch.ones_like(X), torch.zeros(12, 6, dtype=dtype)
+    torch.testing.assert_close(compiled(X, out), st.spmm(crow, col, values.detach(), X))
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_gradients_by_the_short_way(matrix, monkeypatch, exchanges):
+    """The functions that are called where nobody looks on have the gradients of torch's operators."""
+    monkeypatch.setattr("sparsimd._operators._EXCHANGES", exchanges and st._ops._EXCHANGES)
+    crow, col, values = matrix
+    values = values.requires_grad_()
+    X, Y, V = uniform(15, 4, grad=True), uniform(12, 4, grad=True), uniform(15, 2, grad=True)
+    check, again = torch.autograd.gradcheck, torch.autograd.gradgradcheck
+    for run, inputs in [
+        (lambda v, X: st.spmm(crow, col, v, X), (values, X)),
+        (lambda v, X: st.spmm(crow, col, v, X, "max"), (values, X)),
+        (lambda Y, X: st.sddmm(crow, col, Y, X.t()), (Y, X)),
+        (lambda Y, X, V: st.attention(crow, col, Y, X, V), (Y, X, V)),
+    ]:
+        assert "Backward" in type(run(*inputs).grad_fn).__name__
+        assert check(run, inputs)
+        if len(inputs) == 2:
+            assert again(run, inputs)
+
+
+def test_sparse_operands_are_refused(matrix):
+    crow, col, values = matrix
+    X = uniform(15, 3)
+    for arguments, name in [
+        ((crow, col, values, X.to_sparse_csr()), "X"),
+        ((crow, col, values.to_sparse(), X), "values"),
+        ((crow, col.to_sparse(), values, X), "col"),
+    ]:
+        with pytest.raises(TypeError, match=f"^{name}: a tensor of torch.sparse"):
+            st.spmm(*arguments)
+    with pytest.raises(TypeError, match="^X1: a tensor of torch.sparse"):
+        st.sddmm(crow, col, uniform(12, 3).to_sparse(), X.t())
+
+
 def test_errors(matrix):
     crow, col, values = matrix
     X = uniform(15, 3)

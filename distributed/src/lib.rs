@@ -33,6 +33,7 @@ mod count;
 mod cp;
 mod dense;
 mod error;
+mod gradient;
 mod halo;
 mod matrix;
 #[cfg(feature = "mpi")]
@@ -45,12 +46,14 @@ mod softmax;
 mod tensor;
 mod threads;
 mod trace;
+mod travel;
 
 pub use blocks::Blocks;
 pub use comm::{Comm, Group, Received, Sent};
 pub use count::{CountComm, Traffic};
 pub use dense::{DistMat, Element};
 pub use error::{Error, Result};
+pub use gradient::DistGradient;
 pub use matrix::DistCsr;
 #[cfg(feature = "mpi")]
 pub use mpi::MpiComm;

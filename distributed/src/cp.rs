@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::tensor::{DistTensor, Mode};
 
 impl<T: Element> DistTensor<T> {
-    /// The CP decomposition, as [`Cpu::cp_als`] has it. `options.init` is of the whole tensor; the state that `observe` sees, and the
+    /// The CP decomposition, as [`Cpu::cp_als`] has it. `options.init` is of the whole tensor, or has this rank's rows; the state that `observe` sees, and the
     /// one that is returned, has this rank's rows ([`DistTensor::rows`], [`DistTensor::whole`]). The run ends when `observe` ends it on
     /// any rank.
     ///
@@ -109,6 +109,9 @@ impl<T: Element> DistTensor<T> {
     fn own_init(&self, init: &CpInit<T>) -> Result<CpInit<T>> {
         let own = |factors: &[Mat<T>]| -> Result<Vec<Mat<T>>> {
             let dims: Vec<usize> = factors.iter().map(Mat::rows).collect();
+            if dims.iter().copied().eq(self.modes.iter().map(|mode| mode.own.len())) {
+                return Ok(factors.to_vec());
+            }
             if dims != self.dims {
                 return Err(Error::argument("init", format!("factors of {dims:?} rows for dims {:?}", self.dims)));
             }

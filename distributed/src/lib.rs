@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod checkpoint;
 mod comm;
 mod count;
 mod cp;
@@ -39,6 +40,7 @@ mod matrix;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod ops;
+mod partition;
 mod plan;
 mod read;
 mod schedule;
@@ -57,6 +59,7 @@ pub use gradient::DistGradient;
 pub use matrix::DistCsr;
 #[cfg(feature = "mpi")]
 pub use mpi::MpiComm;
+pub use partition::Partition;
 pub use plan::{Algorithm, Candidate, Cluster, DistPlan, Operation};
 pub use read::{RowsOf, read_entries, read_rows, share_rows};
 pub use schedule::{RandomTensor, RankLoad, matrix_steps};

@@ -25,9 +25,12 @@
 //! # Ok::<(), sparsimd_distributed::Error>(())
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod blocks;
+#[cfg(feature = "capi")]
+#[expect(unsafe_code, reason = "C programs' pointers")]
+mod capi;
 mod checkpoint;
 mod comm;
 mod count;
@@ -38,6 +41,7 @@ mod gradient;
 mod halo;
 mod matrix;
 #[cfg(feature = "mpi")]
+#[expect(unsafe_code, reason = "communicators of other languages")]
 mod mpi;
 mod ops;
 mod partition;

@@ -53,6 +53,8 @@ mod tensor;
 mod threads;
 mod trace;
 mod travel;
+#[cfg_attr(all(target_os = "linux", target_env = "gnu"), expect(unsafe_code, reason = "a function of the C library"))]
+mod trim;
 
 pub use blocks::Blocks;
 pub use comm::{Comm, Group, Received, Sent};

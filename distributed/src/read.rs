@@ -12,9 +12,10 @@ use crate::dense::Element;
 use crate::error::{Error, Result};
 use crate::partition::{Partition, Renumbered};
 use crate::tensor::weights;
+use crate::trim::give_back;
 
 /// Entries that a rank hands over at a time: so many are there twice, and sending them takes longer than their messages' latency.
-const ROUND: usize = 1 << 20;
+const ROUND: usize = 1 << 18;
 
 /// A rank's rows of a matrix, with all columns, and how the rows and columns are cut.
 #[derive(Debug)]
@@ -38,6 +39,7 @@ pub fn read_rows<T: Element>(cpu: &Cpu, comm: &dyn Comm, path: &Path, partition:
     let (rank, size) = (comm.rank(), comm.size());
     let part = cpu.install(|| read_mtx_part::<T>(path, rank, size, ReadOptions::default()));
     let part = comm.agree(part.map_err(Error::from))?;
+    give_back();
     let mut total = [part.stored as f64];
     comm.sum(&mut total)?;
     comm.agree(part.check_total(path, total[0] as u64).map_err(Error::from))?;
@@ -141,6 +143,7 @@ fn distribute<T: Element>(
         xs.extend(handed.2);
     }
     drop(entries);
+    give_back();
     let own = rows.range(comm.rank());
     let old = numbers.as_ref().map(|numbers| {
         let mut old = vec![0u32; numbers.len()];

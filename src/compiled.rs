@@ -142,6 +142,9 @@ instances! { decompositions<T: Scalar>:
     crate::decomp::cp::opt::decompose::<T>,
     crate::decomp::power::decompose::<T>,
     crate::decomp::CpState::<T>::load_of,
+    crate::decomp::CpState::<T>::load_rows_of,
+    crate::decomp::CpState::<T>::section,
+    crate::decomp::CpState::<T>::sections_head,
     crate::decomp::CpState::<T>::save_of,
     crate::decomp::tucker::decompose::<T>,
 }

@@ -1,5 +1,7 @@
 //! `sparsimd cp`.
 
+use std::path::Path;
+
 use clap::ValueEnum;
 use sparsimd::decomp::{CpInit, CpIteration, CpOptions, CpState};
 use sparsimd::ops::StreamedTensor;
@@ -88,19 +90,19 @@ pub fn run(args: &Args) -> Result<Verdict> {
     }
 }
 
-/// What to begin from, for a tensor of `order` modes with the checksum `tensor`.
-fn init<T: Scalar>(args: &Args, order: usize, tensor: u64) -> Result<CpInit<T>> {
+/// What to begin from, for a tensor of `order` modes; `resume` reads the checkpoint to go on from.
+pub fn init<T: Scalar>(args: &Args, order: usize, resume: impl Fn(&Path) -> Result<CpState<T>>) -> Result<CpInit<T>> {
     if let Some(path) = args.common.resumed() {
-        return Ok(CpInit::Resume(CpState::load_of(path, tensor)?));
+        return Ok(CpInit::Resume(resume(path)?));
     }
     Ok(args.common.given(order)?.map_or(CpInit::Seed(args.seed), CpInit::Factors))
 }
 
-/// How to decompose a tensor of `order` modes.
-pub fn options<T: Scalar>(args: &Args, order: usize, checksum: u64) -> Result<CpOptions<T>> {
+/// How to decompose.
+pub fn options<T: Scalar>(args: &Args, init: CpInit<T>) -> CpOptions<T> {
     let (common, rank) = (&args.common, args.rank);
     let (iterations, tolerance, nonnegative) = (common.iters, common.tol, common.nonneg);
-    Ok(CpOptions { rank, iterations, tolerance, ridge: args.ridge, nonnegative, init: init(args, order, checksum)? })
+    CpOptions { rank, iterations, tolerance, ridge: args.ridge, nonnegative, init }
 }
 
 fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
@@ -121,7 +123,7 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
         Operand::Loaded(x) => (x.order(), cpu.install(|| x.checksum())),
         Operand::Streamed(x) => (x.dims().len(), x.checksum()),
     };
-    let options = options(args, order, checksum)?;
+    let options = options(args, init(args, order, |path| CpState::load_of(path, checksum))?);
 
     if args.method != Method::Als && args.place.device != DeviceName::Cpu {
         let detail = "the methods opt and apr run on the processor alone";

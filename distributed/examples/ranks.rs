@@ -1,6 +1,17 @@
-//! Messages between ranks that an MPI launcher has started: `mpirun -n 4 ranks collectives`; or a rank that fails: `ranks panic`.
+//! Messages between ranks that an MPI launcher has started: `mpirun -n 4 ranks collectives`; a rank that fails: `ranks panic`; or the
+//! memory that reading takes: `ranks read A.mtx`, which prints the most bytes of a rank at a time, those before reading left out.
 
-use sparsimd_distributed::{Comm, Error, MpiComm};
+use std::path::Path;
+
+use sparsimd::Cpu;
+use sparsimd_distributed::{Comm, Error, MpiComm, Partition, read_rows};
+
+/// The most memory that this process has had so far, in bytes.
+fn peak() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
+    line.trim().trim_end_matches(" kB").parse::<f64>().unwrap_or(0.0) * 1024.0
+}
 
 fn main() -> Result<(), Error> {
     let mpi = MpiComm::start()?;
@@ -10,6 +21,21 @@ fn main() -> Result<(), Error> {
         assert_ne!(rank, 1, "a rank that panics");
         // Waits for the one that is gone.
         comm.least(0)?;
+    }
+    if let [_, what, file] = &std::env::args().collect::<Vec<_>>()[..]
+        && what == "read"
+    {
+        let cpu = Cpu::builder().threads(1).pin(false).build()?;
+        let before = peak();
+        let read = read_rows::<f32>(&cpu, comm, Path::new(file), &Partition::Balanced)?;
+        let mut most = [peak() - before];
+        comm.largest(&mut most)?;
+        let mut nnz = [read.local.nnz() as f64];
+        comm.sum(&mut nnz)?;
+        if rank == 0 {
+            println!("{} {}", most[0], nnz[0]);
+        }
+        return Ok(());
     }
     let mut sum = [rank as f64, 1.0];
     comm.sum(&mut sum)?;

@@ -17,12 +17,12 @@ use sparsimd::plan::TensorOptions;
 use sparsimd::{Cpu, Mat, MatRef};
 
 use crate::comm::Comm;
-use crate::dense::{Element, pack};
+use crate::dense::{Element, Packed, pack};
 use crate::error::{Error, Result};
-use crate::tensor::DistTensor;
+use crate::tensor::{DistTensor, Mode};
 
 impl<T: Element> DistTensor<T> {
-    /// The CP decomposition, as [`Cpu::cp_als`] has it. `options.init` is of the whole tensor; the state that `observe` sees, and the
+    /// The CP decomposition, as [`Cpu::cp_als`] has it. `options.init` is of the whole tensor, or has this rank's rows; the state that `observe` sees, and the
     /// one that is returned, has this rank's rows ([`DistTensor::rows`], [`DistTensor::whole`]). The run ends when `observe` ends it on
     /// any rank.
     ///
@@ -43,16 +43,18 @@ impl<T: Element> DistTensor<T> {
         let ready = prepared.map_err(Error::from).and_then(|prepared| {
             let zeros = |rows: usize| Mat::zeros(rows, options.rank);
             let all = || self.local.dims().iter().map(|&rows| zeros(rows)).collect::<sparsimd::Result<Vec<_>>>();
-            let ghosts = self.modes.iter().map(|mode| zeros(mode.halo.ghosts())).collect::<sparsimd::Result<_>>()?;
+            let packed = |rows: usize| Packed::zeros(rows, &[options.rank]);
+            let rooms = |mode: &Mode| Ok([packed(mode.halo.ghosts())?, packed(mode.halo.given())?]);
+            let rooms = self.modes.iter().map(rooms).collect::<Result<_>>()?;
             // The algorithm's own: factors, what they are made from, and products. Between sums over all ranks it must not run out.
             let own = || self.modes.iter().map(|mode| zeros(mode.own.len())).collect::<sparsimd::Result<Vec<_>>>();
             drop((own()?, own()?, own()?));
-            Ok((prepared, all()?, ghosts, all()?))
+            Ok((prepared, all()?, rooms, all()?))
         });
-        let (prepared, factors, ghosts, products) = comm.agree(ready)?;
+        let (prepared, factors, rooms, products) = comm.agree(ready)?;
         let options = CpOptions { init: comm.agree(self.own_init(&options.init))?, ..options.clone() };
         let fresh = vec![false; self.dims.len()];
-        let mut share = Share { tensor: self, cpu, comm, prepared, factors, ghosts, products, fresh, failed: None };
+        let mut share = Share { tensor: self, cpu, comm, prepared, factors, rooms, products, fresh, failed: None };
         let mut ended = Ok(());
         let done = cpu.cp_als_share(&mut share, &options, |state, iteration| {
             let goes_on = u64::from(observe(state, iteration).is_continue());
@@ -80,7 +82,7 @@ impl<T: Element> DistTensor<T> {
             let group = mode.group(comm);
             let (rows, cols) = (mode.blocks.len(), own.cols());
             let lens: Vec<usize> = (0..mode.blocks.parts()).map(|k| mode.blocks.range(k).len() * cols).collect();
-            let all = (&group as &dyn Comm).all_gather(&pack(&[own.as_ref()], 0..own.rows()), &lens)?;
+            let all = (&group as &dyn Comm).all_gather(&pack(own.as_ref(), 0..own.rows()), &lens)?;
             factors.push(comm.agree(Mat::from_vec(rows, cols, all).map_err(Error::from))?);
         }
         Ok(CpState { factors, ..state.clone() })
@@ -107,6 +109,9 @@ impl<T: Element> DistTensor<T> {
     fn own_init(&self, init: &CpInit<T>) -> Result<CpInit<T>> {
         let own = |factors: &[Mat<T>]| -> Result<Vec<Mat<T>>> {
             let dims: Vec<usize> = factors.iter().map(Mat::rows).collect();
+            if dims.iter().copied().eq(self.modes.iter().map(|mode| mode.own.len())) {
+                return Ok(factors.to_vec());
+            }
             if dims != self.dims {
                 return Err(Error::argument("init", format!("factors of {dims:?} rows for dims {:?}", self.dims)));
             }
@@ -132,8 +137,8 @@ struct Share<'a, T: Element> {
     prepared: Option<MttkrpTensor<T>>,
     /// Own rows and ghosts of every factor.
     factors: Vec<Mat<T>>,
-    /// The ghosts alone, as they come.
-    ghosts: Vec<Mat<T>>,
+    /// For rows that travel of every factor or product: the ghosts', and this rank's own that others name.
+    rooms: Vec<[Packed<T>; 2]>,
     /// Own rows and ghosts of every product.
     products: Vec<Mat<T>>,
     /// Whether the ghosts of each factor are what their owners have.
@@ -153,14 +158,15 @@ impl<T: Element> Share<'_, T> {
     }
 
     fn exchange_and_multiply(&mut self, factors: &[Mat<T>], mode: usize, out: &mut Mat<T>) -> Result<()> {
-        let Self { tensor, cpu, comm, prepared, factors: all, ghosts, products, fresh, .. } = self;
+        let Self { tensor, cpu, comm, prepared, factors: all, rooms, products, fresh, .. } = self;
         for (m, own) in factors.iter().enumerate() {
             if m == mode || fresh[m] {
                 continue;
             }
             let group = tensor.modes[m].group(*comm);
-            tensor.modes[m].halo.fetch(&group, &[own.as_ref()], &mut ghosts[m..=m], || Ok(()))?;
-            let rows = own.iter_rows().chain(ghosts[m].iter_rows());
+            let [ghosts, given] = &mut rooms[m];
+            tensor.modes[m].halo.fetch(&group, &[own.as_ref()], [given, ghosts], || Ok(()))?;
+            let rows = own.iter_rows().chain(ghosts.data().chunks_exact(own.cols()));
             all[m].iter_rows_mut().zip(rows).for_each(|(to, from)| to.copy_from_slice(from));
             fresh[m] = true;
         }
@@ -173,8 +179,13 @@ impl<T: Element> Share<'_, T> {
             None => Ok(()),
         };
         comm.agree(done.map_err(Error::from))?;
-        let group = tensor.modes[mode].group(*comm);
-        tensor.modes[mode].halo.give(&group, product.as_ref(), out)
+        let (group, halo, rows) = (tensor.modes[mode].group(*comm), &tensor.modes[mode].halo, out.rows());
+        let ([terms, given], product) = (&mut rooms[mode], product.as_ref());
+        terms.fill(&[product], rows..rows + halo.ghosts());
+        halo.give(&group, terms, given, &mut [out], |own| {
+            own[0].iter_rows_mut().zip(product.iter_rows()).for_each(|(to, from)| to.copy_from_slice(from));
+            Ok(())
+        })
     }
 }
 

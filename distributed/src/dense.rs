@@ -71,23 +71,109 @@ impl<T: Element> DistMat<T> {
     }
 }
 
-/// `rows` of each of `matrices`, row after row without gaps: as they are sent.
-pub(crate) fn pack<T: Element>(matrices: &[MatRef<'_, T>], rows: impl ExactSizeIterator<Item = usize>) -> Vec<T> {
-    let mut packed = Vec::with_capacity(rows.len() * matrices.iter().map(|a| a.cols()).sum::<usize>());
-    for i in rows {
-        matrices.iter().for_each(|a| packed.extend_from_slice(a.row(i)));
+/// Rows of several matrices side by side without gaps: as they are sent, and as they are worked on once they have come.
+#[derive(Debug)]
+pub(crate) struct Packed<T> {
+    /// One row, which begins at a cache line.
+    room: Mat<T>,
+    rows: usize,
+    widths: Vec<usize>,
+}
+
+impl<T: Element> Packed<T> {
+    /// Zeros, of matrices of these `widths`.
+    pub fn zeros(rows: usize, widths: &[usize]) -> Result<Self> {
+        let room = Mat::zeros(1, rows.saturating_mul(widths.iter().sum()))?;
+        Ok(Self { room, rows, widths: widths.to_vec() })
     }
+
+    /// Whether there is room for as much.
+    pub fn holds(&self, rows: usize, widths: &[usize]) -> bool {
+        rows.saturating_mul(widths.iter().sum()) <= self.room.cols()
+    }
+
+    /// Becomes as much, of any content; there is room for it.
+    pub fn reshape(&mut self, rows: usize, widths: &[usize]) {
+        debug_assert!(self.holds(rows, widths));
+        (self.rows, self.widths) = (rows, widths.to_vec());
+    }
+
+    /// Elements of a row.
+    pub fn width(&self) -> usize {
+        self.widths.iter().sum()
+    }
+
+    /// All of it.
+    pub fn data(&self) -> &[T] {
+        &self.room.row(0)[..self.rows * self.width()]
+    }
+
+    /// All of it, to be changed.
+    pub fn data_mut(&mut self) -> &mut [T] {
+        let len = self.rows * self.width();
+        &mut self.room.row_mut(0)[..len]
+    }
+
+    /// Each of the matrices.
+    pub fn views(&self) -> Result<Vec<MatRef<'_, T>>> {
+        let mut first = 0;
+        let view = |&cols: &usize| {
+            // Without rows there is nothing to begin in.
+            let data = self.data().get(first..).unwrap_or_default();
+            first += cols;
+            Ok(MatRef::new(data, self.rows, cols, self.width())?)
+        };
+        self.widths.iter().map(view).collect()
+    }
+
+    /// Adds the first rows of `matrices`, which have as many at least and are as wide.
+    pub fn add_rows(&mut self, matrices: &[Mat<T>]) {
+        let (width, mut first) = (self.width(), 0);
+        for a in matrices {
+            let to = self.data_mut().chunks_exact_mut(width.max(1));
+            to.zip(a.iter_rows()).for_each(|(to, from)| add(&mut to[first..first + from.len()], from));
+            first += a.cols();
+        }
+    }
+
+    /// Becomes `rows` of `matrices`, which have as many and are as wide.
+    pub fn fill(&mut self, matrices: &[MatRef<'_, T>], rows: impl Iterator<Item = usize>) {
+        let mut rest = self.data_mut();
+        for i in rows {
+            for a in matrices {
+                let (row, others) = std::mem::take(&mut rest).split_at_mut(a.cols());
+                row.copy_from_slice(a.row(i));
+                rest = others;
+            }
+        }
+    }
+}
+
+/// `rows` of `matrix`, row after row without gaps: as they are sent.
+pub(crate) fn pack<T: Element>(matrix: MatRef<'_, T>, rows: impl ExactSizeIterator<Item = usize>) -> Vec<T> {
+    let mut packed = Vec::with_capacity(rows.len() * matrix.cols());
+    rows.for_each(|i| packed.extend_from_slice(matrix.row(i)));
     packed
 }
 
-/// The rows that [`pack`] packed, of all of `matrices`, which have as many.
-pub(crate) fn unpack<T: Element>(packed: &[T], matrices: &mut [Mat<T>]) {
+/// Rows as [`Packed`] has them, into those `rows` of `matrices`: `put(to, from)` for each row of each.
+pub(crate) fn unpack<T: Element>(
+    packed: &[T],
+    rows: impl Iterator<Item = usize>,
+    matrices: &mut [&mut Mat<T>],
+    put: impl Fn(&mut [T], &[T]),
+) {
     let mut rest = packed;
-    for i in 0..matrices.first().map_or(0, Mat::rows) {
+    for i in rows {
         for a in &mut *matrices {
             let (row, others) = rest.split_at(a.cols());
-            a.row_mut(i).copy_from_slice(row);
+            put(a.row_mut(i), row);
             rest = others;
         }
     }
+}
+
+/// `to += from`.
+pub(crate) fn add<T: Element>(to: &mut [T], from: &[T]) {
+    to.iter_mut().zip(from).for_each(|(x, &y)| *x += y);
 }

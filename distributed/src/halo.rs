@@ -6,7 +6,7 @@ use sparsimd::{Mat, MatRef};
 
 use crate::blocks::Blocks;
 use crate::comm::Comm;
-use crate::dense::{Element, pack, unpack};
+use crate::dense::{Element, Packed, add, unpack};
 use crate::error::Result;
 
 /// An exchange of rows between their owners and those that name them.
@@ -14,7 +14,7 @@ use crate::error::Result;
 pub(crate) struct Halo {
     /// Rank, and which of this rank's rows it needs, counted from this rank's first.
     sends: Vec<(usize, Vec<u32>)>,
-    /// Rank, and which ghosts are its rows.
+    /// Rank, and which ghosts are its rows: all ghosts, in their order.
     receives: Vec<(usize, Range<usize>)>,
 }
 
@@ -45,50 +45,55 @@ impl Halo {
         self.sends.iter().map(|(_, rows)| rows.len()).sum()
     }
 
-    /// The reverse of [`Halo::fetch`]: `product` has terms of this rank's own rows, and after them of its ghosts. The latter go to their
-    /// owners; `own` becomes the sum of its rows' terms, in the order of ranks, this one's own first.
-    pub fn give<T: Element>(&self, comm: &dyn Comm, product: MatRef<'_, T>, own: &mut Mat<T>) -> Result<()> {
-        let (rows, n) = (own.rows(), own.cols());
-        let packed: Vec<_> = self
-            .receives
-            .iter()
-            .map(|(to, ghosts)| (*to, pack(&[product], rows + ghosts.start..rows + ghosts.end)))
-            .collect();
-        let sends: Vec<_> = packed.iter().map(|(to, data)| (*to, &data[..])).collect();
-        let mut terms: Vec<Vec<T>> = self.sends.iter().map(|(_, rows)| vec![T::ZERO; rows.len() * n]).collect();
-        let room = self.sends.iter().zip(&mut terms).map(|((from, _), data)| (*from, &mut data[..]));
-        comm.exchange_during(&sends, room.collect(), || Ok(()))?;
-        own.iter_rows_mut().zip(product.iter_rows()).for_each(|(to, from)| to.copy_from_slice(from));
-        for ((_, rows), terms) in self.sends.iter().zip(&terms) {
-            for (&i, term) in rows.iter().zip(terms.chunks_exact(n)) {
-                own.row_mut(i as usize).iter_mut().zip(term).for_each(|(x, &y)| *x += y);
-            }
-        }
-        Ok(())
-    }
-
-    /// The ghosts' rows of matrices of which this rank has the rows `own`, into `ghosts`; one message carries those of all. What `work`
-    /// returns, which runs meanwhile.
+    /// The rows of matrices that others have as ghosts, of which this rank has the rows `own`, go to them in `outgoing` (as many rows as are
+    /// [given](Halo::given)), and its own ghosts come into `ghosts`; one message carries those of all matrices. What `work` returns, which
+    /// runs meanwhile.
     pub fn fetch<T: Element, R>(
         &self,
         comm: &dyn Comm,
         own: &[MatRef<'_, T>],
-        ghosts: &mut [Mat<T>],
+        [outgoing, ghosts]: [&mut Packed<T>; 2],
         work: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        let width: usize = own.iter().map(|a| a.cols()).sum();
-        let packed: Vec<_> =
-            self.sends.iter().map(|(to, rows)| (*to, pack(own, rows.iter().map(|&i| i as usize)))).collect();
-        let sends: Vec<_> = packed.iter().map(|(to, data)| (*to, &data[..])).collect();
-        let mut received = vec![T::ZERO; self.ghosts() * width];
-        let (mut room, mut rest) = (Vec::new(), &mut received[..]);
-        for (from, rows) in &self.receives {
-            let (part, others) = std::mem::take(&mut rest).split_at_mut(rows.len() * width);
-            room.push((*from, part));
+        outgoing.fill(own, self.sends.iter().flat_map(|(_, rows)| rows).map(|&i| i as usize));
+        let (mut sends, mut rest, width) = (Vec::new(), outgoing.data(), outgoing.width());
+        for (to, rows) in &self.sends {
+            let (part, others) = rest.split_at(rows.len() * width);
+            sends.push((*to, part));
             rest = others;
         }
-        let result = comm.exchange_during(&sends, room, work)?;
-        unpack(&received, ghosts);
+        let room = parts(ghosts.data_mut(), self.receives.iter().map(|(from, rows)| (*from, rows.len() * width)));
+        comm.exchange_during(&sends, room, work)
+    }
+
+    /// The reverse of [`Halo::fetch`]: `terms` of the ghosts' rows go to their owners, and come for this rank's rows into `incoming`. What `work`
+    /// makes of `own` meanwhile is added to: the other ranks' terms, in the order of ranks.
+    pub fn give<T: Element, R>(
+        &self,
+        comm: &dyn Comm,
+        terms: &Packed<T>,
+        incoming: &mut Packed<T>,
+        own: &mut [&mut Mat<T>],
+        work: impl FnOnce(&mut [&mut Mat<T>]) -> Result<R>,
+    ) -> Result<R> {
+        let width = terms.width();
+        let of = |rows: &Range<usize>| &terms.data()[rows.start * width..rows.end * width];
+        let sends: Vec<_> = self.receives.iter().map(|(to, ghosts)| (*to, of(ghosts))).collect();
+        let room = parts(incoming.data_mut(), self.sends.iter().map(|(from, rows)| (*from, rows.len() * width)));
+        let result = comm.exchange_during(&sends, room, || work(own))?;
+        let rows = self.sends.iter().flat_map(|(_, rows)| rows).map(|&i| i as usize);
+        unpack(incoming.data(), rows, own, add);
         Ok(result)
     }
+}
+
+/// Parts of `data` one after the other, of the lengths that ranks have.
+fn parts<T>(data: &mut [T], lens: impl Iterator<Item = (usize, usize)>) -> Vec<(usize, &mut [T])> {
+    let (mut all, mut rest) = (Vec::new(), data);
+    for (rank, len) in lens {
+        let (part, others) = std::mem::take(&mut rest).split_at_mut(len);
+        all.push((rank, part));
+        rest = others;
+    }
+    all
 }

@@ -25,19 +25,26 @@
 //! # Ok::<(), sparsimd_distributed::Error>(())
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod blocks;
+#[cfg(feature = "capi")]
+#[expect(unsafe_code, reason = "C programs' pointers")]
+mod capi;
+mod checkpoint;
 mod comm;
 mod count;
 mod cp;
 mod dense;
 mod error;
+mod gradient;
 mod halo;
 mod matrix;
 #[cfg(feature = "mpi")]
+#[expect(unsafe_code, reason = "communicators of other languages")]
 mod mpi;
 mod ops;
+mod partition;
 mod plan;
 mod read;
 mod schedule;
@@ -45,15 +52,20 @@ mod softmax;
 mod tensor;
 mod threads;
 mod trace;
+mod travel;
+#[cfg_attr(all(target_os = "linux", target_env = "gnu"), expect(unsafe_code, reason = "a function of the C library"))]
+mod trim;
 
 pub use blocks::Blocks;
 pub use comm::{Comm, Group, Received, Sent};
 pub use count::{CountComm, Traffic};
 pub use dense::{DistMat, Element};
 pub use error::{Error, Result};
+pub use gradient::DistGradient;
 pub use matrix::DistCsr;
 #[cfg(feature = "mpi")]
 pub use mpi::MpiComm;
+pub use partition::Partition;
 pub use plan::{Algorithm, Candidate, Cluster, DistPlan, Operation};
 pub use read::{RowsOf, read_entries, read_rows, share_rows};
 pub use schedule::{RandomTensor, RankLoad, matrix_steps};

@@ -7,13 +7,14 @@
 //! ```
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use sparsimd::plan::{Op, PlanOptions};
 use sparsimd::{Cpu, Csr, Pattern, Prepared, SparseOperand};
 
 use crate::blocks::Blocks;
 use crate::comm::{Comm, Group};
-use crate::dense::Element;
+use crate::dense::{Element, Packed};
 use crate::error::{Error, Result};
 use crate::halo::Halo;
 use crate::plan::Algorithm;
@@ -37,6 +38,8 @@ pub struct DistCsr<T> {
     pub(crate) gone: Vec<Vec<usize>>,
     /// How many nonzeros came from each rank of the fiber.
     pub(crate) came: Vec<usize>,
+    /// Of rows that travel: they stay from run to run.
+    pub(crate) rooms: Mutex<Vec<Packed<T>>>,
 }
 
 /// Nonzeros whose columns are some rows of B that are here at the same time.
@@ -48,6 +51,8 @@ pub(crate) struct Part<T> {
     pub prepared: Option<(Op, Prepared<T>)>,
     /// Which of the nonzeros that came each one is.
     pub origin: Vec<usize>,
+    /// The transposed pattern, and which of the nonzeros each of its own is: where it is asked for.
+    columns: OnceLock<(Arc<Pattern>, Vec<usize>)>,
 }
 
 /// Nonzeros by coordinates.
@@ -104,7 +109,7 @@ impl<T: Element> DistCsr<T> {
             }
         };
         let (rows, cols, nnz) = (rows.clone(), cols.clone(), local.nnz());
-        Ok(Self { rank, rows, cols, nnz, algorithm, here, parts, halo, gone, came })
+        Ok(Self { rank, rows, cols, nnz, algorithm, here, parts, halo, gone, came, rooms: Mutex::default() })
     }
 
     /// Lays the nonzeros out for the operation of `options`, as [`Cpu::prepare`] does; other operations run directly.
@@ -136,6 +141,12 @@ impl<T: Element> Part<T> {
             Some((prepared_for, prepared)) if *prepared_for == op => prepared.into(),
             _ => (&self.a).into(),
         }
+    }
+
+    /// The transposed pattern, and `numbers`, one for each nonzero, in its order.
+    pub fn by_columns(&self, cpu: &Cpu, numbers: &[T]) -> (&Arc<Pattern>, Vec<T>) {
+        let (pattern, order) = self.columns.get_or_init(|| cpu.install(|| self.a.pattern().transpose()));
+        (pattern, order.iter().map(|&p| numbers[p]).collect())
     }
 }
 
@@ -255,5 +266,5 @@ fn part<T: Element>(
     let col_idx = origin.iter().map(|&p| renumber(entries.cols[p])).collect();
     let values = origin.iter().map(|&p| entries.values[p]).collect();
     let a = Csr::new(Pattern::new(rows, cols, row_ptr, col_idx)?, values)?;
-    Ok(Part { a, prepared: None, origin })
+    Ok(Part { a, prepared: None, origin, columns: OnceLock::new() })
 }

@@ -11,12 +11,12 @@
 
 use sparsimd::edge::Edge;
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Mat, MatRef};
+use sparsimd::{Cpu, CsrRef, Mat};
 
 use crate::comm::Comm;
-use crate::dense::{DistMat, Element, pack, unpack};
+use crate::dense::{DistMat, Element, add};
 use crate::error::{Error, Result};
-use crate::matrix::{DistCsr, fiber, ring, ring_order};
+use crate::matrix::DistCsr;
 
 impl<T: Element> DistCsr<T> {
     /// C = A B; B has the rows of A's columns, C those of A's rows.
@@ -29,13 +29,49 @@ impl<T: Element> DistCsr<T> {
         const OP: &str = "distributed spmm";
         let n = b.cols();
         let checked = self.check(OP, &[("B", b, false, n), ("C", c, true, n)]);
-        let mut out = comm.agree(checked.and_then(|()| self.output(n)))?;
+        let shared = comm.agree(checked.and_then(|()| self.output(n)))?;
+        self.product(cpu, comm, None, b, shared, c)
+    }
+
+    /// C = A B with the values of A, or with `numbers`, each part's; `shared` is [room](DistCsr::output) for the rows of A here.
+    pub(crate) fn product(
+        &self,
+        cpu: &Cpu,
+        comm: &dyn Comm,
+        numbers: Option<&[Vec<T>]>,
+        b: &DistMat<T>,
+        mut shared: Option<Mat<T>>,
+        c: &mut DistMat<T>,
+    ) -> Result<()> {
+        let out = shared.as_mut().unwrap_or(c.local_mut());
         let done = self.each_part(comm, &[b.local().as_ref()], |part, dense| {
             let beta = if part == 0 { T::ZERO } else { T::ONE };
-            Ok(cpu.spmm(T::ONE, self.parts[part].operand(Op::Spmm), dense[0], beta, out.as_mut())?)
+            let a = match numbers {
+                Some(numbers) => CsrRef::on(self.parts[part].a.pattern(), &numbers[part])?.into(),
+                None => self.parts[part].operand(Op::Spmm),
+            };
+            Ok(cpu.spmm(T::ONE, a, dense[0], beta, out.as_mut())?)
         });
         comm.agree(done)?;
-        self.reduce(comm, &out, c.local_mut())
+        self.reduce(comm, shared, c.local_mut())
+    }
+
+    /// B = A^T C; C has the rows of A's rows, B those of its columns: parts of B's rows travel to who has them.
+    ///
+    /// Each part is laid out by columns when this is called first. The same ranks, blocks and algorithm give the same bits.
+    ///
+    /// # Errors
+    /// As [`DistCsr::spmm`].
+    pub fn spmm_transposed(&self, cpu: &Cpu, comm: &dyn Comm, c: &DistMat<T>, b: &mut DistMat<T>) -> Result<()> {
+        let n = c.cols();
+        comm.agree(self.check("distributed spmm_transposed", &[("C", c, true, n), ("B", b, false, n)]))?;
+        let gathered = self.gather(comm, c.local())?;
+        let c = gathered.as_ref().unwrap_or(c.local()).as_ref();
+        let done = self.each_part_reversed(comm, &mut [b.local_mut()], |part, terms| {
+            let (pattern, values) = self.parts[part].by_columns(cpu, self.parts[part].a.values());
+            Ok(cpu.spmm(T::ONE, CsrRef::on(pattern, &values)?, c, T::ZERO, terms[0].reborrow())?)
+        });
+        comm.agree(done)
     }
 
     /// `values[p]` = C_i . B_j for the nonzero (i, j) that this rank gave as its p-th, times a_ij when `scaled`; C has the rows of A's
@@ -54,12 +90,8 @@ impl<T: Element> DistCsr<T> {
     ) -> Result<()> {
         const OP: &str = "distributed sddmm";
         let n = c.cols();
-        let checked = self.check(OP, &[("C", c, true, n), ("B", b, false, n)]).and_then(|()| {
-            let nnz = self.nnz;
-            let detail = || format!("{} values for {nnz} nonzeros", values.len());
-            if values.len() == nnz { Ok(()) } else { Err(Error::shape(OP, detail())) }
-        });
-        comm.agree(checked)?;
+        let checked = self.check(OP, &[("C", c, true, n), ("B", b, false, n)]);
+        comm.agree(checked.and_then(|()| self.check_numbers(OP, "values", values.len())))?;
         let gathered = self.gather(comm, c.local())?;
         let c = gathered.as_ref().unwrap_or(c.local()).as_ref();
         let mut came = vec![T::ZERO; self.came.iter().sum()];
@@ -104,27 +136,28 @@ impl<T: Element> DistCsr<T> {
             comm.agree(self.check(OP, &operands))?;
             return self.softmax(cpu, comm, built_in(edge), c, b, d, e);
         }
-        let room = || Ok((self.output(width)?, self.output(width)?));
-        let (mut out, mut term) = comm.agree(self.check(OP, &operands).and_then(|()| room()))?;
+        let room = || Ok((self.output(width)?, self.zeros(width)?));
+        let (mut shared, mut term) = comm.agree(self.check(OP, &operands).and_then(|()| room()))?;
+        let out = shared.as_mut().unwrap_or(e.local_mut());
         let gathered = self.gather(comm, c.local())?;
         let c = gathered.as_ref().unwrap_or(c.local()).as_ref();
         let both = [b.local().as_ref(), d.local().as_ref()];
         let travelling = if std::ptr::eq(b, d) { &both[..1] } else { &both[..] };
         let done = self.each_part(comm, travelling, |part, dense| {
-            let into = if part == 0 { &mut out } else { &mut term };
+            let into = if part == 0 { &mut *out } else { &mut term };
             let (b, d) = (dense[0], dense[dense.len() - 1]);
             cpu.fusedmm(self.parts[part].operand(Op::FusedMm), edge, c, b, d, into.as_mut())?;
             if part > 0 {
-                add(&mut out, &term);
+                out.iter_rows_mut().zip(term.iter_rows()).for_each(|(to, from)| add(to, from));
             }
             Ok(())
         });
         comm.agree(done)?;
-        self.reduce(comm, &out, e.local_mut())
+        self.reduce(comm, shared, e.local_mut())
     }
 
     /// Checks operands: name, matrix, whether its rows are those of A's rows (else of A's columns), columns.
-    fn check(&self, op: &'static str, operands: &[(&str, &DistMat<T>, bool, usize)]) -> Result<()> {
+    pub(crate) fn check(&self, op: &'static str, operands: &[(&str, &DistMat<T>, bool, usize)]) -> Result<()> {
         for &(name, matrix, of_rows, cols) in operands {
             let blocks = if of_rows { &self.rows } else { &self.cols };
             let wanted = (blocks.len(), blocks.range(self.rank).len(), cols);
@@ -140,121 +173,9 @@ impl<T: Element> DistCsr<T> {
         Ok(())
     }
 
-    /// Zeros for the rows of A here.
-    pub(crate) fn output(&self, cols: usize) -> Result<Mat<T>> {
-        Ok(Mat::zeros(self.here.len(), cols)?)
-    }
-
-    /// Calls `compute` for each part with the rows of `dense` that it names. Whatever it returns, all messages are exchanged.
-    pub(crate) fn each_part(
-        &self,
-        comm: &dyn Comm,
-        dense: &[MatRef<'_, T>],
-        mut compute: impl FnMut(usize, &[MatRef<'_, T>]) -> Result<()>,
-    ) -> Result<()> {
-        let zeros = |rows: usize| -> Result<Vec<Mat<T>>> {
-            dense.iter().map(|a| Ok(Mat::zeros(rows, a.cols())?)).collect::<Result<Vec<_>>>()
-        };
-        if let Some(halo) = &self.halo {
-            let mut ghosts = comm.agree(zeros(halo.ghosts()))?;
-            let done = halo.fetch(comm, dense, &mut ghosts, || Ok(compute(0, dense)))?;
-            let views: Vec<_> = ghosts.iter().map(Mat::as_ref).collect();
-            return done.and_then(|()| compute(1, &views));
-        }
-        let ring = ring(comm, self.algorithm.replication());
-        let (ring, width): (&dyn Comm, usize) = (&ring, dense.iter().map(|a| a.cols()).sum());
-        let (before, after) = ((ring.rank() + ring.size() - 1) % ring.size(), (ring.rank() + 1) % ring.size());
-        let order = ring_order(comm.size(), self.algorithm.replication(), self.rank);
-        let blocks = order.iter().map(|&block| zeros(self.cols.range(block).len())).collect::<Result<Vec<_>>>();
-        let mut blocks = comm.agree(blocks)?;
-        let mut done = Ok(());
-        let mut passing = pack(dense, 0..dense[0].rows());
-        for step in 0..order.len() {
-            let views: Vec<_> = match step {
-                0 => dense.to_vec(),
-                _ => blocks[step].iter().map(Mat::as_ref).collect(),
-            };
-            let failed = done.is_err();
-            let mut work = || if failed { Ok(()) } else { compute(step, &views) };
-            if step + 1 == order.len() {
-                return done.and(work());
-            }
-            let mut next = vec![T::ZERO; self.cols.range(order[step + 1]).len() * width];
-            let computed = ring.exchange_during(&[(before, &passing)], vec![(after, &mut next)], || Ok(work()))?;
-            done = done.and(computed);
-            unpack(&next, &mut blocks[step + 1]);
-            blocks[step].clear();
-            passing = next;
-        }
-        done
-    }
-
-    /// The rows of C for the rows of A here; none where they are this rank's own.
-    pub(crate) fn gather(&self, comm: &dyn Comm, own: &Mat<T>) -> Result<Option<Mat<T>>> {
-        let replication = self.algorithm.replication();
-        if replication == 1 {
-            return Ok(None);
-        }
-        let fiber = fiber(comm, replication);
-        let first = self.rank / replication * replication;
-        let lens: Vec<_> = (0..replication).map(|l| self.rows.range(first + l).len() * own.cols()).collect();
-        let mut all = [comm.agree(Mat::zeros(self.here.len(), own.cols()).map_err(Error::from))?];
-        let packed = (&fiber as &dyn Comm).all_gather(&pack(&[own.as_ref()], 0..own.rows()), &lens)?;
-        unpack(&packed, &mut all);
-        Ok(all.into_iter().next())
-    }
-
-    /// `own` becomes the sum of the fiber's `out` in this rank's rows.
-    pub(crate) fn reduce(&self, comm: &dyn Comm, out: &Mat<T>, own: &mut Mat<T>) -> Result<()> {
-        let replication = self.algorithm.replication();
-        let fiber = fiber(comm, replication);
-        let (fiber, first): (&dyn Comm, usize) = (&fiber, self.rank - fiber.rank());
-        let rows = |l: usize| {
-            let range = self.rows.range(first + l);
-            range.start - self.here.start..range.end - self.here.start
-        };
-        let others = || (0..replication).filter(|&l| l != fiber.rank());
-        let packed: Vec<_> = others().map(|l| (l, pack(&[out.as_ref()], rows(l)))).collect();
-        let sends: Vec<_> = packed.iter().map(|(l, data)| (*l, &data[..])).collect();
-        let mut received = vec![vec![T::ZERO; own.rows() * own.cols()]; replication];
-        received[fiber.rank()] = pack(&[out.as_ref()], rows(fiber.rank()));
-        let room = received.iter_mut().enumerate().filter(|(l, _)| *l != fiber.rank());
-        fiber.exchange_during(&sends, room.map(|(l, data)| (l, &mut data[..])).collect(), || Ok(()))?;
-        let cols = own.cols();
-        for (i, row) in own.iter_rows_mut().enumerate() {
-            row.copy_from_slice(&received[0][i * cols..][..cols]);
-            for term in &received[1..] {
-                row.iter_mut().zip(&term[i * cols..]).for_each(|(x, &y)| *x += y);
-            }
-        }
-        Ok(())
-    }
-
-    /// Hands the values of nonzeros that came from other ranks back to them, into the order in which this rank gave its own.
-    fn give_back(&self, comm: &dyn Comm, came: &[T], values: &mut [T]) -> Result<()> {
-        let fiber = fiber(comm, self.algorithm.replication());
-        let fiber: &dyn Comm = &fiber;
-        let (mut rest, mut sends) = (came, Vec::new());
-        for (l, &count) in self.came.iter().enumerate() {
-            let (part, others) = rest.split_at(count);
-            sends.push((l, part));
-            rest = others;
-        }
-        let mut received: Vec<Vec<T>> = self.gone.iter().map(|places| vec![T::ZERO; places.len()]).collect();
-        let (_, mine) = sends.remove(fiber.rank());
-        received[fiber.rank()].copy_from_slice(mine);
-        let room = received.iter_mut().enumerate().filter(|(l, _)| *l != fiber.rank());
-        fiber.exchange_during(&sends, room.map(|(l, data)| (l, &mut data[..])).collect(), || Ok(()))?;
-        for (places, data) in self.gone.iter().zip(&received) {
-            places.iter().zip(data).for_each(|(&p, &x)| values[p] = x);
-        }
-        Ok(())
-    }
-}
-
-/// `to += from`.
-fn add<T: Element>(to: &mut Mat<T>, from: &Mat<T>) {
-    for (to, from) in to.iter_rows_mut().zip(from.iter_rows()) {
-        to.iter_mut().zip(from).for_each(|(x, &y)| *x += y);
+    /// Whether there are as many `name` as nonzeros that this rank gave.
+    pub(crate) fn check_numbers(&self, op: &'static str, name: &str, numbers: usize) -> Result<()> {
+        let detail = || format!("{numbers} {name} for {} nonzeros", self.nnz);
+        if numbers == self.nnz { Ok(()) } else { Err(Error::shape(op, detail())) }
     }
 }

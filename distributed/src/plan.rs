@@ -5,6 +5,7 @@
 //! ```text
 //!                     aware      dense shift
 //! SpMM, SDDMM         h r        n r / c + (c - 1) n r / p          SDDMM hands the values back: + (1 - 1/c) nnz / p
+//! SpMM, A transposed  h r        the same                           aware: the h r words are sent, to the rows' owners
 //! FusedMM, D is B     h r        n r / c + 2 (c - 1) n r / p
 //! FusedMM, D is not B h 2 r      2 n r / c + 2 (c - 1) n r / p
 //! the same, softmax   h 2 r      2 n r / c + 2 (c - 1) n r / p + 2 (c - 1) c n / p, and D travels after B, also where it is B
@@ -62,6 +63,11 @@ pub enum Operation {
         /// Columns.
         n: usize,
     },
+    /// B = A^T C, C of `n` columns.
+    SpmmTransposed {
+        /// Columns.
+        n: usize,
+    },
     /// C B^T at the nonzeros, of `n` columns.
     Sddmm {
         /// Columns.
@@ -85,7 +91,7 @@ impl Operation {
     pub(crate) fn shared_widths(self) -> [usize; 2] {
         match self {
             Self::Spmm { n } => [0, n],
-            Self::Sddmm { n } => [n, 0],
+            Self::SpmmTransposed { n } | Self::Sddmm { n } => [n, 0],
             Self::FusedMm { n, width, .. } => [n, width],
         }
     }
@@ -93,7 +99,7 @@ impl Operation {
     /// Columns of what travels, pass after pass.
     pub(crate) fn travelling(self) -> Vec<usize> {
         match self {
-            Self::Spmm { n } | Self::Sddmm { n } => vec![n],
+            Self::Spmm { n } | Self::SpmmTransposed { n } | Self::Sddmm { n } => vec![n],
             Self::FusedMm { n, width, softmax: true, .. } => vec![n, width],
             Self::FusedMm { n, width, same, .. } => vec![if same { n } else { n + width }],
         }
@@ -102,7 +108,7 @@ impl Operation {
     /// Floating-point operations for each nonzero.
     pub(crate) fn flops(self) -> usize {
         match self {
-            Self::Spmm { n } | Self::Sddmm { n } => 2 * n,
+            Self::Spmm { n } | Self::SpmmTransposed { n } | Self::Sddmm { n } => 2 * n,
             Self::FusedMm { n, width, .. } => 2 * (n + width),
         }
     }
@@ -162,7 +168,7 @@ const LONG_MESSAGE: usize = 4 << 20;
 /// Messages of each length, of which the fastest counts: the first ones set connections up.
 const TRIES: usize = 5;
 
-/// What a rank receives in one run of an operation.
+/// What a rank receives in one run of an operation; of the terms that SpMM with A transposed sends to the rows' owners, what it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     pub words: usize,
@@ -174,7 +180,7 @@ pub(crate) struct Load {
 pub struct Candidate {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// Words that this rank receives.
+    /// Words that this rank receives; or sends, where SpMM with A transposed sends terms of ghosts to their owners.
     pub words: usize,
     /// Words that all ranks receive together.
     pub total_words: f64,
@@ -296,9 +302,9 @@ pub(crate) fn load<T: Element>(
     let share = RankLoad::of(rank, cols, local.pattern().col_idx(), algorithm);
     let mut load = Load::default();
     for item in items(rank, rows, cols, &share, algorithm, operation) {
-        if let Item::Receive { from, .. } = item {
-            load.words += from.iter().map(|(_, words)| words).sum::<usize>();
-            load.messages += from.len();
+        if let Item::Receive { from: others, .. } | Item::Send { to: others, .. } = item {
+            load.words += others.iter().map(|(_, words)| words).sum::<usize>();
+            load.messages += others.len();
         }
     }
     load
@@ -311,14 +317,14 @@ fn held(rank: usize, rows: &Blocks, cols: &Blocks, algorithm: Algorithm, operati
     let replication = algorithm.replication();
     let here = rows.grouped(replication).range(rank / replication).len();
     let passing = match algorithm {
-        // Received, and by rows.
+        // Received, and as much sent.
         Algorithm::Aware => 2 * load.words,
         Algorithm::DenseShift { .. } => {
-            // The block that is worked on, packed and by rows, and the next one likewise.
+            // The block that is worked on, and the next one.
             let longest = (0..cols.parts()).map(|block| cols.range(block).len()).max().unwrap_or(0);
-            4 * longest * travelling
+            2 * longest * travelling
         }
     };
-    let copies = if replication > 1 { gathered } else { 0 } + 2 * summed;
+    let copies = if replication > 1 { gathered + 2 * summed } else { 0 };
     here * copies + passing
 }

@@ -53,6 +53,8 @@ pub(crate) enum Item {
     Agree,
     /// Words from ranks while `flops` operations are done.
     Receive { from: Vec<(usize, usize)>, flops: f64 },
+    /// Words to ranks, likewise.
+    Send { to: Vec<(usize, usize)>, flops: f64 },
     /// Operations that wait for what has been received.
     Work(f64),
 }
@@ -69,6 +71,7 @@ pub(crate) fn items(
     let ([gathered, summed], passes) = (operation.shared_widths(), operation.travelling());
     let replication = algorithm.replication();
     let softmax = matches!(operation, Operation::FusedMm { softmax: true, .. });
+    let reversed = matches!(operation, Operation::SpmmTransposed { .. });
     let first = rank / replication * replication;
     let fiber = || (first..first + replication).filter(|&other| other != rank);
     let words = |from: Vec<(usize, usize)>| Item::Receive {
@@ -89,6 +92,12 @@ pub(crate) fn items(
         }
         items.push(Item::Agree);
         match algorithm {
+            Algorithm::Aware if reversed => {
+                let to = share.ghosts.iter().map(|&(r, rows)| (r, rows * width)).collect();
+                items.push(Item::Agree);
+                items.push(Item::Work(flops * share.far as f64));
+                items.push(Item::Send { to, flops: flops * (share.nnz - share.far) as f64 });
+            }
             Algorithm::Aware => {
                 let from = share.ghosts.iter().map(|&(r, rows)| (r, rows * width)).collect();
                 items.push(Item::Receive { from, flops: flops * (share.nnz - share.far) as f64 });
@@ -99,12 +108,18 @@ pub(crate) fn items(
                 // As if every block of B met as many nonzeros.
                 let flops = flops * share.nnz as f64 / order.len() as f64;
                 let next = order.get(1).copied().unwrap_or(rank);
-                for &block in &order[1..] {
+                let receive = |&block: &usize| {
                     let words = cols.range(block).len() * width;
-                    let from = if words > 0 { vec![(next, words)] } else { Vec::new() };
-                    items.push(Item::Receive { from, flops });
+                    Item::Receive { from: if words > 0 { vec![(next, words)] } else { Vec::new() }, flops }
+                };
+                if reversed {
+                    // Terms of the block after the own one are the first; those of the own one come last.
+                    items.extend([Item::Agree, Item::Work(flops)]);
+                    items.extend(order.iter().cycle().skip(2).take(order.len() - 1).map(receive));
+                } else {
+                    items.extend(order[1..].iter().map(receive));
+                    items.push(Item::Work(flops));
                 }
-                items.push(Item::Work(flops));
             }
         }
         items.push(Item::Agree);
@@ -133,24 +148,28 @@ pub fn matrix_steps(
     steps(all, element)
 }
 
-/// The items of all ranks as steps: whatever one receives in item k, another sends in its item k.
+/// The items of all ranks as steps: whatever one receives in item k, another sends in its item k, and the reverse.
 fn steps(all: Vec<Vec<Item>>, element: usize) -> Vec<Vec<Step>> {
     let size = all.len();
     let longest = all.iter().map(Vec::len).max().unwrap_or(0);
     let mut done: Vec<Vec<Step>> = vec![Vec::new(); size];
     for k in 0..longest {
-        let mut sends = vec![Vec::new(); size];
-        for (to, items) in all.iter().enumerate() {
-            if let Some(Item::Receive { from, .. }) = items.get(k) {
-                from.iter().for_each(|&(from, words)| sends[from].push((to, words * element)));
+        // What the others say of each rank.
+        let mut told = vec![Vec::new(); size];
+        for (rank, items) in all.iter().enumerate() {
+            if let Some(Item::Receive { from: others, .. } | Item::Send { to: others, .. }) = items.get(k) {
+                others.iter().for_each(|&(other, words)| told[other].push((rank, words * element)));
             }
         }
-        for (rank, (items, sends)) in all.iter().zip(sends).enumerate() {
+        let bytes = |others: &[(usize, usize)]| others.iter().map(|&(r, words)| (r, words * element)).collect();
+        for (rank, (items, told)) in all.iter().zip(told).enumerate() {
             match items.get(k) {
                 Some(Item::Agree) => done[rank].extend(Alone::steps(rank, size, |comm| comm.least(0).map(drop))),
                 Some(Item::Receive { from, flops }) => {
-                    let receives = from.iter().map(|&(from, words)| (from, words * element)).collect();
-                    done[rank].push(Step { sends, receives, flops: *flops });
+                    done[rank].push(Step { sends: told, receives: bytes(from), flops: *flops });
+                }
+                Some(Item::Send { to, flops }) => {
+                    done[rank].push(Step { sends: bytes(to), receives: told, flops: *flops });
                 }
                 Some(Item::Work(flops)) => done[rank].push(Step { flops: *flops, ..Step::default() }),
                 None => {}

@@ -7,9 +7,9 @@
 //! for every part: E_i += e^(x_ij - m_i) / l_i D_j                     D travels
 //! ```
 
+use sparsimd::Cpu;
 use sparsimd::edge::BuiltIn;
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, CsrRef};
 
 use crate::comm::Comm;
 use crate::dense::{DistMat, Element};
@@ -30,7 +30,7 @@ impl<T: Element> DistCsr<T> {
         e: &mut DistMat<T>,
     ) -> Result<()> {
         let logit = comm.agree(logit(edge))?;
-        let mut out = comm.agree(self.output(d.cols()))?;
+        let shared = comm.agree(self.output(d.cols()))?;
         let gathered = self.gather(comm, c.local())?;
         let c = gathered.as_ref().unwrap_or(c.local()).as_ref();
         let mut weights: Vec<Vec<T>> = self.parts.iter().map(|part| vec![T::ZERO; part.a.nnz()]).collect();
@@ -40,20 +40,20 @@ impl<T: Element> DistCsr<T> {
             Ok(())
         });
         comm.agree(done)?;
-        let states = self.whole_rows(comm, self.states(&weights))?;
-        for (part, weights) in self.parts.iter().zip(&mut weights) {
+        self.normalise(comm, &mut weights)?;
+        self.product(cpu, comm, Some(&weights), d, shared, e)
+    }
+
+    /// e^(x - m) / l, m and l of the whole row, of each logit x.
+    pub(crate) fn normalise(&self, comm: &dyn Comm, logits: &mut [Vec<T>]) -> Result<()> {
+        let states = self.whole_rows(comm, self.states(logits))?;
+        for (part, logits) in self.parts.iter().zip(logits) {
             let row_ptr = part.a.pattern().row_ptr();
             for (i, &[m, l]) in states.iter().enumerate() {
-                weights[row_ptr[i]..row_ptr[i + 1]].iter_mut().for_each(|x| *x = (*x - m).exp() / l);
+                logits[row_ptr[i]..row_ptr[i + 1]].iter_mut().for_each(|x| *x = (*x - m).exp() / l);
             }
         }
-        let done = self.each_part(comm, &[d.local().as_ref()], |part, dense| {
-            let a = CsrRef::on(self.parts[part].a.pattern(), &weights[part])?;
-            let beta = if part == 0 { T::ZERO } else { T::ONE };
-            Ok(cpu.spmm(T::ONE, a, dense[0], beta, out.as_mut())?)
-        });
-        comm.agree(done)?;
-        self.reduce(comm, &out, e.local_mut())
+        Ok(())
     }
 
     /// (m, l) of the nonzeros here of every row here.

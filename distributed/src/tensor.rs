@@ -64,6 +64,16 @@ impl<T: Element> DistTensor<T> {
             chunks.push(Blocks::balanced(&weights.into_iter().map(|w| w as u64).collect::<Vec<_>>(), parts));
         }
         let (coords, values) = distribute(comm, &grid, &chunks, entries)?;
+        // Before the coordinates are those of this rank's rows.
+        let unique = CooTensor::new(dims.to_vec(), coords, values).and_then(|all| {
+            cpu.install(|| all.first_duplicate())?.map_or(Ok(()), |(p, _)| {
+                let place: Vec<u32> = (0..order).map(|mode| all.coords(mode)[p]).collect();
+                let detail = format!("two entries are both at {place:?}, counted from 0");
+                Err(sparsimd::Error::Structure { format: "tensor", detail })
+            })?;
+            Ok(all.into_parts())
+        });
+        let (_, coords, values) = comm.agree(unique.map_err(Error::from))?;
 
         let mut modes = Vec::new();
         let mut renumbered = Vec::new();
@@ -88,11 +98,7 @@ impl<T: Element> DistTensor<T> {
         let squares: f64 = values.iter().map(|x| x.to_f64() * x.to_f64()).sum();
         let mut sums = [squares, values.len() as f64];
         comm.sum(&mut sums)?;
-        let local = CooTensor::new(lens, renumbered, values).and_then(|local| {
-            cpu.install(|| local.check_unique())?;
-            Ok(local)
-        });
-        let local = comm.agree(local.map_err(Error::from))?;
+        let local = comm.agree(CooTensor::new(lens, renumbered, values).map_err(Error::from))?;
         let [norm_squared, nnz] = sums;
         Ok(Self { dims: dims.to_vec(), grid, modes, local, norm_squared, nnz: nnz as usize })
     }

@@ -94,20 +94,91 @@ fn a_run_is_resumed_on_any_number_of_ranks() {
     let all = options(4);
     let wanted = one_machine(&x, &all);
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("state");
-    for (before, after) in [(3, 2), (1, 5), (4, 1)] {
+    let [file, single] = ["state", "single"].map(|name| dir.path().join(name));
+    for (before, after) in [(3, 2), (1, 5), (9, 1), (4, 7)] {
         let first = CpOptions { iterations: 3, ..options(4) };
         ThreadComm::run(before, |comm: &dyn Comm| {
-            let state = decompose(comm, &x, &first).unwrap();
+            let tensor = DistTensor::new(&cpu(), comm, x.dims(), &part(&x, comm.rank(), comm.size())).unwrap();
+            let own = tensor.cp_als(&cpu(), comm, &first, |_, _| ControlFlow::Continue(())).unwrap();
+            tensor.save(comm, &own, &file).unwrap();
             if comm.rank() == 0 {
-                state.save(&file).unwrap();
+                assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1 + usize::from(single.exists()));
             }
         });
-        let rest = CpOptions { init: CpInit::Resume(CpState::load(&file).unwrap()), ..options(4) };
+        let whole = CpState::load(&file).unwrap();
+        whole.save(&single).unwrap();
+        let rest = CpOptions { init: CpInit::Resume(whole), ..options(4) };
+        close(&one_machine(&x, &rest), &wanted, 1e-9, &format!("{before} and then one machine"));
         let states = ThreadComm::run(after, |comm: &dyn Comm| decompose(comm, &x, &rest).unwrap());
         close(&states[0], &wanted, 1e-9, &format!("{before} and then {after} ranks"));
-        close(&one_machine(&x, &rest), &wanted, 1e-9, &format!("{before} and then one machine"));
+        for file in [&file, &single] {
+            let states = ThreadComm::run(after, |comm: &dyn Comm| {
+                let tensor = DistTensor::new(&cpu(), comm, x.dims(), &part(&x, comm.rank(), after)).unwrap();
+                let own = tensor.load(comm, file).unwrap();
+                assert!(own.factors.iter().map(Mat::rows).eq(tensor.rows().iter().map(ExactSizeIterator::len)));
+                let rest = CpOptions { init: CpInit::Resume(own), ..options(4) };
+                let own = tensor.cp_als(&cpu(), comm, &rest, |_, _| ControlFlow::Continue(())).unwrap();
+                tensor.whole(comm, &own).unwrap()
+            });
+            close(&states[0], &wanted, 1e-9, &format!("{before} and then {after} ranks, each its rows"));
+        }
     }
+}
+
+#[test]
+fn damaged_checkpoints_are_refused() {
+    let (_, x) = tensors::<f64>().remove(0);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("state");
+    type Act<'a> = &'a (dyn Fn(&dyn Comm, &DistTensor<f64>) -> Result<()> + Sync);
+    type Damage<'a> = &'a dyn Fn(&mut Vec<u8>);
+    let on_ranks = |ranks: usize, act: Act<'_>| {
+        let all = ThreadComm::run(ranks, |comm: &dyn Comm| {
+            let tensor = DistTensor::new(&cpu(), comm, x.dims(), &part(&x, comm.rank(), ranks)).unwrap();
+            act(comm, &tensor).map_err(|e| e.to_string())
+        });
+        assert!(all.iter().all(|result| *result == all[0]), "{all:?}");
+        all[0].clone()
+    };
+    let load = || on_ranks(4, &|comm, tensor| tensor.load(comm, &file).map(drop));
+    let save = |comm: &dyn Comm, tensor: &DistTensor<f64>| {
+        let own = tensor.cp_als(&cpu(), comm, &options(3), |_, _| ControlFlow::Continue(()))?;
+        tensor.save(comm, &own, &file)
+    };
+    on_ranks(3, &save).unwrap();
+    load().unwrap();
+    let good = std::fs::read(&file).unwrap();
+    let last = good.len() - 1;
+    let cases: [(Damage<'_>, &str); 6] = [
+        (&|b| b[last] ^= 1, "the checksum of section 8 does not match"),
+        (&|b| b[60] ^= 1, "the checksum of the head does not match"),
+        (&|b| b[14] ^= 1, "the file ends early"),
+        (&|b| b.truncate(last), "the file is not as long as its sections"),
+        (&|b| b.truncate(100), "the file ends early"),
+        (&|b| b.truncate(12), "not a checkpoint of a CP decomposition"),
+    ];
+    for (damage, words) in cases {
+        let mut bytes = good.clone();
+        damage(&mut bytes);
+        std::fs::write(&file, bytes).unwrap();
+        let error = load().unwrap_err();
+        assert!(error.contains(words), "{words}: {error}");
+        assert!(CpState::<f64>::load(&file).is_err());
+    }
+    std::fs::write(&file, &good).unwrap();
+    // Of another tensor; and a folder that is not there.
+    let other = ThreadComm::run(2, |comm: &dyn Comm| {
+        let x = generate::power_law(&[40, 30, 51], 300, 1.5, &[], 7).unwrap();
+        let tensor = DistTensor::<f64>::new(&cpu(), comm, x.dims(), &part(&x, comm.rank(), 2)).unwrap();
+        tensor.load(comm, &file).unwrap_err().to_string()
+    });
+    assert!(other[0].contains("the checkpoint is of dims [40, 30, 50], the tensor has [40, 30, 51]"), "{}", other[0]);
+    let missing = dir.path().join("none/state");
+    let nowhere = on_ranks(2, &|comm, tensor| {
+        let own = tensor.cp_als(&cpu(), comm, &options(3), |_, _| ControlFlow::Continue(()))?;
+        tensor.save(comm, &own, &missing)
+    });
+    assert!(nowhere.unwrap_err().contains("none/state: No such file"));
 }
 
 #[test]

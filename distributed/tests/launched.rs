@@ -2,10 +2,12 @@
 //!
 //! `.ci/distributed` builds what these tests start, and says where it is.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use sparsimd::decomp::CpState;
 
 /// A job that should end by itself has this long, on a machine that others use too.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -131,9 +133,10 @@ fn decompositions_have_one_machines_fit_and_are_resumed() {
     std::fs::write(&tensor, (0..1500).map(entry).collect::<String>()).unwrap();
     let [tensor, out, state] =
         [&tensor, &dir.path().join("out"), &dir.path().join("state")].map(|p| p.to_str().unwrap().to_owned());
-    let cp = ["cp", "--tensor", &tensor, "--rank", "4", "--tol", "0", "--out", &out, "--json"];
+    let cp = ["cp", "--rank", "4", "--tol", "0", "--out", &out, "--json"];
     let run = |ranks: usize, more: &[&str]| {
-        let (status, out, err) = sparsimd(ranks, &[&cp[..], more].concat());
+        let given: &[&str] = if more.contains(&"--tensor") { &[] } else { &["--tensor", &tensor] };
+        let (status, out, err) = sparsimd(ranks, &[&cp[..], given, more].concat());
         assert_eq!(status, Some(0), "{ranks} ranks, {more:?}: {err}");
         out
     };
@@ -147,6 +150,12 @@ fn decompositions_have_one_machines_fit_and_are_resumed() {
         assert_eq!(number(&text, "words_sent"), number(&text, "model_words"), "{text}");
         assert_eq!((number(&text, "ranks"), factor()), (ranks.to_string(), 41));
     }
+    // Ranges of a binary file.
+    let binary = dir.path().join("x.tnsb").to_str().unwrap().to_owned();
+    let (status, _, err) = sparsimd(1, &["convert", &tensor, &binary]);
+    assert_eq!(status, Some(0), "{err}");
+    let text = run(3, &["--mpi", "--iters", "8", "--tensor", &binary]);
+    assert!((fit(&text) - wanted).abs() < 1e-9, "{text}, not {wanted}");
     run(4, &["--mpi", "--iters", "5", "--checkpoint", &state, "--every", "1"]);
     for (ranks, mpi) in [(2, &["--mpi"][..]), (8, &["--mpi"]), (1, &["--format", "coo"])] {
         let text = run(ranks, &[mpi, &["--iters", "8", "--checkpoint", &state, "--every", "100", "--resume"]].concat());
@@ -233,6 +242,104 @@ fn a_killed_rank_ends_the_job() {
     std::thread::sleep(Duration::from_secs(2));
     assert!(Command::new("kill").args(["-9", &rank.to_string()]).status().unwrap().success());
     assert_ne!(finish(job, END).status, Some(0));
+}
+
+/// A job that is killed while it decomposes has left a whole checkpoint, from which other ranks go on.
+#[test]
+#[ignore = "needs an MPI: .ci/distributed"]
+fn a_killed_job_is_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let entry = |p: usize| format!("{} {} {} {}\n", p % 307 + 1, p * 7 % 203 + 1, p / 307 + 1, 1 + p * p % 11);
+    let tensor = dir.path().join("x.tns");
+    std::fs::write(&tensor, (0..60000).map(entry).collect::<String>()).unwrap();
+    let [tensor, out, state] =
+        [&tensor, &dir.path().join("out"), &dir.path().join("state")].map(|p| p.to_str().unwrap().to_owned());
+    let cp = ["cp", "--mpi", "--tensor", &tensor, "--rank", "4", "--tol", "0", "--out", &out, "--json"];
+    let checkpoint = ["--checkpoint", &state, "--every", "1", "--resume", "--iters"];
+    let done = || CpState::<f64>::load(Path::new(&state)).map_or(0, |state| state.fits.len());
+    let mut reached = 0;
+    for ranks in [3, 2] {
+        let job = start(ranks, &variable("SPARSIMD_MPI_PROGRAM"), &[&cp[..], &checkpoint, &["1000000"]].concat());
+        let begun = Instant::now();
+        while done() < reached + 3 {
+            assert!(begun.elapsed() < PATIENCE, "no iteration of {ranks} ranks");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let seen = done();
+        let all: Vec<String> =
+            std::iter::once(job.0.id()).chain(descendants(job.0.id())).map(|pid| pid.to_string()).collect();
+        assert!(Command::new("kill").arg("-9").args(&all).status().unwrap().success());
+        assert_ne!(finish(job, END).status, Some(0));
+        reached = done();
+        assert!(reached >= seen, "{reached} iterations are left of {seen}");
+    }
+    let iterations = (reached + 2).to_string();
+    let (status, text, err) = sparsimd(4, &[&cp[..], &checkpoint, &[&iterations]].concat());
+    assert_eq!((status, number(&text, "iterations")), (Some(0), iterations), "{err}");
+}
+
+/// One rank may have less memory than its rows need.
+#[test]
+#[ignore = "needs an MPI: .ci/distributed"]
+fn a_rank_without_memory_is_an_error_of_all() {
+    let program = variable("SPARSIMD_MPI_PROGRAM");
+    // A rank has reserved 0.4 GB before it reads, and needs as much again.
+    let script = "if [ \"${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\" = 2 ]; then ulimit -v 600000; fi; exec \"$@\"";
+    let args = ["-c", script, "sh", &program, "spmm", "--random", "400000x400000@0.999995", "-n", "1024", "--mpi"];
+    let more = ["--threads", "1", "--repeat", "1"];
+    let End { status, out, err, .. } = finish(start(4, "sh", &[&args[..], &more].concat()), PATIENCE);
+    let ours: Vec<&str> = err.lines().filter(|line| line.starts_with("sparsimd: ")).collect();
+    assert_eq!((status, out.as_str(), ours.len()), (Some(2), "", 1), "{err}");
+    assert!(ours[0].contains("rank 2: ") && ours[0].contains("memory"), "{err}");
+}
+
+/// A rank holds little more than its share of the file.
+#[test]
+#[ignore = "needs an MPI: .ci/distributed"]
+fn reading_takes_a_share_of_the_files_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.mtx");
+    let (rows, each) = (400_000usize, 15);
+    let mut text = std::io::BufWriter::new(std::fs::File::create(&file).unwrap());
+    writeln!(text, "%%MatrixMarket matrix coordinate real general\n{rows} {rows} {}", rows * each).unwrap();
+    for p in 0..rows * each {
+        let (i, k) = (p / each, p % each);
+        writeln!(text, "{} {} 0.{:06}", i + 1, (i * 7919 + k * 26_711) % rows + 1, p % 1_000_000).unwrap();
+    }
+    text.into_inner().unwrap();
+    let bytes = std::fs::metadata(&file).unwrap().len() as f64;
+    for ranks in [1, 2, 4] {
+        let job = start(ranks, &variable("SPARSIMD_MPI_RANKS"), &["read", file.to_str().unwrap()]);
+        let End { status, out, err, .. } = finish(job, PATIENCE);
+        assert_eq!(status, Some(0), "{err}");
+        let numbers: Vec<f64> = out.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        let most = 1.3 * bytes / ranks as f64 + f64::from(64 << 20);
+        assert!(numbers[0] <= most, "{ranks} ranks: {} bytes, at most {most}", numbers[0]);
+        assert_eq!(numbers[1] as usize, rows * each);
+    }
+}
+
+#[test]
+#[ignore = "needs an MPI: .ci/distributed"]
+fn c_programs_multiply_on_communicators_of_their_own() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let library = PathBuf::from(variable("SPARSIMD_MPI_LIBRARY"));
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("spmm").to_str().unwrap().to_owned();
+    let compiled = Command::new(variable("MPICC"))
+        .args(["-Wall", "-Wextra", "-Werror", "-o", &program])
+        .arg(root.join("distributed/examples/spmm.c"))
+        .arg("-I")
+        .arg(root.join("include"))
+        .arg(&library)
+        .arg(format!("-Wl,-rpath,{}", library.parent().unwrap().display()))
+        .output()
+        .expect("a compiler");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    for ranks in [1, 2, 5] {
+        let End { status, out, err, .. } = finish(start(ranks, &program, &[]), PATIENCE);
+        assert_eq!((status, out), (Some(0), format!("{ranks} ranks: right\n")), "{err}");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use sparsimd::reference::{self, Expected};
 use sparsimd::{Cpu, Csr, CsrRef, Mat, edge, generate};
 use sparsimd_distributed::{
     Algorithm, Blocks, Cluster, Comm, CountComm, DistCsr, DistMat, DistPlan, Element, Operation, Result, ThreadComm,
+    Traffic,
 };
 
 /// Columns of B and C, and of D and E.
@@ -202,6 +203,7 @@ fn the_words_that_travel_are_the_plans() {
     let [n, width] = N;
     let operations = [
         Operation::Spmm { n },
+        Operation::SpmmTransposed { n },
         Operation::Sddmm { n },
         Operation::FusedMm { n, width: n, same: true, softmax: false },
         Operation::FusedMm { n, width, same: false, softmax: false },
@@ -211,6 +213,9 @@ fn the_words_that_travel_are_the_plans() {
         for (rows, cols) in cuts(&case.a, ranks) {
             for algorithm in algorithms(ranks) {
                 for operation in operations {
+                    // Terms of ghosts are sent: the plan counts those.
+                    let reversed =
+                        algorithm == Algorithm::Aware && matches!(operation, Operation::SpmmTransposed { .. });
                     let traffic = ThreadComm::run(ranks, |comm: &dyn Comm| {
                         let rank = comm.rank();
                         let given = local(&case.a, &rows, rank);
@@ -222,6 +227,10 @@ fn the_words_that_travel_are_the_plans() {
                         match operation {
                             Operation::Spmm { n } => {
                                 a.spmm(&cpu(), &counted, &b, &mut DistMat::zeros(&rows, rank, n).unwrap()).unwrap();
+                            }
+                            Operation::SpmmTransposed { n } => {
+                                let mut b = DistMat::zeros(&cols, rank, n).unwrap();
+                                a.spmm_transposed(&cpu(), &counted, &c, &mut b).unwrap();
                             }
                             Operation::Sddmm { .. } => {
                                 let mut values = vec![0.0; given.nnz()];
@@ -240,11 +249,15 @@ fn the_words_that_travel_are_the_plans() {
                             }
                         }
                         let traffic = counted.take();
-                        assert_eq!(traffic.bytes_received, plan.chosen().words * 8, "{operation:?}, {algorithm:?}");
+                        let moved = if reversed { traffic.bytes_sent } else { traffic.bytes_received };
+                        assert_eq!(moved, plan.chosen().words * 8, "{operation:?}, {algorithm:?}");
                         (traffic, *plan.chosen())
                     });
-                    let messages = traffic.iter().map(|(t, _)| t.messages_received).max().unwrap();
-                    let words = traffic.iter().map(|(t, _)| t.bytes_received).max().unwrap() / 8;
+                    let most = |of: fn(&Traffic) -> [usize; 2]| -> usize {
+                        traffic.iter().map(|(t, _)| of(t)[usize::from(reversed)]).max().unwrap()
+                    };
+                    let messages = most(|t| [t.messages_received, t.messages_sent]);
+                    let words = most(|t| [t.bytes_received, t.bytes_sent]) / 8;
                     let sent: usize = traffic.iter().map(|(t, _)| t.bytes_sent).sum();
                     for (_, chosen) in &traffic {
                         assert_eq!((chosen.most_words, chosen.most_messages), (words as f64, messages as f64));

@@ -50,6 +50,7 @@ fn record(
     let traced = TraceComm::new(comm, 1e9);
     match operation {
         Operation::Spmm { n } => dist.spmm(&cpu(), &traced, &of(cols, n), &mut of(rows, n)),
+        Operation::SpmmTransposed { n } => dist.spmm_transposed(&cpu(), &traced, &of(rows, n), &mut of(cols, n)),
         Operation::Sddmm { n } => {
             dist.sddmm(&cpu(), &traced, false, &of(rows, n), &of(cols, n), &mut vec![0.0; given.nnz()])
         }
@@ -71,6 +72,7 @@ fn matrix_operations_send_what_their_schedules_say() {
     let a: Csr<f64> = skewed();
     let operations = [
         Operation::Spmm { n: 7 },
+        Operation::SpmmTransposed { n: 7 },
         Operation::Sddmm { n: 7 },
         Operation::FusedMm { n: 7, width: 7, same: true, softmax: false },
         Operation::FusedMm { n: 7, width: 3, same: false, softmax: false },
@@ -94,7 +96,7 @@ fn matrix_operations_send_what_their_schedules_say() {
                 // Every multiplication is somebody's.
                 let flops: f64 = told.iter().flatten().map(|step| step.flops).sum();
                 let each = match operation {
-                    Operation::Spmm { n } | Operation::Sddmm { n } => 2 * n,
+                    Operation::Spmm { n } | Operation::SpmmTransposed { n } | Operation::Sddmm { n } => 2 * n,
                     Operation::FusedMm { n, width, .. } => 2 * (n + width),
                 };
                 assert!((flops / (a.nnz() * each) as f64 - 1.0).abs() < 1e-9, "{flops}");

@@ -156,7 +156,8 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
     unsafe {
         for part in task.walk() {
             let Part { start, end, .. } = part;
-            if start == end && !part.first {
+            // Nothing is added: of a matrix whose nonzeros are in few rows, most of C is not touched.
+            if start == end && (!part.first || task.beta == D::Scalar::ONE && task.carries(&part).is_null()) {
                 continue;
             }
             let rows = Gathered {

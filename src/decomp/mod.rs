@@ -7,7 +7,7 @@ pub(crate) mod tucker;
 mod tucker_state;
 mod words;
 
-pub use cp::{CpInit, CpIteration, CpOptions, CpShare, CpState, MAX_CP_RANK};
+pub use cp::{CpInit, CpIteration, CpOptions, CpSection, CpShare, CpState, MAX_CP_RANK};
 pub use power::PowerOptions;
 pub use tucker::{Tucker, TuckerInit, TuckerIteration, TuckerOptions, TuckerState};
 

@@ -21,7 +21,18 @@ pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
     pub(super) fn new(kind: &[u8; 7]) -> Self {
-        Self([&kind[..], &[VERSION]].concat())
+        Self::of(kind, VERSION)
+    }
+
+    /// The same, of another version.
+    pub(super) fn of(kind: &[u8; 7], version: u8) -> Self {
+        Self([&kind[..], &[version]].concat())
+    }
+
+    /// All of them, with the checksum.
+    pub(super) fn finish(mut self) -> Vec<u8> {
+        self.0.extend(xxh3_64(&self.0).to_le_bytes());
+        self.0
     }
 
     pub(super) fn numbers(&mut self, numbers: impl IntoIterator<Item = usize>) {
@@ -47,9 +58,9 @@ impl Writer {
     }
 
     /// Writes them, whole or not at all.
-    pub(super) fn save(mut self, path: &Path) -> Result<()> {
-        self.0.extend(xxh3_64(&self.0).to_le_bytes());
-        write_atomically(path, |out| out.write_all(&self.0))
+    pub(super) fn save(self, path: &Path) -> Result<()> {
+        let bytes = self.finish();
+        write_atomically(path, |out| out.write_all(&bytes))
     }
 }
 
@@ -77,9 +88,13 @@ impl Reader {
         if xxh3_64(body) != u64::from_le_bytes(*sum) {
             return Err(fail("the checksum does not match: the file is damaged".to_owned()));
         }
-        let (words, _) = words.as_chunks::<8>();
-        let words: Vec<u64> = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
-        Ok(Self { path: path.into(), version, words: words.into_iter() })
+        Ok(Self { version, ..Self::of(path, words) })
+    }
+
+    /// The words in `bytes` of a file, of the latest version.
+    pub(super) fn of(path: &Path, bytes: &[u8]) -> Self {
+        let words: Vec<u64> = bytes.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word)).collect();
+        Self { path: path.into(), version: VERSION, words: words.into_iter() }
     }
 
     fn fail(&self, detail: &str) -> Error {

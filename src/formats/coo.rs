@@ -76,7 +76,7 @@ impl<T: Scalar> Coo<T> {
 
     /// Two entries at the same place, as positions in storage order: of all that come again, the first one, and the one
     /// that it repeats.
-    pub(crate) fn first_repeated(&self) -> Option<(usize, usize)> {
+    pub fn first_repeated(&self) -> Option<(usize, usize)> {
         let place = |p: usize| (self.row_idx[p], self.col_idx[p]);
         let mut order: Vec<usize> = (0..self.nnz()).collect();
         order.sort_unstable_by_key(|&p| (place(p), p));

@@ -266,7 +266,7 @@ impl<T: Scalar> CooTensor<T> {
     ///
     /// # Errors
     /// [`Error::Memory`].
-    pub(crate) fn first_duplicate(&self) -> Result<Option<(usize, usize)>> {
+    pub fn first_duplicate(&self) -> Result<Option<(usize, usize)>> {
         let natural: Vec<usize> = (0..self.order()).collect();
         if !self.is_sorted(&natural)? {
             self.ensure("sorting the tensor", 0)?;

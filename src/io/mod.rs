@@ -18,6 +18,7 @@ mod tensor;
 mod text;
 mod tns;
 mod tnsb;
+mod tnsb_part;
 mod tnsb_stream;
 mod txt;
 
@@ -33,4 +34,5 @@ pub use tensor::{Duplicates, TensorFormat, check_finite, read_tensor, write_tens
 pub use text::ReadOptions;
 pub use tns::{read_tns, read_tns_part, write_tns};
 pub use tnsb::{TnsbFile, read_tnsb, write_tnsb};
+pub use tnsb_part::read_tnsb_part;
 pub use tnsb_stream::TnsbStream;

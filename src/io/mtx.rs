@@ -209,9 +209,9 @@ fn read_coordinates<T: Scalar>(text: &mut Text<'_>, header: &Header) -> Result<E
         return Err(too_few(text, seen, header));
     }
     Ok(Entries {
-        rows: concat(text.path(), &chunks, |c| &c.rows)?,
-        cols: concat(text.path(), &chunks, |c| &c.cols)?,
-        values: concat(text.path(), &chunks, |c| &c.values)?,
+        rows: concat(text.path(), &mut chunks, |c| &mut c.rows)?,
+        cols: concat(text.path(), &mut chunks, |c| &mut c.cols)?,
+        values: concat(text.path(), &mut chunks, |c| &mut c.values)?,
         stored: seen,
     })
 }

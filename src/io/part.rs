@@ -55,9 +55,9 @@ pub fn read_mtx_part<T: Scalar>(
     let coo = Coo::new(
         header.rows as usize,
         header.cols as usize,
-        concat(path, &chunks, |c| &c.rows)?,
-        concat(path, &chunks, |c| &c.cols)?,
-        concat(path, &chunks, |c| &c.values)?,
+        concat(path, &mut chunks, |c| &mut c.rows)?,
+        concat(path, &mut chunks, |c| &mut c.cols)?,
+        concat(path, &mut chunks, |c| &mut c.values)?,
     );
     let stored = chunks.iter().map(|chunk| chunk.stored).sum();
     let entries = coo.map_err(|e| super::matrix::whole_file(path, e))?;

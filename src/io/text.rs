@@ -177,14 +177,15 @@ fn line_start(file: &mut File, first: u64, at: u64) -> std::io::Result<u64> {
     }
 }
 
-/// The `part`s of `chunks`, of the file `path`, one after the other.
-pub(super) fn concat<C: Sync, X: Copy + Send + Sync>(
+/// The `part`s of `chunks`, of the file `path`, one after the other; they are taken away.
+pub(super) fn concat<C, X: Copy + Send + Sync>(
     path: &Path,
-    chunks: &[C],
-    part: impl Fn(&C) -> &[X] + Sync,
+    chunks: &mut [C],
+    part: impl Fn(&mut C) -> &mut Vec<X>,
 ) -> Result<Vec<X>> {
-    let mut all = memory::reserve(path.display(), chunks.iter().map(|c| part(c).len()).sum())?;
-    parallel::extend_from_parts(&mut all, chunks.len(), |k| part(&chunks[k]));
+    let parts: Vec<Vec<X>> = chunks.iter_mut().map(|chunk| std::mem::take(part(chunk))).collect();
+    let mut all = memory::reserve(path.display(), parts.iter().map(Vec::len).sum())?;
+    parallel::extend_from_parts(&mut all, parts.len(), |k| &parts[k]);
     Ok(all)
 }
 

@@ -89,8 +89,8 @@ pub fn read_tns_part<T: Scalar>(
         },
     )?;
     let coords: Vec<Vec<u32>> =
-        (0..shape.order).map(|mode| concat(path, &chunks, |c| &c.coords[mode])).collect::<Result<_>>()?;
-    let values = concat(path, &chunks, |c| &c.values)?;
+        (0..shape.order).map(|mode| concat(path, &mut chunks, |c| &mut c.coords[mode])).collect::<Result<_>>()?;
+    let values = concat(path, &mut chunks, |c| &mut c.values)?;
     let dims = match shape.dims {
         Some(dims) => dims.iter().map(|&dim| dim as usize).collect(),
         None => coords.iter().map(|indices| parallel::max(indices).map_or(0, |i| i as usize + 1)).collect(),

@@ -2,17 +2,19 @@
 //!
 //! ```text
 //! 0    8 bytes  magic
-//! 8    u32      version (1)
+//! 8    u32      version (2)
 //! 12   u32      bytes of a value: 4 (f32) or 8 (f64)
 //! 16   u32      order
-//! 20   u32      0
+//! 20   u32      bytes of a chunk
 //! 24   u64      nnz
 //! 32   u64 x 8  lengths of the modes, 0 beyond the order
 //! 96   u64 x 9  XXH3 checksums of the sections: coordinates of mode 0, 1, ... (0 beyond the order), then values
 //! 168  u64      XXH3 checksum of bytes 0 to 167
 //! 192  ...      sections: u32 x nnz for every mode, then the values; each starts at a multiple of 64
+//! ...  u64 ...  XXH3 checksums of the chunks of each section, section after section; from a multiple of 64 on
+//! ...  u64      XXH3 checksum of these
 //! ```
-//! All numbers are little-endian.
+//! All numbers are little-endian. Version 1 has no chunks: 0 bytes, and the file ends with the values.
 
 use std::any::Any;
 use std::fs::File;
@@ -29,7 +31,11 @@ use crate::{memory, parallel};
 
 /// A byte above 127, the name, and both kinds of line ends: what a transfer as text would change.
 const MAGIC: [u8; 8] = *b"\x89TNSB\r\n\n";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The one before, without checksums of chunks.
+const WITHOUT_CHUNKS: u32 = 1;
+/// Bytes with a checksum of their own: for readers of a part of the file ([`read_tnsb_part`](super::read_tnsb_part)).
+const CHUNK: usize = PIECE;
 const HEADER: usize = 192;
 const CHECKED: usize = 168;
 /// Sections start at cache lines.
@@ -56,7 +62,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
@@ -99,6 +105,10 @@ pub(super) struct Header {
     pub sections: Vec<(usize, usize)>,
     /// The sections' checksums.
     pub sums: Vec<u64>,
+    /// Bytes of a chunk; 0 where chunks have no checksums.
+    pub chunk: usize,
+    /// Where the chunks' checksums start.
+    pub table: usize,
 }
 
 impl Header {
@@ -122,8 +132,9 @@ impl Header {
         if header[..8] != MAGIC {
             return fail("not a .tnsb file".into());
         }
-        if u32_at(&header, 8) != VERSION {
-            return fail(format!("version {} of the format; {VERSION} is supported", u32_at(&header, 8)));
+        let version = u32_at(&header, 8);
+        if ![VERSION, WITHOUT_CHUNKS].contains(&version) {
+            return fail(format!("version {version} of the format; {WITHOUT_CHUNKS} and {VERSION} are supported"));
         }
         if xxh3_64(&header[..CHECKED]) != u64_at(&header, CHECKED) {
             return fail("the header's checksum is wrong".into());
@@ -133,9 +144,20 @@ impl Header {
             return fail(format!("values of {value_bytes} bytes, order {order}"));
         }
         let nnz = u64_at(&header, 24) as usize;
-        let Some((sections, len)) = sections(order, nnz, value_bytes) else {
-            return fail(format!("{nnz} nonzeros of order {order} do not fit the address space"));
+        let too_many = || format!("{nnz} nonzeros of order {order} do not fit the address space");
+        let Some((sections, end)) = sections(order, nnz, value_bytes) else { return fail(too_many()) };
+        let chunk = if version == WITHOUT_CHUNKS { 0 } else { u32_at(&header, 20) as usize };
+        if version != WITHOUT_CHUNKS && (chunk == 0 || !chunk.is_multiple_of(SECTION_ALIGN)) {
+            return fail(format!("chunks of {chunk} bytes, which is no multiple of {SECTION_ALIGN}"));
+        }
+        let (table, len) = match chunk {
+            0 => (end, Some(end)),
+            _ => {
+                let table = end.next_multiple_of(SECTION_ALIGN);
+                (table, table.checked_add(size_of::<u64>() * (chunks_before(&sections, order + 1, chunk) + 1)))
+            }
         };
+        let Some(len) = len else { return fail(too_many()) };
         // The file has what the header claims before anything of that size is allocated.
         if meta.len() != len as u64 {
             return fail(format!("{} bytes where the header asks for {len}", meta.len()));
@@ -143,8 +165,13 @@ impl Header {
         let dims: Vec<usize> = (0..order).map(|mode| u64_at(&header, 32 + 8 * mode) as usize).collect();
         check_tensor_dims(&dims).map_err(|e| super::matrix::whole_file(path, e))?;
         let sums = (0..order).chain([MAX_ORDER]).map(|slot| u64_at(&header, 96 + 8 * slot)).collect();
-        Ok(Self { dims, nnz, value_bytes, sections, sums })
+        Ok(Self { dims, nnz, value_bytes, sections, sums, chunk, table })
     }
+}
+
+/// Chunks of the first `n` sections.
+pub(super) fn chunks_before(sections: &[(usize, usize)], n: usize, chunk: usize) -> usize {
+    sections[..n].iter().map(|(_, len)| len.div_ceil(chunk)).sum()
 }
 
 /// Whether section `i` has its checksum.
@@ -164,7 +191,7 @@ impl TnsbFile {
     /// [`Error::Memory`]; [`Error::Unavailable`] on a big-endian machine.
     pub fn open(path: &Path) -> Result<Self> {
         let io = |source| Error::Io { path: path.to_owned(), source };
-        let Header { dims, nnz, value_bytes, sections, sums } = Header::read(path)?;
+        let Header { dims, nnz, value_bytes, sections, sums, .. } = Header::read(path)?;
         let order = dims.len();
         let what = path.display();
         let mut coords = (0..order).map(|_| memory::zeros(&what, nnz)).collect::<Result<Vec<Vec<u32>>>>()?;
@@ -275,12 +302,17 @@ pub fn write_tnsb<T: Scalar>(path: &Path, tensor: &CooTensor<T>) -> Result<()> {
     let mut parts: Vec<&[u8]> = tensor.all_coords().iter().map(|indices| bytemuck::cast_slice(indices)).collect();
     parts.push(values);
     let sums: Vec<u64> = parallel::map_tasks(parts.len(), |i| xxh3_64(parts[i]));
+    let chunks: Vec<&[u8]> = parts.iter().flat_map(|part| part.chunks(CHUNK)).collect();
+    let mut table: Vec<u8> =
+        parallel::map(chunks.len(), |k| xxh3_64(chunks[k])).into_iter().flat_map(u64::to_le_bytes).collect();
+    table.extend(xxh3_64(&table).to_le_bytes());
 
     let mut header = [0u8; HEADER];
     header[..8].copy_from_slice(&MAGIC);
     header[8..12].copy_from_slice(&VERSION.to_le_bytes());
     header[12..16].copy_from_slice(&(size_of::<T>() as u32).to_le_bytes());
     header[16..20].copy_from_slice(&(order as u32).to_le_bytes());
+    header[20..24].copy_from_slice(&(CHUNK as u32).to_le_bytes());
     header[24..32].copy_from_slice(&(tensor.nnz() as u64).to_le_bytes());
     for (mode, &dim) in tensor.dims().iter().enumerate() {
         header[32 + 8 * mode..][..8].copy_from_slice(&(dim as u64).to_le_bytes());
@@ -295,7 +327,7 @@ pub fn write_tnsb<T: Scalar>(path: &Path, tensor: &CooTensor<T>) -> Result<()> {
     write_atomically(path, |out| {
         out.write_all(&header)?;
         let mut at = HEADER;
-        for part in &parts {
+        for part in parts.iter().chain([&&table[..]]) {
             let start = at.next_multiple_of(SECTION_ALIGN);
             out.write_all(&[0u8; SECTION_ALIGN][..start - at])?;
             out.write_all(part)?;

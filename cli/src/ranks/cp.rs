@@ -10,7 +10,7 @@ use sparsimd::decomp::CpState;
 use sparsimd_distributed::{Comm, CountComm, DistTensor, Element, Error, MpiComm, Result, Traffic, read_entries};
 
 use super::run::{executor, on_ranks};
-use crate::cp::{Args, options};
+use crate::cp::{Args, init, options};
 use crate::decomposition::Watch;
 use crate::timing::{Dtype, Times};
 use crate::{Verdict, output};
@@ -25,6 +25,8 @@ struct Report {
     /// Of each rank.
     threads: usize,
     algorithm: &'static str,
+    /// Ranks that share rows: none do.
+    replication: usize,
     /// Parts of each mode.
     grid: Vec<usize>,
     /// All ranks' together, in the last iteration.
@@ -57,11 +59,14 @@ fn decompose<T: Element>(args: &Args, mpi: &MpiComm) -> Result<Verdict> {
     let cpu = executor(mpi, common.executor())?;
     let (path, zero_based) = common.file();
     let (dims, entries) = read_entries::<T>(&cpu, comm, path, zero_based)?;
-    // A checksum of the tensor would need all entries in the file's order: a checkpoint is resumed on whatever has its lengths.
-    let options = comm.agree(options::<T>(args, dims.len(), 0).map_err(Error::from))?;
     comm.agree(if first { common.make_folder() } else { Ok(()) }.map_err(Error::from))?;
     let watch = comm.agree(Watch::start(common.iters, first).map_err(Error::from))?;
     let tensor = DistTensor::new(&cpu, comm, &dims, &entries)?;
+    drop(entries);
+    // A checksum of the tensor would need all entries in the file's order: a checkpoint is resumed on whatever has its lengths. Each
+    // rank reads its rows.
+    let resume = |path: &Path| CpState::load_rows_of(path, &dims, &tensor.rows(), 0);
+    let options = options(args, comm.agree(init(args, dims.len(), resume).map_err(Error::from))?);
 
     let counted = CountComm::new(comm);
     let (mut seconds, mut waiting, mut traffic) = (Vec::new(), Vec::new(), Traffic::default());
@@ -72,7 +77,7 @@ fn decompose<T: Element>(args: &Args, mpi: &MpiComm) -> Result<Verdict> {
         waiting.push(traffic.time.as_secs_f64());
         watch.show(iteration.number, iteration.fit, iteration.time);
         if let Some(path) = common.due(iteration.number) {
-            unsaved = save(comm, &tensor, state, path);
+            unsaved = tensor.save(comm, state, path);
         }
         before = Instant::now();
         if unsaved.is_err() { ControlFlow::Break(()) } else { watch.flow(false) }
@@ -83,7 +88,7 @@ fn decompose<T: Element>(args: &Args, mpi: &MpiComm) -> Result<Verdict> {
     comm.largest(&mut asked)?;
     let interrupted = asked[0] > 0.0;
     if let Some(path) = common.checkpoint().filter(|_| interrupted) {
-        save(comm, &tensor, &state, path)?;
+        tensor.save(comm, &state, path)?;
     }
     let whole = tensor.whole(comm, &state)?;
     let all = watch.finish();
@@ -107,6 +112,7 @@ fn decompose<T: Element>(args: &Args, mpi: &MpiComm) -> Result<Verdict> {
         ranks: comm.size(),
         threads: cpu.threads(),
         algorithm: "medium-grained",
+        replication: 1,
         grid: tensor.grid().to_vec(),
         words_sent: sent[0] / word,
         model_words: tensor.model_bytes(comm, args.rank)? / word,
@@ -124,12 +130,6 @@ fn decompose<T: Element>(args: &Args, mpi: &MpiComm) -> Result<Verdict> {
         common.note_interrupted(whole.fits.len());
     }
     Ok(Verdict::Interrupted)
-}
-
-/// Has the first rank write the whole `state`: any number of ranks, and one machine, go on from it.
-fn save<T: Element>(comm: &dyn Comm, tensor: &DistTensor<T>, state: &CpState<T>, path: &Path) -> Result<()> {
-    let whole = tensor.whole(comm, state)?;
-    comm.agree(if comm.rank() == 0 { whole.save(path) } else { Ok(()) }.map_err(Error::from))
 }
 
 impl Report {

@@ -5,6 +5,7 @@ mod cp;
 #[cfg(feature = "mpi")]
 mod run;
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::ValueEnum;
@@ -22,6 +23,33 @@ pub struct Ranks {
     /// Ranks that share rows of A and C (dense): auto, or a number that divides the ranks
     #[arg(long, value_name = "auto|C", default_value = "auto", requires = "mpi")]
     pub replication: Replication,
+    /// Which rank has which rows of a Matrix Market file: in their order, as many nonzeros each; by METIS (a build with the feature
+    /// metis); or the rank of each row, from 0 on, in the lines of FILE. The last two number rows and columns anew
+    #[arg(long, value_name = "balanced|metis|FILE", default_value = "balanced", requires = "mpi")]
+    pub partition: PartitionName,
+}
+
+/// Which rank has which rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PartitionName {
+    /// As many nonzeros each
+    Balanced,
+    /// By METIS
+    Metis,
+    /// As the file says
+    File(PathBuf),
+}
+
+impl FromStr for PartitionName {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "balanced" => Self::Balanced,
+            "metis" => Self::Metis,
+            file => Self::File(file.into()),
+        })
+    }
 }
 
 /// Which rows travel.

@@ -11,10 +11,10 @@ use sparsimd::reference::{self, Deviation};
 use sparsimd::{Cpu, Mat, generate};
 use sparsimd_distributed::{
     Algorithm, Blocks, Cluster, Comm, CountComm, DistCsr, DistMat, DistPlan, Element, Error, MpiComm, Operation,
-    Result, RowsOf, Traffic, read_rows, share_rows,
+    Partition, Result, RowsOf, Traffic, read_rows, share_rows,
 };
 
-use super::AlgorithmName;
+use super::{AlgorithmName, PartitionName};
 use crate::executor::Executor;
 use crate::matrix::{Common, EdgeName, REUSE, SLOPE};
 use crate::timing::{Check, StoredDtype, Times};
@@ -41,6 +41,15 @@ impl Common {
             AlgorithmName::Dense => algorithm != Algorithm::Aware,
         };
         named && self.ranks.replication.0.is_none_or(|c| algorithm.replication() == c)
+    }
+
+    /// Who has which rows.
+    fn partition(&self) -> Partition<'_> {
+        match &self.ranks.partition {
+            PartitionName::Balanced => Partition::Balanced,
+            PartitionName::Metis => Partition::Metis,
+            PartitionName::File(path) => Partition::File(path),
+        }
     }
 }
 
@@ -127,7 +136,11 @@ impl<'a, T: Element> Run<'a, T> {
         // Matrix Market files are read by parts; others are small, and whole on every rank.
         let format = comm.agree(args.source.file().map(Format::of).transpose().map_err(Error::from))?;
         let given = match args.source.file().filter(|_| format == Some(Format::Mtx)) {
-            Some(path) => read_rows(&cpu, comm, path)?,
+            Some(path) => read_rows(&cpu, comm, path, &args.partition())?,
+            None if args.ranks.partition != PartitionName::Balanced => {
+                let detail = "only the rows of a Matrix Market file are partitioned".to_owned();
+                return Err(sparsimd::Error::Argument { name: "partition", detail }.into());
+            }
             None => share_rows(comm, &comm.agree(cpu.install(|| args.source.load()).map_err(Error::from))?)?,
         };
         let start = Instant::now();
@@ -138,7 +151,7 @@ impl<'a, T: Element> Run<'a, T> {
             _ => Operation::Spmm { n: args.n },
         };
         let cluster = Cluster::default().measured(comm)?;
-        let RowsOf { rows, cols, local } = &given;
+        let RowsOf { rows, cols, local, .. } = &given;
         let plan = DistPlan::new(comm, rows, cols, local, operation, cluster, |algorithm| args.allows(algorithm))?;
         let mut a = DistCsr::new(comm, rows, cols, local, plan.chosen().algorithm)?;
         let options = PlanOptions::new(op, args.n).strategy(args.path()).reuse(args.repeat.unwrap_or(REUSE));
@@ -160,7 +173,7 @@ impl<'a, T: Element> Run<'a, T> {
 
     /// Measures the operation, compares and, on the first rank, reports.
     fn report(&self, comm: &dyn Comm) -> Result<Verdict> {
-        let RowsOf { rows, cols, local } = &self.given;
+        let RowsOf { rows, cols, local, .. } = &self.given;
         let (rank, n) = (comm.rank(), self.args.n);
         let (runs, check) = match self.op {
             Op::FusedMm => self.fused_by_edge(comm)?,
@@ -214,7 +227,7 @@ impl<'a, T: Element> Run<'a, T> {
     }
 
     fn fused<F: Edge<T>>(&self, comm: &dyn Comm, edge: F, wanted: reference::Edge<'_>) -> Result<(Runs, Check)> {
-        let RowsOf { rows, cols, local } = &self.given;
+        let RowsOf { rows, cols, local, .. } = &self.given;
         let rank = comm.rank();
         let operands = || -> Result<_> {
             let e = DistMat::zeros(rows, rank, self.args.n)?;
@@ -265,7 +278,7 @@ impl<'a, T: Element> Run<'a, T> {
     }
 
     fn print(&self, comm: &dyn Comm, runs: Runs, check: Check) -> Result<Verdict> {
-        let RowsOf { rows, cols, local } = &self.given;
+        let RowsOf { rows, cols, local, .. } = &self.given;
         let mut totals = [local.nnz() as f64, (runs.traffic.bytes_sent / size_of::<T>()) as f64];
         comm.sum(&mut totals)?;
         let [nnz, words_sent] = totals;

@@ -6,11 +6,12 @@ use std::path::Path;
 use sparsimd_kernels::Scalar;
 
 use super::CpState;
+use super::sections::Head;
 use crate::decomp::words::{Reader, Writer};
 use crate::dense::Mat;
 use crate::error::Result;
 
-const KIND: &[u8; 7] = b"ssimdcp";
+pub(super) const KIND: &[u8; 7] = b"ssimdcp";
 
 impl<T: Scalar> CpState<T> {
     /// Writes the state to `path`, whole or not at all.
@@ -44,7 +45,7 @@ impl<T: Scalar> CpState<T> {
         words.save(path)
     }
 
-    /// The state that [`CpState::save`] wrote.
+    /// The state that [`CpState::save`] wrote, or that is [in sections](CpState::section).
     ///
     /// # Errors
     /// [`crate::Error::Io`]; [`crate::Error::Parse`] when the file is not such a state, or damaged.
@@ -58,6 +59,10 @@ impl<T: Scalar> CpState<T> {
     /// As [`CpState::load`], and [`crate::Error::Parse`] when the state is of another tensor.
     #[inline(never)]
     pub fn load_of(path: &Path, tensor: u64) -> Result<Self> {
+        if let Some(head) = Head::read(path)? {
+            let rows: Vec<_> = head.dims.iter().map(|&dim| 0..dim).collect();
+            return head.state(path, &rows, tensor);
+        }
         let mut words = Reader::open(path, KIND, "a CP decomposition")?;
         let (order, rank, fits) = (words.order()?, words.number()?, words.number()?);
         let dims = words.numbers(order)?;

@@ -22,6 +22,7 @@ mod dense;
 mod device;
 mod lbfgs;
 pub(crate) mod opt;
+mod sections;
 
 use std::cell::RefCell;
 use std::ops::{ControlFlow, Range};
@@ -30,6 +31,7 @@ use std::time::{Duration, Instant};
 use sparsimd_kernels::Scalar;
 
 use self::dense::{Small, Weights, gram, hals, inner_product, pseudo_inverse, settle};
+pub use self::sections::CpSection;
 use super::converged;
 use crate::cpu::Cpu;
 use crate::dense::{Mat, MatRef};

@@ -1,0 +1,64 @@
+/* sparsimd on many machines: products of a sparse matrix whose rows, and those of the dense matrices, are cut between the ranks of
+ * an MPI communicator.
+ *
+ * Rank k has some rows of A, one after the other, and the same of C; and some rows of B, cut as the columns of A. All ranks of the
+ * communicator call the same functions in the same order. Dense matrices are row-major, the elements of a row side by side, rows
+ * ld... elements apart. Elements are float, or double where `double_precision` is 1; arrays of no elements may be null.
+ *
+ * Functions return 0, or another number when a rank has failed: then on all ranks, and sparsimd_mpi_last_error() says of which one.
+ * A matrix is used by the thread that made it, which is one that may call MPI, and destroyed before MPI_Finalize. MPI has been started
+ * by MPI_Init_thread with MPI_THREAD_FUNNELED or more.
+ *
+ * The library: cargo rustc --release -p sparsimd-distributed --lib --features capi --crate-type cdylib
+ */
+#ifndef SPARSIMD_MPI_H
+#define SPARSIMD_MPI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* This rank's part of A, and how products run. */
+typedef struct sparsimd_mpi_given {
+  size_t rows;             /* rows of A, and of C, on this rank */
+  size_t cols;             /* columns of A */
+  size_t b_rows;           /* rows of B on this rank: all ranks' together are `cols` */
+  const uint64_t *row_ptr; /* where each row starts, and the end of the last one: rows + 1 numbers from 0 on */
+  const uint32_t *col_idx; /* columns, ascending in each row */
+  const void *values;      /* as many values as columns */
+  int double_precision;    /* 0: float, 1: double */
+  size_t n;                /* columns of B that are expected: other numbers run too, but the plan is made for this one */
+  int algorithm;           /* 0: what the plan finds faster; 1: rows that nonzeros name; 2: all rows of B pass by */
+  size_t replication;      /* ranks that share rows (algorithm 2), which divides the ranks; 0: the plan's choice */
+  size_t threads;          /* of this rank; 0: its share of the machine's processors */
+} sparsimd_mpi_given;
+
+typedef struct sparsimd_mpi_matrix sparsimd_mpi_matrix;
+
+/* The message of the last call of this thread that failed. Valid until the next one. */
+const char *sparsimd_mpi_last_error(void);
+
+/* A matrix on the ranks of a communicator: MPI_Comm_c2f(comm), which is duplicated. What `given` points to is copied. */
+int sparsimd_mpi_create(int comm, const sparsimd_mpi_given *given, sparsimd_mpi_matrix **matrix);
+
+/* C = A B, B of n columns. */
+int sparsimd_mpi_spmm(const sparsimd_mpi_matrix *matrix, size_t n, const void *b, size_t ldb, void *c, size_t ldc);
+
+/* B = A^T C, C of n columns. */
+int sparsimd_mpi_spmm_transposed(const sparsimd_mpi_matrix *matrix, size_t n, const void *c, size_t ldc, void *b, size_t ldb);
+
+/* values[p] = C_i . B_j for this rank's nonzero p = (i, j), times its value if `scaled`; C and B of n columns. */
+int sparsimd_mpi_sddmm(const sparsimd_mpi_matrix *matrix, int scaled, size_t n, const void *c, size_t ldc, const void *b, size_t ldb,
+                       void *values);
+
+/* Frees the matrix and its copy of the communicator. Null is nothing. */
+void sparsimd_mpi_destroy(sparsimd_mpi_matrix *matrix);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

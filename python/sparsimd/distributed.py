@@ -1,0 +1,196 @@
+"""Products of a sparse matrix whose rows are cut between the ranks of an MPI communicator (mpi4py).
+
+Rank k has some rows of A, one after the other, and the same of C; and some rows of B, cut as the columns of A. All ranks of the communicator
+call the same functions in the same order.
+
+The C library that this uses is built for the MPI of the machine, and found by the environment variable ``SPARSIMD_MPI_LIBRARY`` or the
+loader's path::
+
+    cargo rustc --release -p sparsimd-distributed --lib --features capi --crate-type cdylib
+    export SPARSIMD_MPI_LIBRARY=target/release/libsparsimd_distributed.so
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._sparsimd import SparsimdError
+
+__all__ = ["Matrix", "spmm"]
+
+_ALGORITHMS = {"auto": 0, "aware": 1, "dense": 2}
+
+
+class _Given(ctypes.Structure):
+    _fields_ = [
+        ("rows", ctypes.c_size_t),
+        ("cols", ctypes.c_size_t),
+        ("b_rows", ctypes.c_size_t),
+        ("row_ptr", ctypes.c_void_p),
+        ("col_idx", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("double_precision", ctypes.c_int),
+        ("n", ctypes.c_size_t),
+        ("algorithm", ctypes.c_int),
+        ("replication", ctypes.c_size_t),
+        ("threads", ctypes.c_size_t),
+    ]
+
+
+@functools.lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL:
+    name = os.environ.get("SPARSIMD_MPI_LIBRARY", "libsparsimd_distributed.so")
+    try:
+        library = ctypes.CDLL(name)
+    except OSError as error:
+        detail = "SPARSIMD_MPI_LIBRARY names the library that is built for this machine's MPI"
+        raise ImportError(f"{error}: {detail}") from error
+    size, pointer, number = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
+    library.sparsimd_mpi_last_error.restype = ctypes.c_char_p
+    library.sparsimd_mpi_create.argtypes = [number, ctypes.POINTER(_Given), ctypes.POINTER(pointer)]
+    library.sparsimd_mpi_spmm.argtypes = [pointer, size, pointer, size, pointer, size]
+    library.sparsimd_mpi_spmm_transposed.argtypes = library.sparsimd_mpi_spmm.argtypes
+    library.sparsimd_mpi_sddmm.argtypes = [pointer, number, size, pointer, size, pointer, size, pointer]
+    library.sparsimd_mpi_destroy.argtypes = [pointer]
+    library.sparsimd_mpi_destroy.restype = None
+    return library
+
+
+def _expect(status: int) -> None:
+    if status != 0:
+        raise SparsimdError(_library().sparsimd_mpi_last_error().decode())
+
+
+class Matrix:
+    """A matrix on the ranks of a communicator, laid out for its products.
+
+    Parameters
+    ----------
+    a : sparse matrix by rows
+        This rank's rows with all columns: `scipy.sparse.csr_array`, `sparsimd.CSR`, or what has ``shape``, ``indptr``, ``indices`` and
+        ``data`` of float32 or float64. Columns ascend in each row.
+    comm : mpi4py.MPI.Comm
+        It is duplicated.
+    b_rows : int, optional
+        Rows of B on this rank. As many as of A, if it is not given.
+    n : int
+        Columns of B that are expected; other numbers run too.
+    algorithm : {"auto", "aware", "dense"}
+        Which rows of B a rank receives: those that its nonzeros name, or all, block by block.
+    replication : int
+        Ranks that share rows (dense); 0 leaves it to the plan.
+    threads : int
+        Of this rank; 0 for its share of the processors.
+
+    Use it as a context manager, or call `close` on all ranks before MPI ends.
+    """
+
+    def __init__(
+        self,
+        a: Any,
+        comm: Any,
+        *,
+        b_rows: int | None = None,
+        n: int = 32,
+        algorithm: str = "auto",
+        replication: int = 0,
+        threads: int = 0,
+    ) -> None:
+        self._handle = ctypes.c_void_p()
+        if algorithm not in _ALGORITHMS:
+            raise ValueError(f"algorithm: {algorithm!r}; one of {', '.join(_ALGORITHMS)}")
+        values = np.ascontiguousarray(a.data)
+        if values.dtype not in (np.float32, np.float64):
+            raise TypeError(f"data: {values.dtype}; float32 or float64")
+        starts = np.ascontiguousarray(a.indptr, dtype=np.uint64)
+        columns = np.ascontiguousarray(a.indices, dtype=np.uint32)
+        rows, cols = a.shape
+        if starts.shape != (rows + 1,) or columns.shape != values.shape or int(starts[-1]) != len(values):
+            raise ValueError("indptr, indices and data do not fit each other")
+        self.rows, self.b_rows = rows, rows if b_rows is None else b_rows
+        self.nnz, self.dtype = len(values), values.dtype
+        given = _Given(
+            rows,
+            cols,
+            self.b_rows,
+            starts.ctypes.data,
+            columns.ctypes.data,
+            values.ctypes.data,
+            int(values.dtype == np.float64),
+            n,
+            _ALGORITHMS[algorithm],
+            replication,
+            threads,
+        )
+        _expect(_library().sparsimd_mpi_create(comm.py2f(), ctypes.byref(given), ctypes.byref(self._handle)))
+
+    def _operand(self, name: str, array: npt.ArrayLike, rows: int) -> np.ndarray[Any, Any]:
+        matrix = np.ascontiguousarray(array, dtype=self.dtype)
+        if matrix.ndim != 2 or matrix.shape[0] != rows:
+            raise ValueError(f"{name}: shape {matrix.shape}, expected {rows} rows")
+        return matrix
+
+    def _open(self) -> ctypes.c_void_p:
+        if not self._handle:
+            raise ValueError("the matrix has been closed")
+        return self._handle
+
+    def spmm(self, b: npt.ArrayLike) -> np.ndarray[Any, Any]:
+        """This rank's rows of C = A B, from its rows of B."""
+        b = self._operand("B", b, self.b_rows)
+        n = b.shape[1]
+        c = np.empty((self.rows, n), self.dtype)
+        _expect(_library().sparsimd_mpi_spmm(self._open(), n, b.ctypes.data, n, c.ctypes.data, n))
+        return c
+
+    def spmm_transposed(self, c: npt.ArrayLike) -> np.ndarray[Any, Any]:
+        """This rank's rows of B = A^T C, from its rows of C."""
+        c = self._operand("C", c, self.rows)
+        n = c.shape[1]
+        b = np.empty((self.b_rows, n), self.dtype)
+        _expect(_library().sparsimd_mpi_spmm_transposed(self._open(), n, c.ctypes.data, n, b.ctypes.data, n))
+        return b
+
+    def sddmm(self, c: npt.ArrayLike, b: npt.ArrayLike, *, scaled: bool = False) -> np.ndarray[Any, Any]:
+        """C_i . B_j for each of this rank's nonzeros (i, j), times its value if `scaled`."""
+        c, b = self._operand("C", c, self.rows), self._operand("B", b, self.b_rows)
+        n = c.shape[1]
+        if b.shape[1] != n:
+            raise ValueError(f"B: {b.shape[1]} columns, C has {n}")
+        out = np.empty(self.nnz, self.dtype)
+        status = _library().sparsimd_mpi_sddmm(
+            self._open(), int(scaled), n, c.ctypes.data, n, b.ctypes.data, n, out.ctypes.data
+        )
+        _expect(status)
+        return out
+
+    def close(self) -> None:
+        """Frees the matrix and its copy of the communicator."""
+        if self._handle:
+            _library().sparsimd_mpi_destroy(self._handle)
+            self._handle = ctypes.c_void_p()
+
+    def __enter__(self) -> Matrix:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def spmm(a_local: Any, b_local: npt.ArrayLike, comm: Any, **options: Any) -> np.ndarray[Any, Any]:
+    """This rank's rows of C = A B on the ranks of the communicator `comm`.
+
+    `a_local` has this rank's rows of A with all columns, `b_local` its rows of B, cut as A's columns; `options` are those of `Matrix`, which
+    is worth making where A has more than one product.
+    """
+    b = np.asarray(b_local)
+    if b.ndim != 2:
+        raise ValueError(f"B: shape {b.shape}, expected two dimensions")
+    with Matrix(a_local, comm, b_rows=b.shape[0], n=b.shape[1], **options) as a:
+        return a.spmm(b)

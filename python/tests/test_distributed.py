@@ -1,0 +1,66 @@
+"""Products on the ranks of an MPI: this file is also what the ranks run.
+
+Needs mpi4py, a launcher and the library that SPARSIMD_MPI_LIBRARY names (`.ci/distributed` has them).
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+scipy_sparse = pytest.importorskip("scipy.sparse")
+
+
+def main() -> None:
+    from mpi4py import MPI
+    from sparsimd import distributed
+
+    world = MPI.COMM_WORLD
+    # Ranks of their own order: the handle is not that of the world.
+    comm = world.Split(0, -world.rank)
+    rank, size = comm.rank, comm.size
+    rng = np.random.default_rng(7)
+    for dtype in (np.float32, np.float64):
+        m, k, n = 53, 41, 9
+        a = scipy_sparse.random(m, k, 0.2, format="csr", dtype=dtype, random_state=1)
+        a.sort_indices()
+        b, c = rng.standard_normal((k, n)).astype(dtype), rng.standard_normal((m, n)).astype(dtype)
+        rows = np.linspace(0, m, size + 1).astype(int)
+        cols = np.linspace(0, k, size + 1).astype(int)
+        own, own_b = slice(rows[rank], rows[rank + 1]), slice(cols[rank], cols[rank + 1])
+        near = {"rtol": 1e-4 if dtype == np.float32 else 1e-12, "atol": 1e-4 if dtype == np.float32 else 1e-12}
+        got = distributed.spmm(a[own], b[own_b], comm, threads=1)
+        assert got.dtype == dtype
+        np.testing.assert_allclose(got, (a @ b)[own], **near)
+        for options in ({"algorithm": "aware"}, {"algorithm": "dense", "replication": size}):
+            with distributed.Matrix(a[own], comm, b_rows=cols[rank + 1] - cols[rank], threads=1, **options) as matrix:
+                np.testing.assert_allclose(matrix.spmm(b[own_b]), (a @ b)[own], **near)
+                np.testing.assert_allclose(matrix.spmm_transposed(c[own]), (a.T @ c)[own_b], **near)
+                dots = np.asarray([c[i] @ b[j] for i, j in zip(*a.nonzero())])
+                first, last = a.indptr[own.start], a.indptr[own.stop]
+                np.testing.assert_allclose(matrix.sddmm(c[own], b[own_b]), dots[first:last], **near)
+        # Rows of B that do not go with A are an error on all ranks.
+        with pytest.raises(Exception, match="rows of B on all ranks for 41 columns"):
+            distributed.spmm(a[own], b[own_b][rank == 0 :], comm, threads=1)
+    comm.Free()
+    if world.rank == 0:
+        print(f"{size} ranks: right")
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_ranks(ranks: int) -> None:
+    pytest.importorskip("mpi4py")
+    launcher = os.environ.get("SPARSIMD_MPIRUN")
+    if not launcher or "SPARSIMD_MPI_LIBRARY" not in os.environ:
+        pytest.skip("SPARSIMD_MPIRUN and SPARSIMD_MPI_LIBRARY are not set")
+    command = [*shlex.split(launcher), "-n", str(ranks), sys.executable, __file__]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{ranks} ranks: right\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -5,10 +5,9 @@
 //! [`Mat`] owns its storage (64-byte aligned rows), [`MatRef`] and [`MatMut`] borrow any slice. Everything else that
 //! calls itself a matrix is converted outside, or by the optional features `faer`, `ndarray` and `sprs`.
 
-use std::fmt;
 use std::mem::MaybeUninit;
 use std::ops::{Index, IndexMut, Range};
-use std::slice;
+use std::{fmt, slice};
 
 use aligned_vec::{AVec, ConstAlign};
 
@@ -92,9 +91,8 @@ pub struct Mat<T> {
 }
 
 impl<T: Clone> Clone for Mat<T> {
-    /// A copy on huge pages, as the original.
     fn clone(&self) -> Self {
-        let mut data = reserved_aligned(self.data.len());
+        let mut data = reserved_aligned(self.data.len()); // On huge pages, as the original.
         data.extend_from_slice(&self.data);
         Self { data, ..*self }
     }

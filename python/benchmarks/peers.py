@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import os
 import sys
 import time
 import warnings
@@ -206,6 +207,9 @@ class Case:
     def scipy_read(self, operand: str) -> None:
         import scipy.io
 
+        # It would take all processors.
+        reader: Any = scipy.io._fast_matrix_market
+        reader.PARALLELISM = int(os.environ["OMP_NUM_THREADS"])
         self.run = lambda: scipy.io.mmread(operand).tocsr()
         self.same(operand)
 
@@ -359,8 +363,6 @@ def serve(peer: str) -> None:
     try:
         __import__(peer)
         if peer == "torch":
-            import os
-
             import torch
 
             torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

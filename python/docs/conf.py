@@ -17,6 +17,8 @@ autodoc_mock_imports = [name for name in ("torch", "torch_geometric") if importl
 numpydoc_show_class_members = False
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "_templates"]
+# The longer one that is usual runs into the names beside it.
+html_title = "sparsimd"
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
 # Pages without pages below them need no list of those.

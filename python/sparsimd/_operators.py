@@ -256,8 +256,8 @@ def usual(*tensors: Tensor) -> bool:
 
 
 _written: Any = torch.autograd.graph.increment_version
-_exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # of newer versions
-_EXCHANGES = _exchange is not None and _core._use_exchange(_exchange)
+_exchange: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # of newer versions
+_EXCHANGES = type(_exchange).__name__ == "PyCapsule" and _core._use_exchange(_exchange)
 
 
 def kept_product(crow: Tensor, col: Tensor, values: Tensor, x: Tensor, out: Tensor | None) -> Tensor | None:
@@ -384,13 +384,16 @@ _recorded: dict[str, Any] = {}
 
 
 def _record(name: str, save: Any, backward: Any) -> None:
-    def forward(ctx: Any, *arguments: Any) -> Any:
-        output = _direct[name](*arguments)
-        save(ctx, arguments, output)
-        return output
+    class Recorded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            output = _direct[name](*arguments)
+            save(ctx, arguments, output)
+            return output
 
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    _recorded[name] = type(f"sparsimd_{name}", (torch.autograd.Function,), members)
+    function: Any = Recorded
+    function.backward = staticmethod(backward)
+    _recorded[name] = function
     _torch_library.register_autograd(f"sparsimd::{name}", backward, setup_context=save)
 
 

@@ -12,8 +12,8 @@ const WRITE_CHUNK: usize = 4096;
 
 /// Decimal digits that always fit 64 bits.
 const MOST_DIGITS: usize = 19;
-/// Decimal digits that double precision always has.
-const EXACT_DIGITS: usize = 15;
+/// Integers up to here double precision has: all of 15 digits, and most of the 16 that numbers such as `1.000000000000000e+00` have.
+const EXACT_INTEGERS: u64 = 1 << 53;
 /// Powers of ten that fit 64 bits, and those that double precision has.
 const POWERS: [u64; MOST_DIGITS + 1] = {
     let mut powers = [1; MOST_DIGITS + 1];
@@ -145,7 +145,7 @@ impl<'a> Cursor<'a> {
         Some(value)
     }
 
-    /// Takes a whole word `[-]digits[.digits][e[+-]digits]` of so few digits and so small a power of ten that both are exact in
+    /// Takes a whole word `[-]digits[.digits][e[+-]digits]` whose digits, as an integer, and power of ten are so small that both are exact in
     /// double precision, and one operation rounds correctly (W. D. Clinger, "How to read floating point numbers accurately", 1990).
     #[inline]
     fn short_float(&mut self) -> Option<f64> {
@@ -170,7 +170,7 @@ impl<'a> Cursor<'a> {
             let exponent = i64::try_from(self.unsigned()?).ok()?;
             power = power.checked_add(if minus { -exponent } else { exponent })?;
         }
-        if digits > EXACT_DIGITS || !self.at_blank() {
+        if digits > MOST_DIGITS || mantissa > EXACT_INTEGERS || !self.at_blank() {
             return None;
         }
         let scale = *EXACT_POWERS.get(power.unsigned_abs() as usize)?;
@@ -287,7 +287,15 @@ mod tests {
                 assert!(want.is_none() || cursor.at == whole.len(), "{text}");
             }
         }
-        for (word, bits) in [("-0", -0.0f64), ("-0.0e5", -0.0), ("inf", f64::INFINITY), ("1e400", f64::NAN)] {
+        for (word, bits) in [
+            ("-0", -0.0f64),
+            ("-0.0e5", -0.0),
+            ("inf", f64::INFINITY),
+            ("1e400", f64::NAN),
+            ("9.007199254740993e15", 9007199254740992.0),
+            ("-9.007199254740992e-7", -9.007199254740992e-7),
+            ("1.000000000000000e+00", 1.0),
+        ] {
             let got = Cursor::new(word.as_bytes()).float().unwrap_or(f64::NAN);
             assert_eq!(got.to_bits(), bits.to_bits(), "{word}");
         }

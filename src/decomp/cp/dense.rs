@@ -165,7 +165,6 @@ impl<T: Scalar> Weights<T> {
 /// `f(to_j, from_j)` for the columns of `to`, at most those of `from`. By index: with code generation in units that do not see each
 /// other, as in this project's own builds, zipped slices take two calls for each row.
 #[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "zipped, it would not be inlined")]
 fn for_columns<A, B: Copy>(to: &mut [A], from: &[B], f: impl Fn(&mut A, B)) {
     let cols = to.len().min(from.len());
     let (to, from) = (&mut to[..cols], &from[..cols]);

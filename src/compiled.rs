@@ -126,11 +126,15 @@ instances! { narrow<D: Stored>:
     Cpu::fusedmm_operand::<D, edge::Softmax<D::Scalar>>,
     Cpu::fusedmm_operand::<D, edge::LeakyRelu<D::Scalar>>,
     Cpu::fusedmm_operand::<D, edge::SoftmaxLeakyRelu<D::Scalar>>,
+    Cpu::ttm_fibers_into::<D>,
+    Cpu::mttkrp::<D>,
     generate::uniform_dense::<D>,
     reference::spmm::<D>,
     reference::spmm_t::<D>,
     reference::sddmm::<D>,
     reference::fusedmm::<D>,
+    reference::mttkrp::<D>,
+    reference::ttm::<D>,
     reference::Expected::deviation::<D>,
 }
 

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use sparsimd::generate::skewed;
 use sparsimd::io::{
-    Duplicates, ReadOptions, TnsbFile, check_finite, read_dense, read_tensor, read_tns, read_tns_part, read_tnsb,
-    write_dense, write_tensor, write_tns, write_tnsb,
+    Duplicates, ReadOptions, TnsbFile, TnsbStream, check_finite, read_dense, read_tensor, read_tns, read_tns_part,
+    read_tnsb, read_tnsb_part, write_dense, write_tensor, write_tns, write_tnsb, write_tnsb_as,
 };
-use sparsimd::{CooTensor, Cpu, Error, Mat};
+use sparsimd::{CooTensor, Cpu, Error, Mat, bf16, f16};
 
 fn options() -> ReadOptions<'static> {
     ReadOptions::default()
@@ -164,6 +164,79 @@ fn every_damaged_byte_of_a_binary_file_is_noticed() {
     assert!(read_tnsb::<f32>(dir.path()).is_err());
     // Values are converted.
     assert!(read_tnsb::<f64>(&path).unwrap() == t.cast());
+}
+
+#[test]
+fn halves_in_binary_files_are_rounded_once_and_widened() {
+    // Ties, numbers that f32 would round onto a tie, NaN, infinity, subnormal and far too large ones.
+    let just_above = 1.0 + 2f64.powi(-8) + 2f64.powi(-40);
+    let values = vec![
+        1.0,
+        1.0 + 2f64.powi(-8),
+        just_above,
+        -just_above,
+        1.0 + 3.0 * 2f64.powi(-8),
+        1e-7,
+        6e4,
+        1e39,
+        f64::NAN,
+        -0.0,
+    ];
+    let n = values.len();
+    let t = CooTensor::new(vec![n], vec![(0..n as u32).collect()], values).unwrap();
+    let dir = folder();
+    let path = dir.path().join("half.tnsb");
+    let step = |x: f64| x.to_bits();
+    write_tnsb_as::<bf16, f64>(&path, &t).unwrap();
+    let got = read_tnsb::<f64>(&path).unwrap();
+    let tie = 2f64.powi(-7);
+    let wanted = [1.0, 1.0, 1.0 + tie, -1.0 - tie, 1.0 + 2.0 * tie];
+    assert_eq!(got.values()[..5].iter().map(|&x| step(x)).collect::<Vec<_>>(), wanted.map(step));
+    assert!(got.values()[7].is_infinite() && got.values()[8].is_nan() && step(got.values()[9]) == step(-0.0));
+    assert!(read_tnsb::<f32>(&path).unwrap().values()[..7] == got.cast::<f32>().values()[..7]);
+    let file = TnsbFile::open(&path).unwrap();
+    assert!(file.values_f32().is_none() && file.values_f64().is_none() && file.coords(0) == t.coords(0));
+    // A pass over the file has the same values.
+    let stream = TnsbStream::open(&path).unwrap();
+    let mut passed = Vec::new();
+    let keep = |_, chunk: CooTensor<f64>| {
+        passed.extend_from_slice(chunk.values());
+        Ok(chunk)
+    };
+    stream.pass::<f64>(3, keep).unwrap();
+    assert_eq!(
+        passed.iter().map(|&x| step(x)).collect::<Vec<_>>(),
+        got.values().iter().map(|&x| step(x)).collect::<Vec<_>>()
+    );
+    let bf16_bytes = std::fs::metadata(&path).unwrap().len();
+    write_tnsb(&path, &t).unwrap();
+    // Sections begin with whole cache lines.
+    assert!((std::fs::metadata(&path).unwrap().len() - bf16_bytes).abs_diff(6 * n as u64) < 64);
+
+    write_tnsb_as::<f16, f64>(&path, &t).unwrap();
+    let got = read_tnsb::<f64>(&path).unwrap();
+    assert_eq!(got.values()[..2], [1.0, 1.0 + 2f64.powi(-8)]);
+    assert!((got.values()[5] - 1e-7).abs() <= 2f64.powi(-25) && (got.values()[6] - 6e4).abs() <= 16.0);
+    assert!(got.values()[7].is_infinite() && got.values()[8].is_nan());
+}
+
+#[test]
+fn parts_of_a_binary_file_are_the_whole() {
+    let dir = folder();
+    let path = dir.path().join("parts.tnsb");
+    let t: CooTensor<f64> = skewed(&[900, 800, 700], 300_000, 3).unwrap();
+    type Write = fn(&Path, &CooTensor<f64>) -> Result<(), Error>;
+    let writers: [Write; 3] = [write_tnsb_as::<bf16, f64>, write_tnsb_as::<f32, f64>, write_tnsb];
+    for write in writers {
+        write(&path, &t).unwrap();
+        let whole = read_tnsb::<f64>(&path).unwrap();
+        for parts in [1, 3, 8] {
+            let all: Vec<CooTensor<f64>> = (0..parts).map(|k| read_tnsb_part(&path, k, parts).unwrap()).collect();
+            assert!(parts > 3 || all.iter().all(|part| part.nnz() > 0));
+            assert!(all.iter().flat_map(|part| part.values()).eq(whole.values()));
+            assert!((0..3).all(|mode| all.iter().flat_map(|part| part.coords(mode)).eq(whole.coords(mode))));
+        }
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use sparsimd::generate::TensorSpec;
 use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
 use sparsimd::ops::TtmAlgorithm;
 use sparsimd::reference::Expected;
-use sparsimd::{Arch, CooTensor, Cpu, Error, Machine, Mat, MatRef, Scalar, reference};
+use sparsimd::{Arch, CooTensor, Cpu, Error, Machine, Mat, MatRef, Number, Scalar, Stored, bf16, f16, reference};
 
 const RANKS: [usize; 9] = [1, 5, 8, 16, 31, 32, 33, 64, 150];
 const ALGORITHMS: [TtmAlgorithm; 3] = [TtmAlgorithm::Auto, TtmAlgorithm::Fiber, TtmAlgorithm::Element];
@@ -77,6 +77,63 @@ fn check_ttm<T: Scalar>(cpu: &Cpu, name: &str, t: &CooTensor<T>, mode: usize, ra
         let y = cpu.ttm_hicoo(&h, u.as_ref(), TtmAlgorithm::Auto).unwrap().to_semi_coo();
         assert_eq!(y.all_coords(), places);
         check(&expected, y.values(), "gHiCOO");
+    }
+}
+
+/// TTM of narrow operands on `cpu`, against the naive loop on what they store, rounded once.
+fn check_narrow<D: Stored<Scalar = f32>>(cpu: &Cpu, t: &CooTensor<f32>, mode: usize, rank: usize) {
+    let fibers = FiberCoo::new(t.clone(), mode).unwrap();
+    let number = |i: usize, j: usize| ((i * 37 + j * 11) % 101) as f32 / 50.0 - 1.0;
+    let u = Mat::from_fn(t.dims()[mode], rank, |i, j| D::narrow(number(i, j))).unwrap();
+    let expected = cpu.install(|| reference::ttm(t, mode, u.as_ref(), fibers.coords())).unwrap();
+    for algorithm in ALGORITHMS {
+        let mut y = Mat::from_fn(fibers.num_fibers(), rank, |_, _| D::narrow(f32::from_f64(f64::NAN))).unwrap();
+        cpu.ttm_into(&fibers, u.as_ref(), algorithm, y.as_mut()).unwrap();
+        let error = cpu.install(|| expected.deviation(y.as_ref())).unwrap().error;
+        let (dims, arch) = (t.dims(), cpu.arch().name());
+        assert!(error <= 1.0, "{dims:?} mode {mode} rank {rank} {} {arch} {algorithm:?}: {error}", D::DTYPE);
+    }
+}
+
+#[test]
+fn narrow_operands_in_every_mode_rank_and_instruction_set() {
+    // Two caches: with the small one every result is stored past it.
+    let small = Machine::describe("l3:1(size=64KB) core:4").unwrap();
+    for arch in Arch::available() {
+        let streaming = Cpu::builder().machine(small.clone()).threads(3).pin(false).arch(arch).build().unwrap();
+        for cpu in [cpu(arch), streaming] {
+            for t in tensors::<f32>() {
+                for mode in 0..t.order() {
+                    for rank in [1, 16, 33, 64, 150] {
+                        check_narrow::<bf16>(&cpu, &t, mode, rank);
+                    }
+                    for rank in [5, 32] {
+                        check_narrow::<f16>(&cpu, &t, mode, rank);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bf16_results_round_as_numbers_do() {
+    // The products are the numbers themselves: ties, NaN, infinity, the largest and the least, in every lane of two registers.
+    let tie = |n: f32| 1.0 + n / 256.0;
+    let numbers = [tie(1.0), tie(3.0), f32::NAN, f32::INFINITY, -f32::MAX, f32::MIN_POSITIVE, -1.5e-45, -0.0];
+    for arch in Arch::available() {
+        let cpu = cpu(arch);
+        for (at, &x) in numbers.iter().enumerate() {
+            let t = CooTensor::new(vec![1, 1], vec![vec![0], vec![0]], vec![x]).unwrap();
+            let u = Mat::from_fn(1, 64, |_, j| bf16::from_f32([1.0, -1.0][(j + at) % 2])).unwrap();
+            let mut y = Mat::<bf16>::zeros(1, 64).unwrap();
+            cpu.ttm_into(&FiberCoo::new(t, 1).unwrap(), u.as_ref(), TtmAlgorithm::Fiber, y.as_mut()).unwrap();
+            for (j, got) in y.row(0).iter().enumerate() {
+                let wanted = bf16::from_f32(x * u.row(0)[j].to_f32() + 0.0);
+                let same = got.to_bits() == wanted.to_bits() || got.is_nan() && wanted.is_nan();
+                assert!(same, "{x} in column {j}, {}: {got}", arch.name());
+            }
+        }
     }
 }
 

@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 
 use sparsimd::io::{
     DenseFormat, Format, Matrix, ReadOptions, TensorFormat, read_dense, read_matrix, write_dense, write_matrix,
-    write_tensor,
+    write_npy, write_tensor, write_tnsb_as,
 };
 use sparsimd::reorder::permute_modes;
-use sparsimd::{Coo, CooTensor, Cpu, Csr, Error, Mat, Result, Scalar};
+use sparsimd::{Coo, CooTensor, Cpu, Csr, Error, Mat, Number, Result, Scalar, Stored, bf16, f16};
 
 use super::progress::Progress;
 use super::reorder::Order;
 use super::tensor::read_file;
+use super::timing::StoredDtype;
 use super::{Verdict, output};
 
 /// Arguments of `convert`.
@@ -25,6 +26,9 @@ pub struct Args {
     /// New numbers for rows and columns, the same ones for both of a square matrix, or for the indices of each mode
     #[arg(long, value_enum, default_value_t = Order::None)]
     reorder: Order,
+    /// Element type of a binary file, .npy or .tnsb, each number rounded to the nearest; programs read bf16 and f16 as f32 [default: f64]
+    #[arg(long, value_enum)]
+    dtype: Option<StoredDtype>,
 }
 
 impl Args {
@@ -56,17 +60,28 @@ pub fn run(args: &Args) -> Result<Verdict> {
     } else if !to_tensor {
         Format::of(&args.output)?;
     }
+    let binary = match dense {
+        true => DenseFormat::of(&args.output)? == DenseFormat::Npy,
+        false => matches!(TensorFormat::of(&args.output), Ok(TensorFormat::Tnsb)),
+    };
+    if args.dtype.is_some() && !binary {
+        let detail = format!("{} is text: .npy and .tnsb have an element type", args.output.display());
+        return Err(Error::Argument { name: "dtype", detail });
+    }
     let text = Cpu::new()?.install(|| -> Result<String> {
         match read(args, dense)? {
             Held::Dense(a) => {
-                write_dense(&args.output, a.as_ref())?;
+                match args.dtype {
+                    Some(dtype) => write_npy_as(&args.output, &a, dtype)?,
+                    None => write_dense(&args.output, a.as_ref())?,
+                }
                 Ok(format!("{} x {}, dense", a.rows(), a.cols()))
             }
             Held::Matrix(matrix) => {
                 let pattern = matrix.pattern();
                 let text = format!("{} x {}, {} nonzeros", pattern.rows(), pattern.cols(), pattern.nnz());
                 match to_tensor {
-                    true => write_tensor(&args.output, &of_matrix(&matrix.into_csr()?)?)?,
+                    true => write_tensor_as(&args.output, &of_matrix(&matrix.into_csr()?)?, args.dtype)?,
                     false => write_matrix(&args.output, &matrix)?,
                 }
                 Ok(text)
@@ -75,7 +90,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
                 let dims = x.dims().iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
                 let text = format!("{dims}, {} nonzeros", x.nnz());
                 match to_tensor {
-                    true => write_tensor(&args.output, &x)?,
+                    true => write_tensor_as(&args.output, &x, args.dtype)?,
                     false => write_matrix(&args.output, &Matrix::Values(as_matrix(&args.operand(), x)?))?,
                 }
                 Ok(text)
@@ -84,6 +99,31 @@ pub fn run(args: &Args) -> Result<Verdict> {
     })?;
     output::line(&format!("{}: {text}", args.output.display()))?;
     Ok(Verdict::Good)
+}
+
+/// Writes the tensor, a `.tnsb` file as `dtype` if one is asked for.
+fn write_tensor_as(path: &Path, x: &CooTensor<f64>, dtype: Option<StoredDtype>) -> Result<()> {
+    match dtype {
+        None => write_tensor(path, x),
+        Some(StoredDtype::F32) => write_tnsb_as::<f32, f64>(path, x),
+        Some(StoredDtype::F64) => write_tnsb_as::<f64, f64>(path, x),
+        Some(StoredDtype::Bf16) => write_tnsb_as::<bf16, f64>(path, x),
+        Some(StoredDtype::F16) => write_tnsb_as::<f16, f64>(path, x),
+    }
+}
+
+/// Writes the matrix to an `.npy` file as `dtype`.
+fn write_npy_as(path: &Path, a: &Mat<f64>, dtype: StoredDtype) -> Result<()> {
+    fn write<D: Stored>(path: &Path, a: &Mat<f64>) -> Result<()> {
+        let to = |i, j| D::narrow(D::Scalar::from_f64(a[(i, j)]));
+        write_npy(path, &[a.rows(), a.cols()], Mat::from_fn(a.rows(), a.cols(), to)?.as_ref())
+    }
+    match dtype {
+        StoredDtype::F32 => write::<f32>(path, a),
+        StoredDtype::F64 => write::<f64>(path, a),
+        StoredDtype::Bf16 => write::<bf16>(path, a),
+        StoredDtype::F16 => write::<f16>(path, a),
+    }
 }
 
 /// Reads the file, and puts what it holds into the order asked for.

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use sparsimd::formats::MAX_ORDER;
 use sparsimd::io::{ReadOptions, dense_header, read_dense, write_dense};
-use sparsimd::{Error, Mat, MatRef, Result, Scalar};
+use sparsimd::{Error, Mat, MatRef, Result, Scalar, Stored};
+
+use super::matrix::narrowed;
 
 /// `--factors` and `--out` of an operation on a tensor.
 #[derive(Debug, clap::Args)]
@@ -38,22 +40,22 @@ impl Folders {
     }
 
     /// The dense operand of `mode`, `dim` x `cols`, from its file, or as `random` makes it.
-    pub fn operand<T: Scalar>(
+    pub fn operand<D: Stored>(
         &self,
         mode: usize,
         dim: usize,
         cols: usize,
-        random: impl FnOnce() -> Result<Mat<T>>,
-    ) -> Result<Mat<T>> {
+        random: impl FnOnce() -> Result<Mat<D>>,
+    ) -> Result<Mat<D>> {
         let Some(dir) = &self.factors else { return random() };
         let file = file(dir, mode);
-        let a: Mat<T> = read_dense(&file, ReadOptions::default())?;
+        let a: Mat<D::Scalar> = read_dense(&file, ReadOptions::default())?;
         if (a.rows(), a.cols()) != (dim, cols) {
             let (rows, has) = (a.rows(), a.cols());
             let detail = format!("{} is {rows} x {has} where mode {mode} asks for {dim} x {cols}", file.display());
             return Err(Error::Argument { name: "factors", detail });
         }
-        Ok(a)
+        narrowed(a)
     }
 
     /// Writes the dense product of `mode`, if that is asked for.

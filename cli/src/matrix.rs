@@ -441,12 +441,12 @@ impl Common {
 }
 
 /// `a` as it is computed with.
-fn widened<D: Stored>(a: MatRef<'_, D>) -> Result<Mat<D::Scalar>> {
+pub fn widened<D: Stored>(a: MatRef<'_, D>) -> Result<Mat<D::Scalar>> {
     Mat::from_fn(a.rows(), a.cols(), |i, j| a[(i, j)].widen())
 }
 
 /// `a` as it is stored; where that is what it is computed with, itself.
-fn narrowed<D: Stored>(a: Mat<D::Scalar>) -> Result<Mat<D>> {
+pub fn narrowed<D: Stored>(a: Mat<D::Scalar>) -> Result<Mat<D>> {
     let a: Box<dyn Any> = Box::new(a);
     match a.downcast::<Mat<D>>() {
         Ok(same) => Ok(*same),

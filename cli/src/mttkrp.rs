@@ -4,16 +4,16 @@ use std::time::Instant;
 
 use sparsimd::ops::MttkrpTensor;
 use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, TensorOptions};
-use sparsimd::{CooTensor, Cpu, Error, Mat, MatMut, MatRef, Result, reference};
+use sparsimd::{CooTensor, Cpu, Error, Mat, MatMut, MatRef, Result, Stored, bf16, f16, reference};
 
-use super::device::{DeviceScalar, TensorDevice};
+use super::device::{DeviceName, DeviceScalar, TensorDevice};
 use super::executor::EffortName;
 use super::factors::Folders;
 use super::matrix::REUSE;
 use super::reorder::{Order, OrderedTensor};
 use super::tensor::{Algorithm, Common, Partition, TensorFormat};
 use super::tensor_ops::Sweep;
-use super::timing::{Dtype, Times, timed};
+use super::timing::{StoredDtype, Times, timed};
 use super::{Verdict, output};
 
 /// Arguments of `mttkrp`.
@@ -63,8 +63,10 @@ impl Args {
 /// Runs, verifies and times MTTKRP in the modes asked for.
 pub fn run(args: &Args) -> Result<Verdict> {
     match args.common.dtype {
-        Dtype::F32 => product::<f32>(args),
-        Dtype::F64 => product::<f64>(args),
+        StoredDtype::F32 => product::<f32>(args),
+        StoredDtype::F64 => product::<f64>(args),
+        StoredDtype::Bf16 => narrow::<bf16>(args),
+        StoredDtype::F16 => narrow::<f16>(args),
     }
 }
 
@@ -138,20 +140,7 @@ fn on_cpu<T: DeviceScalar>(
     let (ordered, order_s) = timed(|| cpu.install(|| OrderedTensor::new(x, args.reorder)))?;
     let (mut factors, mut permute_s) = timed(|| ordered.factors(given))?;
     let (x, factors) = (ordered.tensor(), &mut factors[..]);
-    let algorithm = algorithm_of(common.alg);
-    let options = TensorOptions::new(common.rank)
-        .memory(args.memory.map(|mib| mib << 20))
-        .format(format_of(common.format).or(algorithm.map(format_for)))
-        .algorithm(algorithm)
-        .effort(args.effort.effort())
-        .reuse(common.repeat.unwrap_or(REUSE));
-    let options = Partition::of(args.partition, common.format, options)?;
-    let (prepared, prepare_s) = timed(|| cpu.prepare_tensor(x, &options))?;
-    if args.explain {
-        prepared.plan().explain().lines().for_each(output::note);
-    }
-    let mut sweep = Sweep::new(prepare_s, prepared.index_bytes());
-    check_algorithm(args, modes, |mode| prepared.algorithm(mode))?;
+    let (prepared, mut sweep) = prepare::<T>(args, cpu, x, modes)?;
     let mut products: Vec<Mat<T>> = x.dims().iter().map(|&dim| Mat::zeros(dim, common.rank)).collect::<Result<_>>()?;
     let at_once = prepared.plan().format() == MttkrpFormat::Joint && modes.len() == x.order();
     let times = if at_once {
@@ -176,6 +165,54 @@ fn on_cpu<T: DeviceScalar>(
     }
     sweep.reorder = ordered.report(args.reorder, order_s, permute_s);
     Ok(sweep)
+}
+
+/// The tensor prepared for factors of `D` as the arguments say, and nothing measured yet.
+fn prepare<D: Stored>(
+    args: &Args,
+    cpu: &Cpu,
+    x: &CooTensor<D::Scalar>,
+    modes: &[usize],
+) -> Result<(MttkrpTensor<D::Scalar>, Sweep)> {
+    let common = &args.common;
+    let algorithm = algorithm_of(common.alg);
+    let options = TensorOptions::new(common.rank)
+        .factors::<D>()
+        .memory(args.memory.map(|mib| mib << 20))
+        .format(format_of(common.format).or(algorithm.map(format_for)))
+        .algorithm(algorithm)
+        .effort(args.effort.effort())
+        .reuse(common.repeat.unwrap_or(REUSE));
+    let options = Partition::of(args.partition, common.format, options)?;
+    let (prepared, prepare_s) = timed(|| cpu.prepare_tensor(x, &options))?;
+    if args.explain {
+        prepared.plan().explain().lines().for_each(output::note);
+    }
+    let sweep = Sweep::new(prepare_s, prepared.index_bytes());
+    check_algorithm(args, modes, |mode| prepared.algorithm(mode))?;
+    Ok((prepared, sweep))
+}
+
+/// Factors that store bf16 or f16, mode by mode.
+fn narrow<D: Stored<Scalar = f32>>(args: &Args) -> Result<Verdict> {
+    let common = &args.common;
+    if args.passes.is_some() || args.reorder != Order::None || common.place.device != DeviceName::Cpu {
+        return Err(common.no_dtype("mttkrp with --passes, --reorder or --device"));
+    }
+    let (cpu, numa) = common.executor.cpu()?;
+    let x: CooTensor<f32> = cpu.install(|| common.source.load())?;
+    let modes = common.modes(x.order())?;
+    let factors: Vec<Mat<D>> = args.operands(x.dims())?;
+    let views: Vec<MatRef<'_, D>> = factors.iter().map(Mat::as_ref).collect();
+    let (prepared, mut sweep) = prepare::<D>(args, &cpu, &x, &modes)?;
+    for &mode in &modes {
+        let mut out = Mat::zeros(x.dims()[mode], common.rank)?;
+        let times = Times::measure(common.repeat, || cpu.mttkrp(&prepared, &views, mode, out.as_mut()))?;
+        sweep.add(times, prepared.plan().format().name(), algorithm_name(prepared.algorithm(mode)));
+        account(&mut sweep, args, &cpu, &x, &views, mode, out.as_ref())?;
+    }
+    (sweep.numa, sweep.stored_as) = (Some(numa), Some(D::DTYPE));
+    sweep.report::<f32>("mttkrp", common, &cpu, (x.dims(), x.nnz()), Some(common.rank), modes)
 }
 
 fn views<T: DeviceScalar>(factors: &[Mat<T>]) -> Vec<MatRef<'_, T>> {
@@ -275,16 +312,16 @@ fn check_algorithm(args: &Args, modes: &[usize], of_mode: impl Fn(usize) -> Opti
 }
 
 /// Adds the mode's operations and bytes to the sums, and verifies and writes its result if asked to.
-fn account<T: DeviceScalar>(
+fn account<D: Stored>(
     sweep: &mut Sweep,
     args: &Args,
     cpu: &Cpu,
-    x: &CooTensor<T>,
-    factors: &[MatRef<'_, T>],
+    x: &CooTensor<D::Scalar>,
+    factors: &[MatRef<'_, D>],
     mode: usize,
-    out: MatRef<'_, T>,
+    out: MatRef<'_, D::Scalar>,
 ) -> Result<()> {
-    sweep.count::<T>(x.dims(), x.nnz(), args.common.rank);
+    sweep.count::<D>(x.dims(), x.nnz(), args.common.rank, mode);
     if args.common.verify {
         let expected = cpu.install(|| reference::mttkrp(x, factors, mode))?;
         sweep.check(expected.deviation(out)?.error);

@@ -1,7 +1,7 @@
 //! `sparsimd mttkrp --passes MIB`: MTTKRP of a tensor that stays in its file.
 
 use sparsimd::generate::uniform_dense;
-use sparsimd::{CooTensor, Error, Mat, MatRef, Result, reference};
+use sparsimd::{CooTensor, Error, Mat, MatRef, Result, Stored, reference};
 
 use super::Verdict;
 use super::device::{DeviceName, DeviceScalar};
@@ -36,7 +36,7 @@ pub fn run<T: DeviceScalar>(args: &Args, mib: usize) -> Result<Verdict> {
         let mut out = Mat::zeros(x.dims()[mode], common.rank)?;
         let times = Times::measure(common.repeat, || cpu.mttkrp_streamed(&x, &views, mode, out.as_mut()))?;
         sweep.add(times, "coo", "passes");
-        sweep.count::<T>(x.dims(), x.nnz(), common.rank);
+        sweep.count::<T>(x.dims(), x.nnz(), common.rank, mode);
         if let Some(whole) = &whole {
             let expected = cpu.install(|| reference::mttkrp(whole, &views, mode))?;
             sweep.check(expected.deviation(out.as_ref())?.error);
@@ -49,7 +49,7 @@ pub fn run<T: DeviceScalar>(args: &Args, mib: usize) -> Result<Verdict> {
 
 impl Args {
     /// The factors of a tensor of `dims`, from their files, or random.
-    pub fn operands<T: DeviceScalar>(&self, dims: &[usize]) -> Result<Vec<Mat<T>>> {
+    pub fn operands<D: Stored>(&self, dims: &[usize]) -> Result<Vec<Mat<D>>> {
         let (rank, seed) = (self.common.rank, self.common.source.seed);
         let operand = |(mode, &dim): (usize, &usize)| {
             self.folders.operand(mode, dim, rank, || uniform_dense(dim, rank, seed ^ mode as u64))

@@ -16,7 +16,7 @@ use super::numa::{Numa, Paged};
 use super::output;
 use super::progress::Progress;
 use super::reorder::Reordered;
-use super::timing::{Check, Dtype, Speed};
+use super::timing::{Check, Dtype, Speed, StoredDtype};
 
 /// `--tensor FILE | --generate NAME`, and how to understand them.
 #[derive(Debug, clap::Args)]
@@ -204,9 +204,9 @@ pub struct Common {
     /// How the work is cut
     #[arg(long, value_enum, default_value_t = Algorithm::Auto)]
     pub alg: Algorithm,
-    /// Element type
-    #[arg(long, value_enum, default_value_t = Dtype::F32)]
-    pub dtype: Dtype,
+    /// Element type; bf16 and f16 are for the dense operands of mttkrp and ttm, with values in f32
+    #[arg(long, value_enum, default_value_t = StoredDtype::F32)]
+    pub dtype: StoredDtype,
     #[command(flatten)]
     pub place: Place,
     #[command(flatten)]
@@ -233,6 +233,21 @@ impl Common {
                 detail: format!("{mode} is not below the tensor's order, {order}"),
             }),
         }
+    }
+
+    /// The element type of `op`, which has no narrow ones.
+    pub fn wide_dtype(&self, op: &str) -> Result<Dtype> {
+        match self.dtype {
+            StoredDtype::F32 => Ok(Dtype::F32),
+            StoredDtype::F64 => Ok(Dtype::F64),
+            StoredDtype::Bf16 | StoredDtype::F16 => Err(self.no_dtype(op)),
+        }
+    }
+
+    /// The error that `op` has no such element type.
+    pub fn no_dtype(&self, op: &str) -> Error {
+        let name = self.dtype.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        Error::Argument { name: "dtype", detail: format!("{op} has no element type {name}") }
     }
 
     /// An error: `op` does not exist on the chosen format or by the chosen algorithm.

@@ -8,15 +8,16 @@ use sparsimd::formats::{Csf, DEFAULT_BLOCK_BITS, FiberCoo, Fibers, HiCoo, SemiCo
 use sparsimd::generate::{uniform_dense, uniform_values};
 use sparsimd::io::write_tensor;
 use sparsimd::ops::{Arithmetic, TtmAlgorithm};
-use sparsimd::{CooTensor, Cpu, Error, Mat, Result, Scalar, reference};
+use sparsimd::{CooTensor, Cpu, Error, Mat, Result, Scalar, Stored, bf16, f16, reference};
 
 use super::Verdict;
-use super::device::{DeviceScalar, Ran, TensorDevice};
+use super::device::{DeviceName, DeviceScalar, Ran, TensorDevice};
 use super::factors::Folders;
+use super::matrix::widened;
 use super::numa::Numa;
 use super::reorder::Reordered;
 use super::tensor::{Algorithm, Common, Report, TensorFormat};
-use super::timing::{Check, Dtype, Speed, Times};
+use super::timing::{Check, Dtype, Speed, StoredDtype, Times, timed};
 
 /// Arguments of `ttm` and `ttv`.
 #[derive(Debug, clap::Args)]
@@ -37,6 +38,22 @@ impl ProductArgs {
     /// The tensor as the user named it.
     pub fn operand(&self) -> Option<String> {
         self.common.source.operand()
+    }
+
+    /// Writes the product `y` of `x` in `mode`, if that is asked for.
+    fn write_product<T: Scalar>(
+        &self,
+        cpu: &Cpu,
+        x: &CooTensor<T>,
+        mode: usize,
+        prepared: &Prepared<T>,
+        y: Mat<T>,
+    ) -> Result<()> {
+        let Some(path) = self.folders.sparse(mode) else { return Ok(()) };
+        let mut dims = x.dims().to_vec();
+        dims[mode] = y.cols();
+        let product = SemiCoo::new(dims, vec![mode], prepared.places()?, y)?.to_coo();
+        cpu.install(|| write_tensor(&path, &product))
     }
 }
 
@@ -89,14 +106,16 @@ impl Op {
 /// `ttm`.
 pub fn ttm(args: &ProductArgs) -> Result<Verdict> {
     match args.common.dtype {
-        Dtype::F32 => product::<f32>(args, true),
-        Dtype::F64 => product::<f64>(args, true),
+        StoredDtype::F32 => product::<f32>(args, true),
+        StoredDtype::F64 => product::<f64>(args, true),
+        StoredDtype::Bf16 => narrow_ttm::<bf16>(args),
+        StoredDtype::F16 => narrow_ttm::<f16>(args),
     }
 }
 
 /// `ttv`.
 pub fn ttv(args: &ProductArgs) -> Result<Verdict> {
-    match args.common.dtype {
+    match args.common.wide_dtype("ttv")? {
         Dtype::F32 => product::<f32>(args, false),
         Dtype::F64 => product::<f64>(args, false),
     }
@@ -105,7 +124,7 @@ pub fn ttv(args: &ProductArgs) -> Result<Verdict> {
 /// `tew`.
 pub fn tew(args: &TewArgs) -> Result<Verdict> {
     let (with, args) = (&args.with, &args.elementwise);
-    match (args.common.dtype, with) {
+    match (args.common.wide_dtype("tew")?, with) {
         (Dtype::F32, None) => elementwise::<f32>(args, true),
         (Dtype::F64, None) => elementwise::<f64>(args, true),
         (Dtype::F32, Some(path)) => two_tensors::<f32>(args, path),
@@ -115,7 +134,7 @@ pub fn tew(args: &TewArgs) -> Result<Verdict> {
 
 /// `ts`.
 pub fn ts(args: &ElementwiseArgs) -> Result<Verdict> {
-    match args.common.dtype {
+    match args.common.wide_dtype("ts")? {
         Dtype::F32 => elementwise::<f32>(args, false),
         Dtype::F64 => elementwise::<f64>(args, false),
     }
@@ -198,6 +217,8 @@ pub(super) struct Sweep {
     pub(super) numa: Option<Numa>,
     /// What became of the order of indices.
     pub(super) reorder: Option<Reordered>,
+    /// What dense operands store, where that is another type.
+    pub(super) stored_as: Option<&'static str>,
 }
 
 impl Sweep {
@@ -219,11 +240,19 @@ impl Sweep {
     }
 
     /// Adds the operations and bytes of a mode's MTTKRP.
-    pub(super) fn count<T>(&mut self, dims: &[usize], nnz: usize, rank: usize) {
-        self.flops += (dims.len() * nnz * rank) as f64;
+    pub(super) fn count<D: Stored>(&mut self, dims: &[usize], nnz: usize, rank: usize, mode: usize) {
+        let (order, value) = (dims.len(), size_of::<D::Scalar>());
+        self.flops += (order * nnz * rank) as f64;
         // Every nonzero with its coordinates, and every factor and the output once.
-        let rows: usize = dims.iter().sum();
-        self.bytes += (nnz * (size_of::<T>() + 4 * dims.len()) + rows * rank * size_of::<T>()) as f64;
+        let factors: usize = dims.iter().sum::<usize>() - dims[mode];
+        self.bytes += (nnz * (value + 4 * order) + rank * (factors * size_of::<D>() + dims[mode] * value)) as f64;
+    }
+
+    /// Adds the operations and bytes of a mode's TTM.
+    fn count_ttm<D: Stored>(&mut self, nnz: usize, dim: usize, fibers: usize, cols: usize) {
+        self.flops += 2.0 * nnz as f64 * cols as f64;
+        // Every nonzero with its coordinate, every pointer, U and Y once.
+        self.bytes += (nnz * (size_of::<D::Scalar>() + 4) + fibers * 8 + (dim + fibers) * cols * size_of::<D>()) as f64;
     }
 
     pub(super) fn report<T: Scalar>(
@@ -242,6 +271,7 @@ impl Sweep {
         if self.device.is_some() {
             speed = speed.without_peak();
         }
+        speed = speed.stored_as(self.stored_as.unwrap_or(T::NAME));
         let report = Report {
             op,
             order: dims.len(),
@@ -265,16 +295,54 @@ impl Sweep {
     }
 }
 
+/// How the product is cut into tasks.
+fn algorithm_of(common: &Common, matrix: bool) -> Result<TtmAlgorithm> {
+    match (common.alg, matrix) {
+        (Algorithm::Auto, _) => Ok(TtmAlgorithm::Auto),
+        (Algorithm::Fiber, _) => Ok(TtmAlgorithm::Fiber),
+        (Algorithm::Element, true) => Ok(TtmAlgorithm::Element),
+        _ => Err(common.unsupported(if matrix { "ttm" } else { "ttv" })),
+    }
+}
+
+/// TTM of dense operands that store bf16 or f16, in every mode asked for.
+fn narrow_ttm<D: Stored<Scalar = f32>>(args: &ProductArgs) -> Result<Verdict> {
+    let (common, cols) = (&args.common, args.common.rank);
+    let algorithm = algorithm_of(common, true)?;
+    if common.place.device != DeviceName::Cpu {
+        return Err(common.no_dtype("ttm on devices"));
+    }
+    let (cpu, numa) = common.executor.cpu()?;
+    let x: CooTensor<f32> = cpu.install(|| common.source.load())?;
+    let modes = common.modes(x.order())?;
+    let mut sweep = Sweep { numa: Some(numa), ..Sweep::default() };
+    for &mode in &modes {
+        let (dim, seed) = (x.dims()[mode], common.source.seed ^ mode as u64);
+        let (prepared, prepare_s) = timed(|| cpu.install(|| Prepared::new(common, "ttm", &x, mode)))?;
+        sweep.prepare_s += prepare_s;
+        let fibers = prepared.fibers()?;
+        let u: Mat<D> = args.folders.operand(mode, dim, cols, || uniform_dense(dim, cols, seed))?;
+        let mut y: Mat<D> = Mat::zeros(fibers.len(), cols)?;
+        let times = Times::measure(common.repeat, || cpu.ttm_into(fibers, u.as_ref(), algorithm, y.as_mut()))?;
+        sweep.add(times, prepared.format(), cpu.ttm_algorithm::<f32>(fibers.len(), cols, algorithm).name());
+        sweep.index_bytes += prepared.index_bytes();
+        sweep.count_ttm::<D>(x.nnz(), dim, fibers.len(), cols);
+        if common.verify {
+            let places = prepared.places()?;
+            let expected = cpu.install(|| reference::ttm(&x, mode, u.as_ref(), &places))?;
+            sweep.check(expected.deviation(y.as_ref())?.error);
+        }
+        args.write_product(&cpu, &x, mode, &prepared, widened(y.as_ref())?)?;
+    }
+    sweep.stored_as = Some(D::DTYPE);
+    sweep.report::<f32>("ttm", common, &cpu, (x.dims(), x.nnz()), Some(cols), modes)
+}
+
 /// TTM or, with a vector instead of the matrix, TTV in every mode asked for.
 fn product<T: DeviceScalar>(args: &ProductArgs, matrix: bool) -> Result<Verdict> {
     let common = &args.common;
     let op = if matrix { "ttm" } else { "ttv" };
-    let algorithm = match (common.alg, matrix) {
-        (Algorithm::Auto, _) => TtmAlgorithm::Auto,
-        (Algorithm::Fiber, _) => TtmAlgorithm::Fiber,
-        (Algorithm::Element, true) => TtmAlgorithm::Element,
-        _ => return Err(common.unsupported(op)),
-    };
+    let algorithm = algorithm_of(common, matrix)?;
     let (cpu, numa) = common.executor.cpu()?;
     let x: CooTensor<T> = cpu.install(|| common.source.load())?;
     let modes = common.modes(x.order())?;
@@ -310,21 +378,13 @@ fn product<T: DeviceScalar>(args: &ProductArgs, matrix: bool) -> Result<Verdict>
         };
         sweep.add(times, prepared.format(), ran.name());
         sweep.index_bytes += prepared.index_bytes();
-        sweep.flops += 2.0 * x.nnz() as f64 * cols as f64;
-        // Every nonzero with its coordinate, every pointer, U and Y once.
-        let (size, rows) = (size_of::<T>(), x.dims()[mode] + fibers.len());
-        sweep.bytes += (x.nnz() * (size + 4) + fibers.len() * 8 + rows * cols * size) as f64;
+        sweep.count_ttm::<T>(x.nnz(), x.dims()[mode], fibers.len(), cols);
         if common.verify {
             let places = prepared.places()?;
             let expected = cpu.install(|| reference::ttm(&x, mode, u.as_ref(), &places))?;
             sweep.check(expected.deviation(y.as_ref())?.error);
         }
-        if let Some(path) = args.folders.sparse(mode) {
-            let mut dims = x.dims().to_vec();
-            dims[mode] = cols;
-            let product = SemiCoo::new(dims, vec![mode], prepared.places()?, y)?.to_coo();
-            cpu.install(|| write_tensor(&path, &product))?;
-        }
+        args.write_product(&cpu, &x, mode, &prepared, y)?;
     }
     sweep.report::<T>(op, common, &cpu, (x.dims(), x.nnz()), matrix.then_some(common.rank), modes)
 }

@@ -82,6 +82,32 @@ pub trait Element: Sealed + Copy + Default + Debug + Display + PartialEq + Send 
         two
     }
 
+    /// Stores two registers from [`Element::read_two`], or sums of such, at `p` in the elements' order; past the caches if they are to
+    /// `stream` and the instruction set can.
+    ///
+    /// # Safety
+    /// `p` is valid for writes of both registers' elements, and a multiple of their size if they are to stream. Then
+    /// [`stream_fence`](crate::stream_fence) follows before another thread reads them.
+    #[inline(always)]
+    unsafe fn write_two<S: Simd>(simd: S, p: *mut Self, two: [Vector<Self, S>; 2], stream: bool) {
+        #[cfg(target_arch = "x86_64")]
+        if Self::reorders::<S>() {
+            // SAFETY: the caller's promise.
+            return unsafe { x86::write_two::<S, Self>(p, two, stream) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let second = p.add(Self::Number::lanes::<S>());
+            if stream {
+                Self::write_streaming(simd, p, two[0]);
+                Self::write_streaming(simd, second, two[1]);
+            } else {
+                Self::write(simd, p, two[0]);
+                Self::write(simd, second, two[1]);
+            }
+        }
+    }
+
     /// Stores all lanes of `x` at `p`, which need not be aligned.
     ///
     /// # Safety

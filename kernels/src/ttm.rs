@@ -14,40 +14,44 @@
 //! Y each: rows are prefetched since their order is random, and streamed out since there are more of them than any
 //! cache holds. With `block` 1 this is the TTM of a sparse tensor (fiber-centric in the terms of Sousa et al.; with a
 //! window of one register of columns, element-centric); with larger blocks that of a semi-sparse one.
+//!
+//! U and Y may store bf16 or f16: rows of U are widened as they are loaded, x and the sums are f32, and Y is rounded once.
 
 use pulp::{Simd, WithSimd};
 
-use crate::tile::{self, Tile, tiles, with_width};
-use crate::{Arch, Scalar, prefetch_row, store_streaming, stream_fence};
+use crate::arch::dispatch_stored;
+use crate::tile::{self, Tile, tiles_of, with_width};
+use crate::{Arch, Number, Stored, prefetch_row, stream_fence};
 
 /// Some fibers' part of a TTM.
 #[derive(Clone, Copy, Debug)]
-pub struct TtmFibers<'a, T> {
+pub struct TtmFibers<'a, D: Stored> {
     /// First nonzero of each fiber, and the end of the last one.
     pub ptr: &'a [usize],
     /// Row of U of each nonzero of the tensor.
     pub leaf: &'a [u32],
     /// Values: nonzero `p` has `block` values from `p * x_stride` on.
-    pub x: &'a [T],
+    pub x: &'a [D::Scalar],
     /// Values from one nonzero to the next.
     pub x_stride: usize,
-    /// Values of a nonzero: 1 for a sparse tensor.
+    /// Values of a nonzero: 1 for a sparse tensor, and wherever elements are narrow.
     pub block: usize,
     /// U.
-    pub u: *const T,
+    pub u: *const D,
     /// Row stride of U.
     pub u_stride: usize,
     /// Columns of U and Y that this task computes, from the pointers on.
     pub cols: usize,
     /// Y: the first fiber's.
-    pub y: *mut T,
+    pub y: *mut D,
     /// Elements from one fiber's result to the next one's.
     pub y_stride: usize,
     /// Elements of a result from one value of the block to the next.
     pub y_block: usize,
     /// How many nonzeros ahead rows of U are prefetched; 0 for not at all.
     pub prefetch_distance: usize,
-    /// Whether results bypass the caches. They are then 64-byte aligned and a multiple of 64 bytes apart.
+    /// Whether results bypass the caches. They are then 64-byte aligned and a multiple of 64 bytes apart; narrow ones
+    /// are whole multiples of 64 bytes.
     pub stream: bool,
 }
 
@@ -58,38 +62,39 @@ pub struct TtmFibers<'a, T> {
 /// - U has a row of at least `cols` elements for every entry of `leaf`;
 /// - Y is valid for writes of `block` rows of `cols` elements, `y_block` apart, for every fiber, `y_stride` apart, and
 ///   nobody else touches them meanwhile.
-pub unsafe fn ttm_fibers<T: Scalar>(arch: Arch, task: TtmFibers<'_, T>) {
+pub unsafe fn ttm_fibers<D: Stored>(arch: Arch, task: TtmFibers<'_, D>) {
     debug_assert!(task.ptr.last().is_none_or(|&end| end <= task.leaf.len()));
-    crate::arch::dispatch_compiled!(arch, Fibers(task), Fibers<'_, f32>, Fibers<'_, f64>);
+    debug_assert!(task.block == 1 || !D::NARROW);
+    dispatch_stored!(arch, Fibers(task), Fibers);
 }
 
 #[derive(Clone, Copy)]
-struct Fibers<'a, T>(TtmFibers<'a, T>);
+struct Fibers<'a, D: Stored>(TtmFibers<'a, D>);
 
-impl<T: Scalar> WithSimd for Fibers<'_, T> {
+impl<D: Stored> WithSimd for Fibers<'_, D> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let (task, lanes) = (&self.0, T::lanes::<S>());
+        let task = &self.0;
         // SAFETY: the promise of `ttm_fibers`; tiles are inside the columns.
         unsafe {
-            if task.block == 1 {
+            if D::NARROW || task.block == 1 {
                 for f in 0..task.ptr.len().saturating_sub(1) {
                     let range = [*task.ptr.get_unchecked(f), *task.ptr.get_unchecked(f + 1)];
                     let y = task.y.add(f * task.y_stride);
-                    for tile in tiles(task.cols, lanes, 8) {
-                        with_width!(tile, single::<S, T>(simd, task, range, y, tile));
+                    for tile in tiles_of::<S, D>(task.cols, 8) {
+                        with_width!(tile, single::<S, D>(simd, task, range, y, tile));
                     }
                 }
             } else {
                 // 4 x 2 accumulators leave room for a row of U in 16 registers.
-                for tile in tiles(task.cols, lanes, 2) {
+                for tile in tiles_of::<S, D>(task.cols, 2) {
                     match (tile.vectors, tile.rest != 0) {
-                        (1, false) => blocks::<S, T, 4, 1, false>(simd, task, tile),
-                        (1, true) => blocks::<S, T, 4, 1, true>(simd, task, tile),
-                        (_, false) => blocks::<S, T, 4, 2, false>(simd, task, tile),
-                        (_, true) => blocks::<S, T, 4, 2, true>(simd, task, tile),
+                        (1, false) => blocks::<S, D, 4, 1, false>(simd, task, tile),
+                        (1, true) => blocks::<S, D, 4, 1, true>(simd, task, tile),
+                        (_, false) => blocks::<S, D, 4, 2, false>(simd, task, tile),
+                        (_, true) => blocks::<S, D, 4, 2, true>(simd, task, tile),
                     }
                 }
             }
@@ -105,15 +110,15 @@ impl<T: Scalar> WithSimd for Fibers<'_, T> {
 /// # Safety
 /// As [`fiber`]; `y` is the fiber's result.
 #[inline(always)]
-unsafe fn single<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
+unsafe fn single<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     simd: S,
-    task: &TtmFibers<'_, T>,
+    task: &TtmFibers<'_, D>,
     range: [usize; 2],
-    y: *mut T,
+    y: *mut D,
     tile: Tile,
 ) {
     // SAFETY: the caller's promise.
-    unsafe { fiber::<S, T, 1, NV, TAIL>(simd, task, range, y.add(tile.start), 0, tile) }
+    unsafe { fiber::<S, D, 1, NV, TAIL>(simd, task, range, y.add(tile.start), 0, tile) }
 }
 
 /// One tile of columns of all the fibers, `MD` values of a block at a time.
@@ -121,9 +126,9 @@ unsafe fn single<S: Simd, T: Scalar, const NV: usize, const TAIL: bool>(
 /// # Safety
 /// As [`ttm_fibers`]; the tile is inside the columns.
 #[inline(always)]
-unsafe fn blocks<S: Simd, T: Scalar, const MD: usize, const NV: usize, const TAIL: bool>(
+unsafe fn blocks<S: Simd, D: Stored, const MD: usize, const NV: usize, const TAIL: bool>(
     simd: S,
-    task: &TtmFibers<'_, T>,
+    task: &TtmFibers<'_, D>,
     tile: Tile,
 ) {
     // SAFETY: the caller's promise: `ptr` ends within `leaf`.
@@ -133,11 +138,11 @@ unsafe fn blocks<S: Simd, T: Scalar, const MD: usize, const NV: usize, const TAI
             let y = task.y.add(f * task.y_stride + tile.start);
             let mut d = 0;
             while d + MD <= task.block {
-                fiber::<S, T, MD, NV, TAIL>(simd, task, range, y.add(d * task.y_block), d, tile);
+                fiber::<S, D, MD, NV, TAIL>(simd, task, range, y.add(d * task.y_block), d, tile);
                 d += MD;
             }
             while MD > 1 && d < task.block {
-                fiber::<S, T, 1, NV, TAIL>(simd, task, range, y.add(d * task.y_block), d, tile);
+                fiber::<S, D, 1, NV, TAIL>(simd, task, range, y.add(d * task.y_block), d, tile);
                 d += 1;
             }
         }
@@ -149,44 +154,52 @@ unsafe fn blocks<S: Simd, T: Scalar, const MD: usize, const NV: usize, const TAI
 /// # Safety
 /// As [`blocks`]; `d + MD` is at most `block`, `range` one of the fibers, `y` its result's tile.
 #[inline(always)]
-unsafe fn fiber<S: Simd, T: Scalar, const MD: usize, const NV: usize, const TAIL: bool>(
+unsafe fn fiber<S: Simd, D: Stored, const MD: usize, const NV: usize, const TAIL: bool>(
     simd: S,
-    task: &TtmFibers<'_, T>,
+    task: &TtmFibers<'_, D>,
     [start, end]: [usize; 2],
-    y: *mut T,
+    y: *mut D,
     d: usize,
     tile: Tile,
 ) {
-    let lanes = T::lanes::<S>();
-    let mask = T::first_lanes(simd, tile.rest);
-    let mut acc = [[T::splat(simd, T::ZERO); NV]; MD];
+    let lanes = D::Scalar::lanes::<S>();
+    let mask = tile.mask::<S, D::Scalar>(simd);
+    let mut acc = [[D::Scalar::splat(simd, D::Scalar::ZERO); NV]; MD];
     let u = task.u.wrapping_add(tile.start);
     // SAFETY: `p` is below `end`, which is within `leaf`; rows of U and blocks of X exist for all of them.
     unsafe {
         for p in start..end {
             if task.prefetch_distance > 0 && d == 0 {
                 let coming = *task.leaf.get_unchecked((p + task.prefetch_distance).min(task.leaf.len() - 1));
-                prefetch_row(u.wrapping_add(coming as usize * task.u_stride), NV * lanes * size_of::<T>());
+                prefetch_row(u.wrapping_add(coming as usize * task.u_stride), NV * lanes * size_of::<D>());
             }
-            let row =
-                tile::load::<S, T, NV, TAIL>(simd, mask, u.add(*task.leaf.get_unchecked(p) as usize * task.u_stride));
+            let row = u.add(*task.leaf.get_unchecked(p) as usize * task.u_stride);
+            let row = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, row);
             let x = task.x.as_ptr().add(p * task.x_stride + d);
             for m in 0..MD {
-                let x = T::splat(simd, *x.add(m));
+                let x = D::Scalar::splat(simd, *x.add(m));
                 for j in 0..NV {
-                    acc[m][j] = T::vmul_add(simd, x, row[j], acc[m][j]);
+                    acc[m][j] = D::Scalar::vmul_add(simd, x, row[j], acc[m][j]);
                 }
             }
         }
         for m in 0..MD {
+            let y = y.add(m * task.y_block);
+            if D::reorders::<S>() && NV > 1 && tile.rest == 0 {
+                for j in 0..NV / 2 {
+                    D::write_two(simd, y.add(2 * j * lanes), [acc[m][2 * j], acc[m][2 * j + 1]], task.stream);
+                }
+                continue;
+            }
+            let row = tile::in_order::<S, D, NV>(simd, acc[m]);
             for j in 0..NV {
-                let y = y.add(m * task.y_block + j * lanes);
-                if TAIL && j == NV - 1 {
-                    T::store_masked(simd, mask, y, acc[m][j]);
+                let y = y.add(j * lanes);
+                if TAIL && j == NV - 1 && (!D::NARROW || tile.rest > 0) {
+                    D::write_masked(simd, mask, y, row[j]);
                 } else if task.stream {
-                    store_streaming(simd, y, acc[m][j]);
+                    D::write_streaming(simd, y, row[j]);
                 } else {
-                    T::store(simd, y, acc[m][j]);
+                    D::write(simd, y, row[j]);
                 }
             }
         }

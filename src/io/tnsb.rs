@@ -3,7 +3,8 @@
 //! ```text
 //! 0    8 bytes  magic
 //! 8    u32      version (2)
-//! 12   u32      bytes of a value: 4 (f32) or 8 (f64)
+//! 12   u16      bytes of a value: 2 (f16 or bf16), 4 (f32) or 8 (f64)
+//! 14   u16      1 where values are bf16, else 0
 //! 16   u32      order
 //! 20   u32      bytes of a chunk
 //! 24   u64      nnz
@@ -21,7 +22,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored, bf16, f16};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::write_atomically;
@@ -54,8 +55,72 @@ pub struct TnsbFile {
 
 #[derive(Debug)]
 enum Values {
+    /// The bits of f16 or bf16.
+    Half(Vec<u16>, ValueType),
     Single(Vec<f32>),
     Double(Vec<f64>),
+}
+
+/// What a file's values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ValueType {
+    F16,
+    Bf16,
+    F32,
+    F64,
+}
+
+impl ValueType {
+    fn of<D: Stored>() -> Self {
+        match D::DTYPE {
+            "f16" => Self::F16,
+            "bf16" => Self::Bf16,
+            "f32" => Self::F32,
+            _ => Self::F64,
+        }
+    }
+
+    /// By what the header has of it: bytes of a value, and in the upper half what tells bf16 from f16.
+    fn of_header(value: u32) -> Option<Self> {
+        match (value & 0xffff, value >> 16) {
+            (2, 0) => Some(Self::F16),
+            (2, 1) => Some(Self::Bf16),
+            (4, 0) => Some(Self::F32),
+            (8, 0) => Some(Self::F64),
+            _ => None,
+        }
+    }
+
+    /// What [`ValueType::of_header`] takes.
+    fn header(self) -> u32 {
+        self.bytes() as u32 | u32::from(self == Self::Bf16) << 16
+    }
+
+    /// Bytes of a value.
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => 4,
+            Self::F64 => 8,
+        }
+    }
+
+    /// The number of 16 bits.
+    pub(super) fn of_half(self, bits: u16) -> f64 {
+        if self == Self::Bf16 { bf16::from_bits(bits).to_f64() } else { f16::from_bits(bits).to_f64() }
+    }
+
+    /// The nearest number of 16 bits.
+    fn to_half(self, x: f64) -> u16 {
+        let nearest = x as f32;
+        // Rounded twice a number may fall on the wrong side of a tie: where f32 does not have x, that of its two neighbours which ends
+        // in a one is on x's side of every tie.
+        let odd = match f64::from(nearest) == x || x.is_nan() {
+            true => nearest,
+            false => f32::from_bits((nearest.to_bits() - u32::from(f64::from(nearest).abs() > x.abs())) | 1),
+        };
+        if self == Self::Bf16 { bf16::narrow(odd).to_bits() } else { f16::narrow(odd).to_bits() }
+    }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -99,8 +164,8 @@ pub(super) struct Header {
     pub dims: Vec<usize>,
     /// Number of entries.
     pub nnz: usize,
-    /// Bytes of a value: 4 or 8.
-    pub value_bytes: usize,
+    /// Of the values.
+    pub value_type: ValueType,
     /// Start and length of each section: coordinates mode by mode, then values.
     pub sections: Vec<(usize, usize)>,
     /// The sections' checksums.
@@ -139,13 +204,14 @@ impl Header {
         if xxh3_64(&header[..CHECKED]) != u64_at(&header, CHECKED) {
             return fail("the header's checksum is wrong".into());
         }
-        let (value_bytes, order) = (u32_at(&header, 12) as usize, u32_at(&header, 16) as usize);
-        if !matches!(value_bytes, 4 | 8) || !(1..=MAX_ORDER).contains(&order) {
-            return fail(format!("values of {value_bytes} bytes, order {order}"));
-        }
+        let (value, order) = (u32_at(&header, 12), u32_at(&header, 16) as usize);
+        let value_type = ValueType::of_header(value);
+        let Some(value_type) = value_type.filter(|_| (1..=MAX_ORDER).contains(&order)) else {
+            return fail(format!("values of {} bytes and type {}, order {order}", value & 0xffff, value >> 16));
+        };
         let nnz = u64_at(&header, 24) as usize;
         let too_many = || format!("{nnz} nonzeros of order {order} do not fit the address space");
-        let Some((sections, end)) = sections(order, nnz, value_bytes) else { return fail(too_many()) };
+        let Some((sections, end)) = sections(order, nnz, value_type.bytes()) else { return fail(too_many()) };
         let chunk = if version == WITHOUT_CHUNKS { 0 } else { u32_at(&header, 20) as usize };
         if version != WITHOUT_CHUNKS && (chunk == 0 || !chunk.is_multiple_of(SECTION_ALIGN)) {
             return fail(format!("chunks of {chunk} bytes, which is no multiple of {SECTION_ALIGN}"));
@@ -165,7 +231,7 @@ impl Header {
         let dims: Vec<usize> = (0..order).map(|mode| u64_at(&header, 32 + 8 * mode) as usize).collect();
         check_tensor_dims(&dims).map_err(|e| super::matrix::whole_file(path, e))?;
         let sums = (0..order).chain([MAX_ORDER]).map(|slot| u64_at(&header, 96 + 8 * slot)).collect();
-        Ok(Self { dims, nnz, value_bytes, sections, sums, chunk, table })
+        Ok(Self { dims, nnz, value_type, sections, sums, chunk, table })
     }
 }
 
@@ -191,16 +257,18 @@ impl TnsbFile {
     /// [`Error::Memory`]; [`Error::Unavailable`] on a big-endian machine.
     pub fn open(path: &Path) -> Result<Self> {
         let io = |source| Error::Io { path: path.to_owned(), source };
-        let Header { dims, nnz, value_bytes, sections, sums, .. } = Header::read(path)?;
+        let Header { dims, nnz, value_type, sections, sums, .. } = Header::read(path)?;
         let order = dims.len();
         let what = path.display();
         let mut coords = (0..order).map(|_| memory::zeros(&what, nnz)).collect::<Result<Vec<Vec<u32>>>>()?;
-        let mut values = match value_bytes {
-            4 => Values::Single(memory::zeros(&what, nnz)?),
-            _ => Values::Double(memory::zeros(&what, nnz)?),
+        let mut values = match value_type {
+            ValueType::F16 | ValueType::Bf16 => Values::Half(memory::zeros(&what, nnz)?, value_type),
+            ValueType::F32 => Values::Single(memory::zeros(&what, nnz)?),
+            ValueType::F64 => Values::Double(memory::zeros(&what, nnz)?),
         };
         let mut parts: Vec<&mut [u8]> = coords.iter_mut().map(|indices| bytemuck::cast_slice_mut(indices)).collect();
         parts.push(match &mut values {
+            Values::Half(values, _) => bytemuck::cast_slice_mut(values),
             Values::Single(values) => bytemuck::cast_slice_mut(values),
             Values::Double(values) => bytemuck::cast_slice_mut(values),
         });
@@ -233,14 +301,14 @@ impl TnsbFile {
     pub fn values_f32(&self) -> Option<&[f32]> {
         match &self.values {
             Values::Single(values) => Some(values),
-            Values::Double(_) => None,
+            Values::Half(..) | Values::Double(_) => None,
         }
     }
 
     /// The values, if they are of double precision.
     pub fn values_f64(&self) -> Option<&[f64]> {
         match &self.values {
-            Values::Single(_) => None,
+            Values::Half(..) | Values::Single(_) => None,
             Values::Double(values) => Some(values),
         }
     }
@@ -252,6 +320,10 @@ impl TnsbFile {
     pub fn into_coo<T: Scalar>(self) -> Result<CooTensor<T>> {
         let Self { path, dims, coords, values } = self;
         let values = match values {
+            Values::Half(values, of) => {
+                memory::ensure(path.display(), values.len().saturating_mul(size_of::<T>()))?;
+                parallel::map(values.len(), |p| T::from_f64(of.of_half(values[p])))
+            }
             Values::Single(values) => converted(&path, values)?,
             Values::Double(values) => converted(&path, values)?,
         };
@@ -285,18 +357,35 @@ pub fn read_tnsb<T: Scalar>(path: &Path) -> Result<CooTensor<T>> {
 /// # Errors
 /// [`Error::Io`], nothing is left behind; [`Error::Memory`]; [`Error::Unavailable`] on a big-endian machine.
 pub fn write_tnsb<T: Scalar>(path: &Path, tensor: &CooTensor<T>) -> Result<()> {
+    write_tnsb_as::<T, T>(path, tensor)
+}
+
+/// Likewise with the values as `D`, each rounded to the nearest, of two to the even one: bf16 and f16 take half of the bytes of f32.
+/// Tensors compute with f32 or f64; reading widens.
+///
+/// # Errors
+/// As [`write_tnsb`].
+pub fn write_tnsb_as<D: Stored, T: Scalar>(path: &Path, tensor: &CooTensor<T>) -> Result<()> {
     if cfg!(target_endian = "big") {
         return Err(Error::Unavailable { what: ".tnsb", detail: "the machine is big-endian".into() });
     }
-    let (single, double): (Vec<f32>, Vec<f64>);
-    let stored = tensor.values();
-    memory::ensure(path.display(), size_of_val(stored))?;
-    let values: &[u8] = if size_of::<T>() == 4 {
-        single = parallel::map(stored.len(), |p| stored[p].to_f64() as f32);
-        bytemuck::cast_slice(&single)
-    } else {
-        double = parallel::map(stored.len(), |p| stored[p].to_f64());
-        bytemuck::cast_slice(&double)
+    let (half, single, double): (Vec<u16>, Vec<f32>, Vec<f64>);
+    let (stored, value_type) = (tensor.values(), ValueType::of::<D>());
+    memory::ensure(path.display(), stored.len().saturating_mul(value_type.bytes()))?;
+    let number = |p: usize| stored[p].to_f64();
+    let values: &[u8] = match value_type {
+        ValueType::F16 | ValueType::Bf16 => {
+            half = parallel::map(stored.len(), |p| value_type.to_half(number(p)));
+            bytemuck::cast_slice(&half)
+        }
+        ValueType::F32 => {
+            single = parallel::map(stored.len(), |p| number(p) as f32);
+            bytemuck::cast_slice(&single)
+        }
+        ValueType::F64 => {
+            double = parallel::map(stored.len(), number);
+            bytemuck::cast_slice(&double)
+        }
     };
     let order = tensor.order();
     let mut parts: Vec<&[u8]> = tensor.all_coords().iter().map(|indices| bytemuck::cast_slice(indices)).collect();
@@ -310,7 +399,7 @@ pub fn write_tnsb<T: Scalar>(path: &Path, tensor: &CooTensor<T>) -> Result<()> {
     let mut header = [0u8; HEADER];
     header[..8].copy_from_slice(&MAGIC);
     header[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    header[12..16].copy_from_slice(&(size_of::<T>() as u32).to_le_bytes());
+    header[12..16].copy_from_slice(&value_type.header().to_le_bytes());
     header[16..20].copy_from_slice(&(order as u32).to_le_bytes());
     header[20..24].copy_from_slice(&(CHUNK as u32).to_le_bytes());
     header[24..32].copy_from_slice(&(tensor.nnz() as u64).to_le_bytes());

@@ -32,8 +32,9 @@ pub fn read_tnsb_part<T: Scalar>(path: &Path, part: usize, parts: usize) -> Resu
         let detail = "has no checksums of its parts: `sparsimd convert` writes it anew".to_owned();
         return Err(Error::Parse { path: path.to_owned(), line: 0, detail });
     }
-    // Whole chunks of coordinates, which are as many entries of 4 bytes and twice as many chunks of 8.
-    let unit = header.chunk / size_of::<u32>();
+    let each = header.value_type.bytes();
+    // Whole chunks of the smallest, coordinates of 4 bytes or values of 2, which are whole chunks of the larger.
+    let unit = header.chunk / each.min(size_of::<u32>());
     let units = header.nnz.div_ceil(unit) as u128;
     let first = |part: usize| (units * part as u128 / parts as u128) as usize * unit;
     let entries = first(part).min(header.nnz)..first(part + 1).min(header.nnz);
@@ -49,8 +50,9 @@ pub fn read_tnsb_part<T: Scalar>(path: &Path, part: usize, parts: usize) -> Resu
         coords.push(all);
     }
     let mut values = memory::reserve(path.display(), entries.len())?;
-    let each = header.value_bytes;
+    let value_type = header.value_type;
     reader.section(order, entries.start * each, entries.end * each, &mut |bytes| match each {
+        2 => values.extend(bytes.as_chunks().0.iter().map(|&x| T::from_f64(value_type.of_half(u16::from_le_bytes(x))))),
         4 => values.extend(bytes.as_chunks().0.iter().map(|&x| T::from_f64(f32::from_le_bytes(x).into()))),
         _ => values.extend(bytes.as_chunks().0.iter().map(|&x| T::from_f64(f64::from_le_bytes(x)))),
     })?;

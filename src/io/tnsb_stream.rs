@@ -187,14 +187,16 @@ impl<'a> Sections<'a> {
 
     /// The next `n` values.
     fn values(&mut self, n: usize, take: &mut dyn FnMut(f64)) -> Result<()> {
-        let (section, each) = (self.stream.dims().len(), self.stream.header.value_bytes);
+        let (section, of) = (self.stream.dims().len(), self.stream.header.value_type);
+        let each = of.bytes();
         for first in (0..n).step_by(PIECE / each) {
             let len = (n - first).min(PIECE / each) * each;
             let read = self.files[section].read_exact(&mut self.piece[..len]);
             read.map_err(|source| self.io(source))?;
             self.sums[section].update(&self.piece[..len]);
-            // Single precision is exact in double.
+            // Half and single precision are exact in double.
             match each {
+                2 => self.piece[..len].as_chunks().0.iter().for_each(|&x| take(of.of_half(u16::from_le_bytes(x)))),
                 4 => self.piece[..len].as_chunks().0.iter().for_each(|&x| take(f32::from_le_bytes(x).into())),
                 _ => self.piece[..len].as_chunks().0.iter().for_each(|&x| take(f64::from_le_bytes(x))),
             }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use sparsimd_kernels::{Scalar, TtmFibers, ttm_fibers};
+use sparsimd_kernels::{Scalar, Stored, TtmFibers, ttm_fibers};
 
 use super::operand::check_columns;
 use super::run::Shared;
@@ -71,14 +71,16 @@ impl Cpu {
     ///
     /// `u` is I_n x R, `y` fibers x R. Bit-reproducible on any number of threads.
     ///
+    /// Both may store bf16 or f16 ([`Stored`]): the values of X and the sums are f32 then, and each element of Y is rounded once.
+    ///
     /// # Errors
     /// [`Error::Shape`] when `u` or `y` has another shape.
-    pub fn ttm_into<'a, T: Scalar>(
+    pub fn ttm_into<'a, D: Stored>(
         &self,
-        x: impl Into<Fibers<'a, T>>,
-        u: MatRef<'_, T>,
+        x: impl Into<Fibers<'a, D::Scalar>>,
+        u: MatRef<'_, D>,
         algorithm: TtmAlgorithm,
-        y: MatMut<'_, T>,
+        y: MatMut<'_, D>,
     ) -> Result<()> {
         self.ttm_fibers_into(x.into(), u, algorithm, y)
     }
@@ -96,12 +98,12 @@ impl Cpu {
 
     /// [`Cpu::ttm_into`] of fibers.
     #[inline(never)]
-    pub(crate) fn ttm_fibers_into<T: Scalar>(
+    pub(crate) fn ttm_fibers_into<D: Stored>(
         &self,
-        x: Fibers<'_, T>,
-        u: MatRef<'_, T>,
+        x: Fibers<'_, D::Scalar>,
+        u: MatRef<'_, D>,
         algorithm: TtmAlgorithm,
-        y: MatMut<'_, T>,
+        y: MatMut<'_, D>,
     ) -> Result<()> {
         check_u(u, x.dim)?;
         check_shape("ttm", "Y", y.shape(), (x.len(), u.cols()))?;
@@ -242,22 +244,29 @@ impl Cpu {
     }
 
     /// Row f of `y`: the products of fiber f. Shapes have been checked.
-    fn multiply<T: Scalar>(&self, x: &Blocks<'_, T>, u: MatRef<'_, T>, algorithm: TtmAlgorithm, y: MatMut<'_, T>) {
+    fn multiply<D: Stored>(
+        &self,
+        x: &Blocks<'_, D::Scalar>,
+        u: MatRef<'_, D>,
+        algorithm: TtmAlgorithm,
+        y: MatMut<'_, D>,
+    ) {
         let (cols, stride, fibers) = (u.cols(), y.stride(), y.rows());
         debug_assert_eq!(y.cols(), cols * x.block);
         if fibers == 0 || cols == 0 {
             return;
         }
         let y = y.into_data();
-        let aligned = y.as_ptr().addr().is_multiple_of(ALIGN) && (stride * size_of::<T>()).is_multiple_of(ALIGN);
-        let whole = x.block == 1 || (cols * size_of::<T>()).is_multiple_of(ALIGN);
-        // The rows of U should stay in the caches.
-        let bytes = size_of_val::<[T]>(y).saturating_add(size_of_val(u.data()));
-        let stream = aligned && whole && streams(self.machine(), bytes);
-        let width = match self.ttm_algorithm::<T>(fibers, cols, algorithm) {
-            TtmAlgorithm::Element => self.arch().lanes::<T>(),
+        let aligned = y.as_ptr().addr().is_multiple_of(ALIGN) && (stride * size_of::<D>()).is_multiple_of(ALIGN);
+        let width = match self.ttm_algorithm::<D::Scalar>(fibers, cols, algorithm) {
+            TtmAlgorithm::Element => self.arch().lanes::<D::Scalar>(),
             _ => cols,
         };
+        // Narrow registers are parts of lines, which would be merged in memory.
+        let whole = x.block == 1 && !D::NARROW || (width * size_of::<D>()).is_multiple_of(ALIGN);
+        // The rows of U should stay in the caches.
+        let bytes = size_of_val::<[D]>(y).saturating_add(size_of_val(u.data()));
+        let stream = aligned && whole && streams(self.machine(), bytes);
         let runs = cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads());
         let columns = || (0..cols).step_by(width);
         let tasks: Vec<_> = runs.iter().flat_map(|run| columns().map(move |at| (run.start, run.end, at))).collect();
@@ -278,14 +287,14 @@ impl Cpu {
 }
 
 /// The kernel's view of one task.
-fn task<'a, T: Scalar>(
-    x: &Blocks<'a, T>,
-    u: MatRef<'_, T>,
+fn task<'a, D: Stored>(
+    x: &Blocks<'a, D::Scalar>,
+    u: MatRef<'_, D>,
     y_block: usize,
-    y: *mut T,
+    y: *mut D,
     y_stride: usize,
     stream: bool,
-) -> TtmFibers<'a, T> {
+) -> TtmFibers<'a, D> {
     TtmFibers {
         ptr: x.ptr,
         leaf: x.leaf,
@@ -298,7 +307,7 @@ fn task<'a, T: Scalar>(
         y,
         y_stride,
         y_block,
-        prefetch_distance: (PREFETCHED_BYTES / (u.cols() * size_of::<T>())).clamp(4, 64),
+        prefetch_distance: (PREFETCHED_BYTES / (u.cols() * size_of::<D>())).clamp(4, 64),
         stream,
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sparsimd_kernels::Stored;
+
 use super::options::{Effort, Target};
 use super::tensor::TensorStats;
 use super::tiles::{MIN_FIBER, Tiles, always_share, distance, entries_distance};
@@ -181,6 +183,7 @@ pub struct TensorOptions {
     privatised_bytes: Option<usize>,
     tiles: Option<(usize, usize)>,
     prefetch_distance: Option<usize>,
+    element_bytes: Option<usize>,
 }
 
 impl TensorOptions {
@@ -198,7 +201,13 @@ impl TensorOptions {
             privatised_bytes: None,
             tiles: None,
             prefetch_distance: None,
+            element_bytes: None,
         }
+    }
+
+    /// The same for factors that store `D`: tiles that fit the caches are longer where it is narrow.
+    pub fn factors<D: Stored>(self) -> Self {
+        Self { element_bytes: Some(size_of::<D>()), ..self }
     }
 
     /// The same in this format; none to have it chosen.
@@ -267,6 +276,8 @@ impl TensorOptions {
 pub(super) struct Request {
     pub(super) rank: usize,
     pub(super) value_bytes: usize,
+    /// Of the factors.
+    pub(super) element_bytes: usize,
     pub(super) threads: usize,
     pub(super) memory: Option<usize>,
 }
@@ -280,6 +291,7 @@ impl MttkrpPlan {
         let request = Request {
             rank: options.rank,
             value_bytes: target.value_bytes,
+            element_bytes: options.element_bytes.unwrap_or(target.value_bytes),
             threads: target.threads,
             memory: options.memory,
         };

@@ -50,7 +50,7 @@ const L2_TENTHS: usize = 8;
 
 /// Bytes of a row of a factor.
 fn row_bytes(request: Request) -> usize {
-    request.rank.saturating_mul(request.value_bytes)
+    request.rank.saturating_mul(request.element_bytes)
 }
 
 /// Tiles of some input modes.

@@ -155,7 +155,7 @@ mod tests {
     use crate::generate::skewed;
 
     fn request() -> Request {
-        Request { rank: 32, value_bytes: 4, threads: 2, memory: None }
+        Request { rank: 32, value_bytes: 4, element_bytes: 4, threads: 2, memory: None }
     }
 
     #[test]

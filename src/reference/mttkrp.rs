@@ -1,18 +1,19 @@
 //! MTTKRP.
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Number, Stored};
 
 use super::{Expected, Limits, finite, finite_rows};
 use crate::dense::{MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::CooTensor;
 
-/// `out[i_mode, :] = sum over the nonzeros of x * prod_{m != mode} factors[m][i_m, :]`. The factor of `mode` is not read.
+/// `out[i_mode, :] = sum over the nonzeros of x * prod_{m != mode} factors[m][i_m, :]`. The factor of `mode` is not
+/// read. Factors may be narrow: what they store is exact, and the result is not rounded to it.
 ///
 /// # Errors
 /// [`Error::Argument`] for a mode out of range, [`Error::Shape`] for factors that do not fit.
 #[inline(never)]
-pub fn mttkrp<T: Scalar>(tensor: &CooTensor<T>, factors: &[MatRef<'_, T>], mode: usize) -> Result<Expected> {
+pub fn mttkrp<D: Stored>(tensor: &CooTensor<D::Scalar>, factors: &[MatRef<'_, D>], mode: usize) -> Result<Expected> {
     let (op, order) = ("reference::mttkrp", tensor.order());
     if mode >= order {
         return Err(Error::argument("mode", format!("{mode} of a tensor of order {order}")));
@@ -29,12 +30,12 @@ pub fn mttkrp<T: Scalar>(tensor: &CooTensor<T>, factors: &[MatRef<'_, T>], mode:
     for (p, &i) in tensor.coords(mode).iter().enumerate() {
         of_row[i as usize].push(p);
     }
-    let limits = Limits::of::<T>();
+    let limits = Limits::of::<D::Scalar>();
     let expected = Expected::by_rows(tensor.dims()[mode], rank, |i, values, bounds| {
         for &p in &of_row[i] {
             for (r, (value, bound)) in values.iter_mut().zip(&mut *bounds).enumerate() {
                 let rows = (0..order).filter(|&m| m != mode).map(|m| factors[m].row(tensor.coords(m)[p] as usize)[r]);
-                let product = rows.fold(tensor.values()[p].to_f64(), |product, a| product * a.to_f64());
+                let product = rows.fold(tensor.values()[p].to_f64(), |product, a| product * a.widen().to_f64());
                 *value += product;
                 *bound += product.abs();
             }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sparsimd_kernels::{Arithmetic, Scalar};
+use sparsimd_kernels::{Arithmetic, Number, Scalar, Stored};
 
 use super::{Expected, Limits, finite, finite_rows};
 use crate::dense::MatRef;
@@ -11,13 +11,18 @@ use crate::formats::CooTensor;
 
 /// Y = X x_n U, n being `mode`: row p is the fiber at the coordinates `places[..][p]` of the other modes, ascending.
 ///
-/// `u` is I_n x R.
+/// `u` is I_n x R. It may be narrow: the result is then rounded to what it stores.
 ///
 /// # Errors
 /// [`Error::Argument`] when there is no such mode; [`Error::Shape`] when `u` has not I_n rows, or `places` are not those of all the
 /// fibers that have a nonzero, each once.
 #[inline(never)]
-pub fn ttm<T: Scalar>(x: &CooTensor<T>, mode: usize, u: MatRef<'_, T>, places: &[Vec<u32>]) -> Result<Expected> {
+pub fn ttm<D: Stored>(
+    x: &CooTensor<D::Scalar>,
+    mode: usize,
+    u: MatRef<'_, D>,
+    places: &[Vec<u32>],
+) -> Result<Expected> {
     const OP: &str = "reference::ttm";
     if mode >= x.order() {
         return Err(Error::argument("mode", format!("{mode} is not below the tensor's order, {}", x.order())));
@@ -50,18 +55,19 @@ pub fn ttm<T: Scalar>(x: &CooTensor<T>, mode: usize, u: MatRef<'_, T>, places: &
         let place: Vec<u32> = of_nonzero(p).collect();
         return Err(Error::shape(OP, format!("the fiber at {place:?} is missing")));
     }
-    let limits = Limits::of::<T>();
+    let limits = Limits::of::<D::Scalar>();
     let expected = Expected::by_rows(rows, u.cols(), |row, values, bounds| {
         for &p in fibers[row] {
             let (x, u) = (x.values()[p].to_f64(), u.row(x.coords(mode)[p] as usize));
             for ((value, magnitude), &u) in values.iter_mut().zip(&mut *bounds).zip(u) {
-                *value += x * u.to_f64();
-                *magnitude += (x * u.to_f64()).abs();
+                let product = x * u.widen().to_f64();
+                *value += product;
+                *magnitude += product.abs();
             }
         }
         bounds.iter_mut().for_each(|b| *b = limits.sum(fibers[row].len(), *b));
     })?;
-    Ok(expected.forgive_overflow(|| finite(x.values()) && finite_rows(u)))
+    Ok(expected.stored_as::<D>().forgive_overflow(|| finite(x.values()) && finite_rows(u)))
 }
 
 /// y = X x_n v, n being `mode`, one row of one column for each fiber; see [`ttm`].

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod joint;
+mod narrow;
 
 use sparsimd::formats::{BcsfLimits, CooTensor, MmCsfStrategy};
 use sparsimd::generate::{skewed, uniform_dense};

@@ -13,7 +13,7 @@
 
 use sparsimd::formats::{CooTensor, CsfPattern, Pattern, rooted_mode_order};
 use sparsimd::ops::MttkrpCounts;
-use sparsimd::{Error, Result, Scalar};
+use sparsimd::{Error, Result, Scalar, Stored};
 
 /// Bytes of a coordinate.
 const INDEX: f64 = 4.0;
@@ -42,22 +42,24 @@ impl Work {
         Self { flops: (order * nnz * rank) as f64, bytes: rows + counts.stored_bytes as f64 }
     }
 
-    /// SpMM, C = A B with `n` columns: per nonzero its index, its value and a row of B; the pointers; C once.
-    pub fn spmm<T: Scalar>(a: &Pattern, n: usize) -> Self {
-        let (value, m, nnz, n) = (size_of::<T>() as f64, a.rows() as f64, a.nnz() as f64, n as f64);
-        Self { flops: 2.0 * nnz * n, bytes: nnz * (INDEX + value + n * value) + (m + 1.0) * POINTER + m * n * value }
+    /// SpMM, C = A B with `n` columns: per nonzero its index, its value and a row of B; the pointers; C once. `D` is what dense
+    /// operands store.
+    pub fn spmm<D: Stored>(a: &Pattern, n: usize) -> Self {
+        let (value, m, nnz, n) = (size_of::<D::Scalar>() as f64, a.rows() as f64, a.nnz() as f64, n as f64);
+        let row = n * size_of::<D>() as f64;
+        Self { flops: 2.0 * nnz * n, bytes: nnz * (INDEX + value + row) + (m + 1.0) * POINTER + m * row }
     }
 
     /// SDDMM, (C B^T) on the pattern with rows of `n`: per nonzero its index, its result and a row of B; C once.
-    pub fn sddmm<T: Scalar>(a: &Pattern, n: usize) -> Self {
-        Self::spmm::<T>(a, n)
+    pub fn sddmm<D: Stored>(a: &Pattern, n: usize) -> Self {
+        Self::spmm::<D>(a, n)
     }
 
     /// FusedMM, E = f(C B^T on the pattern) D with rows of `n`: per nonzero its index, its value and rows of B and D; C and
     /// E once.
-    pub fn fusedmm<T: Scalar>(a: &Pattern, n: usize) -> Self {
-        let one = Self::spmm::<T>(a, n);
-        let rows = (a.nnz() + a.rows()) as f64 * n as f64 * size_of::<T>() as f64;
+    pub fn fusedmm<D: Stored>(a: &Pattern, n: usize) -> Self {
+        let one = Self::spmm::<D>(a, n);
+        let rows = (a.nnz() + a.rows()) as f64 * n as f64 * size_of::<D>() as f64;
         Self { flops: 2.0 * one.flops, bytes: one.bytes + rows }
     }
 }

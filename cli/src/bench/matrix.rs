@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::{self, Deviation, Expected};
-use sparsimd::{Cpu, Csr, CsrRef, Mat, MatMut, MatRef, Pattern, Prepared, Result, edge, generate};
+use sparsimd::{Cpu, Csr, CsrRef, Mat, MatMut, MatRef, Pattern, Prepared, Result, Stored, edge, generate};
 use sparsimd_measure::Work;
 
 use super::Bench;
@@ -14,10 +14,10 @@ use super::peers::{Dense, Inspected};
 use super::race::Contender;
 use super::results::Case;
 use super::summary::UNFUSED;
-use crate::timing::timed;
+use crate::timing::{StoredDtype, timed};
 
 /// Runs that a plan may count on.
-const REUSE: usize = 1000;
+pub const REUSE: usize = 1000;
 /// Bytes of a dense matrix as large as the sparse one, above which no dense product is compared with.
 const MOST_DENSE: usize = 2 << 30;
 /// Our name among the contenders.
@@ -53,6 +53,15 @@ impl Kernel {
             Self::FusedMmOfB => "FusedMM-D=B",
         }
     }
+
+    /// Operations and bytes on dense operands that store `D`.
+    pub fn work<D: Stored>(self, a: &Pattern, n: usize) -> Work {
+        match self {
+            Self::Sddmm => Work::sddmm::<D>(a, n),
+            Self::Spmm => Work::spmm::<D>(a, n),
+            Self::FusedMm | Self::FusedMmOfB => Work::fusedmm::<D>(a, n),
+        }
+    }
 }
 
 /// One operation on one matrix.
@@ -69,11 +78,7 @@ impl Task<'_> {
     /// Verifies and times everybody; `id` and `input` name the case.
     pub fn case(&self, id: &str, input: &str) -> Result<Case> {
         let &Self { bench, a, n, kernel, .. } = self;
-        let work = match kernel {
-            Kernel::Sddmm => Work::sddmm::<f32>(a.pattern(), n),
-            Kernel::Spmm => Work::spmm::<f32>(a.pattern(), n),
-            Kernel::FusedMm | Kernel::FusedMmOfB => Work::fusedmm::<f32>(a.pattern(), n),
-        };
+        let work = kernel.work::<f32>(a.pattern(), n);
         let mut case = Case {
             id: id.to_owned(),
             op: kernel.name().to_owned(),
@@ -86,6 +91,10 @@ impl Task<'_> {
             ..Case::default()
         };
         let rows = SampledRows::new(a, n, bench.verify_work)?;
+        if bench.dtype != StoredDtype::F32 {
+            self.stored(&rows, &mut case)?;
+            return Ok(case);
+        }
         if let Some(device) = &bench.device {
             device.case(self, &rows, &mut case)?;
             return Ok(case);
@@ -391,7 +400,7 @@ impl SampledRows {
     }
 
     /// Of values in CSR order those of these rows.
-    pub fn values(&self, values: &[f32]) -> Vec<f32> {
+    pub fn values<D: Stored>(&self, values: &[D]) -> Vec<D> {
         self.nonzeros.iter().flat_map(|range| &values[range.clone()]).copied().collect()
     }
 
@@ -402,13 +411,13 @@ impl SampledRows {
     }
 
     /// How far these rows of `got` are from `expected`.
-    pub fn deviation(&self, cpu: &Cpu, expected: &Expected, got: &Mat<f32>) -> Result<Deviation> {
+    pub fn deviation<D: Stored>(&self, cpu: &Cpu, expected: &Expected, got: &Mat<D>) -> Result<Deviation> {
         let gathered = self.gather(got.as_ref())?;
         cpu.install(|| expected.deviation(gathered.as_ref()))
     }
 
     /// These rows of `m`.
-    pub fn gather(&self, m: MatRef<'_, f32>) -> Result<Mat<f32>> {
+    pub fn gather<D: Stored>(&self, m: MatRef<'_, D>) -> Result<Mat<D>> {
         let mut gathered = Mat::zeros(self.rows.len(), m.cols())?;
         for (at, &i) in self.rows.iter().enumerate() {
             gathered.as_mut().into_row(at).copy_from_slice(m.row(i));

@@ -20,6 +20,7 @@ mod python;
 mod race;
 mod report;
 mod results;
+mod stored;
 mod summary;
 mod sycl;
 mod tensor_device;
@@ -36,6 +37,7 @@ use sparsimd::{Cpu, Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::device::DeviceName;
+use super::timing::StoredDtype;
 use super::{Verdict, interrupt, output};
 use device::Target;
 use files::Files;
@@ -71,6 +73,9 @@ pub struct Args {
     /// Folder for results.json, results.csv, report.html and pictures; finished cases that it has are not run again
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// What dense operands store, in suites of matrices; of another type than f32 ours run beside ours in f32, without peers
+    #[arg(long, value_enum, default_value_t = StoredDtype::F32)]
+    dtype: StoredDtype,
     /// Folder of the files that dlmc and graphs take [default: the one that SPARSIMD_DATA names], pasta, mmcsf, cp, mttkrp and sycl may take
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -171,6 +176,8 @@ struct Bench {
     /// Where our tensor operations run besides, if not on the processor alone.
     tensors: Option<TensorTarget>,
     peers: Peers,
+    /// What dense operands store, in suites of matrices.
+    dtype: StoredDtype,
     race: Race,
     verify_work: usize,
     /// The highest rate of multiply-adds of the run so far.
@@ -215,7 +222,14 @@ pub fn run(args: &Args) -> Result<Verdict> {
         let detail = "the suites cp and mttkrp compare on the processor".to_owned();
         return Err(Error::Argument { name: "device", detail });
     }
+    let stored = args.dtype != StoredDtype::F32;
+    if stored && (subject != Subject::Matrices || on_device || args.peers.is_some()) {
+        let detail =
+            "another type than f32 is for the suites of matrices, on the processor and without peers".to_owned();
+        return Err(Error::Argument { name: "dtype", detail });
+    }
     let names = match (&args.peers, subject) {
+        (_, Subject::Matrices) if stored => vec![PeerName::None],
         // There is no peer of theirs to load.
         (_, Subject::Formats) => vec![PeerName::None],
         (Some(names), _) => names.clone(),
@@ -250,6 +264,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let bench = Bench {
         race: Race::new(&cpu, BUDGET[form]),
         verify_work: VERIFY[form],
+        dtype: args.dtype,
         peak: Cell::new(0.0),
         device,
         tensors,
@@ -329,7 +344,10 @@ fn settings(args: &Args, cpu: &Cpu, device: Option<String>, peers: &Peers) -> Se
         suite: args.suite.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default(),
         quick: args.quick,
         full: args.full,
-        dtype: if matches!(args.suite.subject(), Subject::Cp | Subject::Mttkrp) { "f64" } else { "f32" }.to_owned(),
+        dtype: match args.suite.subject() {
+            Subject::Cp | Subject::Mttkrp => "f64".to_owned(),
+            _ => args.dtype.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default(),
+        },
         threads: cpu.threads(),
         simd: cpu.arch().name().to_owned(),
         processor: cpu.machine().processor().to_owned(),

@@ -38,7 +38,7 @@ pub struct BlocksView<'a, T> {
 
 /// INPUTS 0 stands for a number known at run time only.
 #[derive(Clone, Copy)]
-struct Blocks<'a, T, const INPUTS: usize> {
+struct Blocks<'a, T: Scalar, const INPUTS: usize> {
     view: BlocksView<'a, T>,
     operands: Operands<'a, T>,
 }

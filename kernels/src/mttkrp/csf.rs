@@ -17,9 +17,10 @@ use pulp::{Simd, WithSimd};
 use super::{
     MAX_ORDER, Operands, Panel, accumulate, add, add_to, load, multiply, panels, prefetch_panel, scale_by, zeros,
 };
-use crate::arch::dispatch_compiled;
+use crate::arch::dispatch_stored;
+use crate::stored::Vector;
 use crate::tile::Lines;
-use crate::{Arch, Scalar};
+use crate::{Arch, Number, Stored};
 
 /// A tensor in compressed sparse fibers, and the part of it that one task computes.
 #[derive(Clone, Copy, Debug)]
@@ -39,9 +40,9 @@ pub struct CsfView<'a, T> {
 }
 
 #[derive(Clone, Copy)]
-struct Walk<'a, T> {
-    view: CsfView<'a, T>,
-    operands: Operands<'a, T>,
+struct Walk<'a, D: Stored> {
+    view: CsfView<'a, D::Scalar>,
+    operands: Operands<'a, D>,
 }
 
 /// Adds the contributions of the task's fibers to the rows of the output that they name.
@@ -50,26 +51,26 @@ struct Walk<'a, T> {
 /// Stride and columns of `operands` are whole registers of `arch`. The view is a valid CSF tensor (pointers ascend from 0
 /// to the number of nodes of the next level, one coordinate per node, one value per leaf) whose coordinates are rows
 /// of their factors; the fibers are in range; nobody else uses these columns of the output rows that they name.
-pub unsafe fn mttkrp_csf<T: Scalar>(arch: Arch, view: CsfView<'_, T>, operands: Operands<'_, T>) {
+pub unsafe fn mttkrp_csf<D: Stored>(arch: Arch, view: CsfView<'_, D::Scalar>, operands: Operands<'_, D>) {
     if view.fibers.0 < view.fibers.1 {
-        dispatch_compiled!(arch, Walk { view, operands }, Walk<'_, f32>, Walk<'_, f64>);
+        dispatch_stored!(arch, Walk::<D> { view, operands }, Walk);
     }
 }
 
-impl<T: Scalar> WithSimd for Walk<'_, T> {
+impl<D: Stored> WithSimd for Walk<'_, D> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         // SAFETY: the promise to the public function.
-        unsafe { panels(simd, self.operands.columns, &self) }
+        unsafe { panels::<S, D::Scalar, _>(simd, self.operands.columns, &self) }
     }
 }
 
-impl<T: Scalar> Walk<'_, T> {
+impl<D: Stored> Walk<'_, D> {
     /// The factor row of a node of `level`, from `column` on.
     #[inline(always)]
-    unsafe fn row(&self, level: usize, node: usize, column: usize) -> *const T {
+    unsafe fn row(&self, level: usize, node: usize, column: usize) -> *const D {
         // SAFETY: the node exists, and its coordinate is a row of the factor.
         unsafe {
             let i = *self.view.idx.get_unchecked(level).get_unchecked(node) as usize;
@@ -80,10 +81,28 @@ impl<T: Scalar> Walk<'_, T> {
 
     /// The output row of a node of the output's level, from `column` on.
     #[inline(always)]
-    unsafe fn out(&self, node: usize, column: usize) -> *mut T {
+    unsafe fn out(&self, node: usize, column: usize) -> *mut D::Scalar {
         // SAFETY: the node exists.
         let i = unsafe { *self.view.idx.get_unchecked(self.view.level).get_unchecked(node) } as usize;
         self.operands.out.wrapping_add(i * self.operands.stride + column)
+    }
+
+    /// `sum += x_p factor_leaf[k_p]`.
+    #[inline(always)]
+    unsafe fn leaf<S: Simd, const G: usize>(&self, simd: S, p: usize, column: usize, sum: &mut [Vector<D, S>; G]) {
+        let last = self.view.idx.len() - 1;
+        // SAFETY: the leaf is in range.
+        unsafe {
+            if self.operands.prefetch_distance != 0 {
+                let q = (p + self.operands.prefetch_distance).min(self.view.values.len() - 1);
+                prefetch_panel::<S, D, G>(self.row(last, q, column));
+            }
+            let x = D::Scalar::splat(simd, *self.view.values.get_unchecked(p));
+            let row = self.row(last, p, column);
+            for (g, sum) in sum.iter_mut().enumerate() {
+                *sum = D::Scalar::vmul_add(simd, x, D::read(simd, row.add(g * D::Scalar::lanes::<S>())), *sum);
+            }
+        }
     }
 
     /// `sum_{p in leaves} x_p factor_leaf[k_p]`, in two chains that hide the latency of the multiply-add.
@@ -93,47 +112,34 @@ impl<T: Scalar> Walk<'_, T> {
         simd: S,
         leaves: (usize, usize),
         column: usize,
-    ) -> [T::Vector<S>; G] {
-        let last = self.view.idx.len() - 1;
-        let nnz = self.view.values.len();
-        let mut even = zeros::<S, T, G>(simd);
-        let mut odd = zeros::<S, T, G>(simd);
+    ) -> [Vector<D, S>; G] {
+        let mut even = zeros::<S, D::Scalar, G>(simd);
+        let mut odd = zeros::<S, D::Scalar, G>(simd);
         let mut p = leaves.0;
         // SAFETY: leaves are in range.
         unsafe {
-            let step = |p: usize, sum: &mut [T::Vector<S>; G]| {
-                if self.operands.prefetch_distance != 0 {
-                    let q = (p + self.operands.prefetch_distance).min(nnz - 1);
-                    prefetch_panel::<S, T, G>(self.row(last, q, column));
-                }
-                let x = T::splat(simd, *self.view.values.get_unchecked(p));
-                let row = self.row(last, p, column);
-                for (g, sum) in sum.iter_mut().enumerate() {
-                    *sum = T::vmul_add(simd, x, T::load(simd, row.add(g * T::lanes::<S>())), *sum);
-                }
-            };
             while p + 1 < leaves.1 {
-                step(p, &mut even);
-                step(p + 1, &mut odd);
+                self.leaf::<S, G>(simd, p, column, &mut even);
+                self.leaf::<S, G>(simd, p + 1, column, &mut odd);
                 p += 2;
             }
             if p < leaves.1 {
-                step(p, &mut even);
+                self.leaf::<S, G>(simd, p, column, &mut even);
             }
         }
-        add::<S, T, G>(simd, &mut even, &odd);
+        add::<S, D::Scalar, G>(simd, &mut even, &odd);
         even
     }
 }
 
-impl<T: Scalar> Panel<T> for Walk<'_, T> {
+impl<D: Stored> Panel<D::Scalar> for Walk<'_, D> {
     #[inline(always)]
     unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize) {
         let view = &self.view;
         let order = view.idx.len();
         let (fiber_level, leaf_level) = (order - 2, order - 1);
         let (first, end) = view.fibers;
-        let lanes = T::lanes::<S>();
+        let lanes = D::Scalar::lanes::<S>();
 
         // The ancestors of the first fiber; `node[fiber_level]` is the fiber itself.
         let mut node = [0usize; MAX_ORDER];
@@ -142,10 +148,10 @@ impl<T: Scalar> Panel<T> for Walk<'_, T> {
             node[l] = view.ptr[l].partition_point(|&child| child <= node[l + 1]) - 1;
         }
         // down[l]: product of the factor rows of the levels above l. up[l]: sum of a node of level l that is still open.
-        let down = &mut Lines([[T::splat(simd, T::ONE); G]; MAX_ORDER]).0;
-        let up = &mut Lines([zeros::<S, T, G>(simd); MAX_ORDER]).0;
+        let down = &mut Lines([[D::Scalar::splat(simd, D::Scalar::ONE); G]; MAX_ORDER]).0;
+        let up = &mut Lines([zeros::<S, D::Scalar, G>(simd); MAX_ORDER]).0;
         // The open node of the fibers' parent level, in registers.
-        let mut parent_sum = zeros::<S, T, G>(simd);
+        let mut parent_sum = zeros::<S, D::Scalar, G>(simd);
         // The highest level whose node the next fiber is the first one of.
         let mut entered = 0;
         // Levels whose product goes into `down`: those above the output, of the fibers' ancestors.
@@ -156,24 +162,28 @@ impl<T: Scalar> Panel<T> for Walk<'_, T> {
             unsafe {
                 for l in entered..down_to {
                     let mut product = down[l];
-                    scale_by(simd, &mut product, self.row(l, node[l], column));
+                    scale_by::<S, D, G>(simd, &mut product, self.row(l, node[l], column));
                     down[l + 1] = product;
                 }
                 let ptr = view.ptr.get_unchecked(fiber_level);
                 let leaves = (*ptr.get_unchecked(fiber), *ptr.get_unchecked(fiber + 1));
                 if view.level == leaf_level {
                     let mut product = down[fiber_level];
-                    scale_by(simd, &mut product, self.row(fiber_level, fiber, column));
+                    scale_by::<S, D, G>(simd, &mut product, self.row(fiber_level, fiber, column));
                     for p in leaves.0..leaves.1 {
                         if self.operands.prefetch_distance != 0 {
                             let q = (p + self.operands.prefetch_distance).min(view.values.len() - 1);
-                            prefetch_panel::<S, T, G>(self.out(q, column));
+                            prefetch_panel::<S, D::Scalar, G>(self.out(q, column));
                         }
-                        let x = T::splat(simd, *view.values.get_unchecked(p));
+                        let x = D::Scalar::splat(simd, *view.values.get_unchecked(p));
                         let out = self.out(p, column);
                         for (g, &product) in product.iter().enumerate() {
                             let at = out.add(g * lanes);
-                            T::store(simd, at, T::vmul_add(simd, x, product, T::load(simd, at)));
+                            D::Scalar::store(
+                                simd,
+                                at,
+                                D::Scalar::vmul_add(simd, x, product, D::Scalar::load(simd, at)),
+                            );
                         }
                     }
                 } else {
@@ -181,18 +191,18 @@ impl<T: Scalar> Panel<T> for Walk<'_, T> {
                         // Fibers are as many as nonzeros in the hard case, so the distance is the same.
                         let next = (fiber + self.operands.prefetch_distance).min(end - 1);
                         if view.level == fiber_level {
-                            prefetch_panel::<S, T, G>(self.out(next, column));
+                            prefetch_panel::<S, D::Scalar, G>(self.out(next, column));
                         } else {
-                            prefetch_panel::<S, T, G>(self.row(fiber_level, next, column));
+                            prefetch_panel::<S, D, G>(self.row(fiber_level, next, column));
                         }
                     }
                     let mut sum = self.fiber_sum::<S, G>(simd, leaves, column);
                     if view.level == fiber_level {
-                        multiply::<S, T, G>(simd, &mut sum, &down[fiber_level]);
-                        add_to(simd, self.out(fiber, column), &sum);
+                        multiply::<S, D::Scalar, G>(simd, &mut sum, &down[fiber_level]);
+                        add_to::<S, D::Scalar, G>(simd, self.out(fiber, column), &sum);
                     } else {
-                        let row = load::<S, T, G>(simd, self.row(fiber_level, fiber, column));
-                        accumulate::<S, T, G>(simd, &mut parent_sum, &sum, &row);
+                        let row = load::<S, D, G>(simd, self.row(fiber_level, fiber, column));
+                        accumulate::<S, D::Scalar, G>(simd, &mut parent_sum, &sum, &row);
                     }
                 }
 
@@ -211,18 +221,18 @@ impl<T: Scalar> Panel<T> for Walk<'_, T> {
                         let sum = if l + 1 == fiber_level { parent_sum } else { up[l] };
                         if l == view.level {
                             let mut total = sum;
-                            multiply::<S, T, G>(simd, &mut total, &down[l]);
-                            add_to(simd, self.out(open, column), &total);
+                            multiply::<S, D::Scalar, G>(simd, &mut total, &down[l]);
+                            add_to::<S, D::Scalar, G>(simd, self.out(open, column), &total);
                         } else {
-                            let row = load::<S, T, G>(simd, self.row(l, open, column));
+                            let row = load::<S, D, G>(simd, self.row(l, open, column));
                             let mut above = up[l - 1];
-                            accumulate::<S, T, G>(simd, &mut above, &sum, &row);
+                            accumulate::<S, D::Scalar, G>(simd, &mut above, &sum, &row);
                             up[l - 1] = above;
                         }
                         if l + 1 == fiber_level {
-                            parent_sum = zeros::<S, T, G>(simd);
+                            parent_sum = zeros::<S, D::Scalar, G>(simd);
                         } else {
-                            up[l] = zeros::<S, T, G>(simd);
+                            up[l] = zeros::<S, D::Scalar, G>(simd);
                         }
                     }
                     if ends {

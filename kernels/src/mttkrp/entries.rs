@@ -10,8 +10,8 @@
 use pulp::{Simd, WithSimd};
 
 use super::{MAX_ORDER, Operands, Panel, accumulate, add_to, load, panels, prefetch_panel, scale_by, zeros};
-use crate::arch::dispatch_compiled;
-use crate::{Arch, Scalar};
+use crate::arch::dispatch_stored;
+use crate::{Arch, Number, Stored};
 
 /// Some nonzeros as one coordinate array per mode.
 #[derive(Clone, Copy, Debug)]
@@ -27,11 +27,14 @@ pub struct EntriesView<'a, T> {
     pub by_rows: bool,
 }
 
+/// A task as it comes, before its number of inputs has become a type.
+type Task<'a, D> = Entries<'a, D, 0>;
+
 /// INPUTS 0 stands for a number known at run time only.
 #[derive(Clone, Copy)]
-struct Entries<'a, T, const INPUTS: usize> {
-    view: EntriesView<'a, T>,
-    operands: Operands<'a, T>,
+struct Entries<'a, D: Stored, const INPUTS: usize> {
+    view: EntriesView<'a, D::Scalar>,
+    operands: Operands<'a, D>,
 }
 
 /// Adds `x * prod_{m != mode} factor_m[i_m]` to row `i_mode` of the output for every nonzero.
@@ -40,20 +43,23 @@ struct Entries<'a, T, const INPUTS: usize> {
 /// Stride and columns of `operands` are whole registers of `arch`. The coordinate arrays are as long as the values, one
 /// per mode (2 to 8); every coordinate is a row of its factor, or of the output, and nobody else uses these columns of
 /// those output rows.
-pub unsafe fn mttkrp_entries<T: Scalar>(arch: Arch, view: EntriesView<'_, T>, operands: Operands<'_, T>) {
-    let task = Entries::<T, 0> { view, operands };
-    dispatch_compiled!(arch, task, Entries<'_, f32, 0>, Entries<'_, f64, 0>, |arch, task| task.dispatch(arch));
+pub unsafe fn mttkrp_entries<D: Stored>(arch: Arch, view: EntriesView<'_, D::Scalar>, operands: Operands<'_, D>) {
+    dispatch_stored!(arch, Task { view, operands }, Task, |arch, task| task.dispatch(arch));
 }
 
-impl<T: Scalar> Entries<'_, T, 0> {
+impl<D: Stored> Entries<'_, D, 0> {
     /// To the code for the task's number of input modes.
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
         let Self { view, operands } = self;
         let general = |simd| self.general(simd);
+        // Loops over the modes cost little where narrow rows are worth it: where they come from L3 or beyond.
+        if const { D::NARROW } {
+            return arch.dispatch_vectors(self, general);
+        }
         match view.coords.len() {
-            3 => arch.dispatch_vectors(Entries::<T, 2> { view, operands }, general),
-            4 => arch.dispatch_vectors(Entries::<T, 3> { view, operands }, general),
+            3 => arch.dispatch_vectors(Entries::<D, 2> { view, operands }, general),
+            4 => arch.dispatch_vectors(Entries::<D, 3> { view, operands }, general),
             _ => arch.dispatch_vectors(self, general),
         }
     }
@@ -65,17 +71,17 @@ impl<T: Scalar> Entries<'_, T, 0> {
     }
 }
 
-impl<T: Scalar, const INPUTS: usize> WithSimd for Entries<'_, T, INPUTS> {
+impl<D: Stored, const INPUTS: usize> WithSimd for Entries<'_, D, INPUTS> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         // SAFETY: the promise to the public function.
-        unsafe { panels(simd, self.operands.columns, &self) }
+        unsafe { panels::<S, D::Scalar, _>(simd, self.operands.columns, &self) }
     }
 }
 
-impl<T: Scalar, const INPUTS: usize> Panel<T> for Entries<'_, T, INPUTS> {
+impl<D: Stored, const INPUTS: usize> Panel<D::Scalar> for Entries<'_, D, INPUTS> {
     #[inline(always)]
     unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize) {
         let Self { view, operands } = self;
@@ -93,7 +99,7 @@ impl<T: Scalar, const INPUTS: usize> Panel<T> for Entries<'_, T, INPUTS> {
         let out = operands.out.wrapping_add(column);
         let nnz = view.values.len();
 
-        let mut sum = zeros::<S, T, G>(simd);
+        let mut sum = zeros::<S, D::Scalar, G>(simd);
         for p in 0..nnz {
             // SAFETY: `p` is below the length of every array; the rows exist by the caller's promise.
             unsafe {
@@ -101,20 +107,20 @@ impl<T: Scalar, const INPUTS: usize> Panel<T> for Entries<'_, T, INPUTS> {
                     let q = (p + operands.prefetch_distance).min(nnz - 1);
                     for m in 0..inputs {
                         let i = *coords[m].add(q) as usize;
-                        prefetch_panel::<S, T, G>(factors[m].wrapping_add(i * stride));
+                        prefetch_panel::<S, D, G>(factors[m].wrapping_add(i * stride));
                     }
-                    prefetch_panel::<S, T, G>(out.wrapping_add(*rows.get_unchecked(q) as usize * stride));
+                    prefetch_panel::<S, D::Scalar, G>(out.wrapping_add(*rows.get_unchecked(q) as usize * stride));
                 }
                 let factor_row = |m: usize| factors[m].add(*coords[m].add(p) as usize * stride);
-                let mut product = [T::splat(simd, *view.values.get_unchecked(p)); G];
+                let mut product = [D::Scalar::splat(simd, *view.values.get_unchecked(p)); G];
                 for m in 0..inputs - 1 {
-                    scale_by(simd, &mut product, factor_row(m));
+                    scale_by::<S, D, G>(simd, &mut product, factor_row(m));
                 }
-                accumulate::<S, T, G>(simd, &mut sum, &product, &load(simd, factor_row(inputs - 1)));
+                accumulate::<S, D::Scalar, G>(simd, &mut sum, &product, &load::<S, D, G>(simd, factor_row(inputs - 1)));
                 let row = *rows.get_unchecked(p);
                 if !view.by_rows || p + 1 == nnz || *rows.get_unchecked(p + 1) != row {
-                    add_to(simd, out.wrapping_add(row as usize * stride), &sum);
-                    sum = zeros::<S, T, G>(simd);
+                    add_to::<S, D::Scalar, G>(simd, out.wrapping_add(row as usize * stride), &sum);
+                    sum = zeros::<S, D::Scalar, G>(simd);
                 }
             }
         }

@@ -13,7 +13,8 @@ mod tiled;
 
 use pulp::Simd;
 
-use crate::{LINE, MAX_ORDER, Scalar, prefetch_l1};
+use crate::stored::Vector;
+use crate::{LINE, MAX_ORDER, Number, Scalar, Stored, prefetch_l1};
 
 pub use blocks::{BlocksView, mttkrp_blocks};
 pub use csf::{CsfView, mttkrp_csf};
@@ -24,18 +25,28 @@ pub use tiled::{OffsetsView, Run, TILED_MOST_DISTANCE, TILED_PADDING, Tile, Tile
 
 /// The dense operands of one task. Rows of all factors and of the output are `stride` elements apart, which is a whole
 /// number of registers of the instruction set in use; so every kernel works on whole registers, without masks.
+///
+/// Factors may store bf16 or f16, which loads widen to f32; the output is what they are computed with.
 #[derive(Clone, Copy, Debug)]
-pub struct Operands<'a, T> {
+pub struct Operands<'a, D: Stored> {
     /// Row 0 of the factor of each mode; that of the output's mode is not read.
-    pub factors: &'a [*const T],
+    pub factors: &'a [*const D],
     /// Elements from row to row.
     pub stride: usize,
     /// The first column that is computed, and one past the last: whole registers, inside the stride.
     pub columns: (usize, usize),
     /// Where row 0 of the output would be; only the rows that the task's nonzeros name are touched.
-    pub out: *mut T,
+    pub out: *mut D::Scalar,
     /// Nonzeros between the one computed and the one whose rows are prefetched; 0 for no prefetch.
     pub prefetch_distance: usize,
+}
+
+impl<'a, D: Stored> Operands<'a, D> {
+    /// The same for traversals that are compiled for f32 and f64 alone; none where factors are narrow.
+    pub fn computed(self) -> Option<Operands<'a, D::Scalar>> {
+        // SAFETY: what is not narrow is computed with as it is, so that the types are the same.
+        (!D::NARROW).then(|| unsafe { core::mem::transmute_copy(&self) })
+    }
 }
 
 /// A traversal that computes `G` registers of columns from `column` on.
@@ -87,11 +98,11 @@ fn zeros<S: Simd, T: Scalar, const G: usize>(simd: S) -> [T::Vector<S>; G] {
 /// # Safety
 /// They are readable.
 #[inline(always)]
-unsafe fn load<S: Simd, T: Scalar, const G: usize>(simd: S, p: *const T) -> [T::Vector<S>; G] {
-    let mut row = zeros::<S, T, G>(simd);
+unsafe fn load<S: Simd, D: Stored, const G: usize>(simd: S, p: *const D) -> [Vector<D, S>; G] {
+    let mut row = zeros::<S, D::Scalar, G>(simd);
     for (g, register) in row.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
-        *register = unsafe { T::load(simd, p.add(g * T::lanes::<S>())) };
+        *register = unsafe { D::read(simd, p.add(g * D::Scalar::lanes::<S>())) };
     }
     row
 }
@@ -128,10 +139,10 @@ unsafe fn add_to<S: Simd, T: Scalar, const G: usize>(simd: S, p: *mut T, row: &[
 /// # Safety
 /// The `G` registers at `p` are readable.
 #[inline(always)]
-unsafe fn scale_by<S: Simd, T: Scalar, const G: usize>(simd: S, row: &mut [T::Vector<S>; G], p: *const T) {
+unsafe fn scale_by<S: Simd, D: Stored, const G: usize>(simd: S, row: &mut [Vector<D, S>; G], p: *const D) {
     for (g, register) in row.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
-        *register = T::vmul(simd, *register, unsafe { T::load(simd, p.add(g * T::lanes::<S>())) });
+        *register = D::Scalar::vmul(simd, *register, unsafe { D::read(simd, p.add(g * D::Scalar::lanes::<S>())) });
     }
 }
 
@@ -168,8 +179,8 @@ fn multiply<S: Simd, T: Scalar, const G: usize>(simd: S, a: &mut [T::Vector<S>; 
 /// ascending order look like a stream to the processor, which then fetches the next row for nothing (7 % of the time
 /// at f64, R = 32).
 #[inline(always)]
-fn prefetch_panel<S: Simd, T: Scalar, const G: usize>(p: *const T) {
-    let lines = (G * T::lanes::<S>() * size_of::<T>()).div_ceil(LINE);
+fn prefetch_panel<S: Simd, D: Stored, const G: usize>(p: *const D) {
+    let lines = (G * D::Scalar::lanes::<S>() * size_of::<D>()).div_ceil(LINE);
     let line = |l: usize| prefetch_l1(p.cast::<u8>().wrapping_add(l * LINE));
     let half = lines.div_ceil(2);
     for l in 0..half {

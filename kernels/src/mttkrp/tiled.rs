@@ -16,8 +16,9 @@
 use pulp::{Simd, WithSimd};
 
 use super::{MAX_ORDER, Operands, Panel, accumulate, add, add_to, load, panels, prefetch_panel, scale_by, zeros};
-use crate::arch::dispatch_compiled;
-use crate::{Arch, LINE, Scalar};
+use crate::arch::dispatch_stored;
+use crate::stored::Vector;
+use crate::{Arch, LINE, Number, Stored};
 
 /// The farthest prefetch, in nonzeros.
 pub const TILED_MOST_DISTANCE: usize = 63;
@@ -112,16 +113,16 @@ pub struct TiledView<'a, T> {
 
 /// A task as it comes, before its offsets and numbers of modes have become types.
 #[derive(Clone, Copy)]
-struct Task<'a, T> {
-    view: TiledView<'a, T>,
-    operands: Operands<'a, T>,
+struct Task<'a, D: Stored> {
+    view: TiledView<'a, D::Scalar>,
+    operands: Operands<'a, D>,
 }
 
-struct Tiled<'a, T, I, const SHARED: usize, const FREE: usize> {
-    view: TiledView<'a, T>,
+struct Tiled<'a, D: Stored, I, const SHARED: usize, const FREE: usize> {
+    view: TiledView<'a, D::Scalar>,
     shared_offsets: *const I,
     free_offsets: *const I,
-    operands: Operands<'a, T>,
+    operands: Operands<'a, D>,
 }
 
 /// Adds the contributions of the task's tiles to the rows of the output that their runs name.
@@ -130,12 +131,11 @@ struct Tiled<'a, T, I, const SHARED: usize, const FREE: usize> {
 /// Stride and columns of `operands` are whole registers of `arch`, and the prefetch distance is at most
 /// [`TILED_MOST_DISTANCE`]. Runs, chunks and nonzeros are as many as the tiles and runs say, every corner plus offset
 /// is a row of its factor; every run's row is one of the output's that nobody else uses.
-pub unsafe fn mttkrp_tiled<T: Scalar>(arch: Arch, view: TiledView<'_, T>, operands: Operands<'_, T>) {
-    let task = Task { view, operands };
-    dispatch_compiled!(arch, task, Task<'_, f32>, Task<'_, f64>, |arch, task| task.dispatch(arch));
+pub unsafe fn mttkrp_tiled<D: Stored>(arch: Arch, view: TiledView<'_, D::Scalar>, operands: Operands<'_, D>) {
+    dispatch_stored!(arch, Task::<D> { view, operands }, Task, |arch, task| task.dispatch(arch));
 }
 
-impl<T: Scalar> Task<'_, T> {
+impl<D: Stored> Task<'_, D> {
     /// To the code for the task's offsets and numbers of shared and free modes.
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
@@ -143,14 +143,17 @@ impl<T: Scalar> Task<'_, T> {
         match view.offsets {
             OffsetsView::Short { shared, free } => {
                 let offsets = (shared.as_ptr(), free.as_ptr());
+                if const { D::NARROW } {
+                    return Tiled::<D, u16, 0, 0>::run(arch, view, offsets, operands);
+                }
                 match (view.shared, view.inputs.len() - view.shared) {
-                    (0, 2) => Tiled::<T, u16, 0, 2>::run(arch, view, offsets, operands),
-                    (1, 1) => Tiled::<T, u16, 1, 1>::run(arch, view, offsets, operands),
-                    (0, 3) => Tiled::<T, u16, 0, 3>::run(arch, view, offsets, operands),
-                    (1, 2) => Tiled::<T, u16, 1, 2>::run(arch, view, offsets, operands),
-                    (2, 1) => Tiled::<T, u16, 2, 1>::run(arch, view, offsets, operands),
+                    (0, 2) => Tiled::<D, u16, 0, 2>::run(arch, view, offsets, operands),
+                    (1, 1) => Tiled::<D, u16, 1, 1>::run(arch, view, offsets, operands),
+                    (0, 3) => Tiled::<D, u16, 0, 3>::run(arch, view, offsets, operands),
+                    (1, 2) => Tiled::<D, u16, 1, 2>::run(arch, view, offsets, operands),
+                    (2, 1) => Tiled::<D, u16, 2, 1>::run(arch, view, offsets, operands),
                     // FREE 0 stands for numbers known at run time only.
-                    _ => Tiled::<T, u16, 0, 0>::run(arch, view, offsets, operands),
+                    _ => Tiled::<D, u16, 0, 0>::run(arch, view, offsets, operands),
                 }
             }
             // Tiles as long as these mean rows from L3 or beyond, which hide what the loops over the modes cost; not so at order 3
@@ -158,39 +161,39 @@ impl<T: Scalar> Task<'_, T> {
             OffsetsView::Long { shared, free } => {
                 let offsets = (shared.as_ptr(), free.as_ptr());
                 match (view.shared, view.inputs.len() - view.shared) {
-                    (0, 2) => Tiled::<T, u32, 0, 2>::run(arch, view, offsets, operands),
-                    _ => Tiled::<T, u32, 0, 0>::run(arch, view, offsets, operands),
+                    (0, 2) if const { !D::NARROW } => Tiled::<D, u32, 0, 2>::run(arch, view, offsets, operands),
+                    _ => Tiled::<D, u32, 0, 0>::run(arch, view, offsets, operands),
                 }
             }
         }
     }
 }
 
-impl<'a, T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'a, T, I, SHARED, FREE> {
+impl<'a, D: Stored, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'a, D, I, SHARED, FREE> {
     #[inline(always)]
-    fn run(arch: Arch, view: TiledView<'a, T>, offsets: (*const I, *const I), operands: Operands<'a, T>) {
+    fn run(arch: Arch, view: TiledView<'a, D::Scalar>, offsets: (*const I, *const I), operands: Operands<'a, D>) {
         let task = Self { view, shared_offsets: offsets.0, free_offsets: offsets.1, operands };
         // Without vectors there is nothing to specialise for.
         arch.dispatch_vectors(task, |simd| {
-            Tiled::<T, I, 0, 0> { view, shared_offsets: offsets.0, free_offsets: offsets.1, operands }.general(simd);
+            Tiled::<D, I, 0, 0> { view, shared_offsets: offsets.0, free_offsets: offsets.1, operands }.general(simd);
         });
     }
 }
 
-impl<T: Scalar, I: Offset> Tiled<'_, T, I, 0, 0> {
+impl<D: Stored, I: Offset> Tiled<'_, D, I, 0, 0> {
     #[inline(never)]
     fn general(self, simd: pulp::Scalar) {
         self.with_simd(simd);
     }
 }
 
-impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> WithSimd for Tiled<'_, T, I, SHARED, FREE> {
+impl<D: Stored, I: Offset, const SHARED: usize, const FREE: usize> WithSimd for Tiled<'_, D, I, SHARED, FREE> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         // SAFETY: the promise to the public function.
-        unsafe { panels(simd, self.operands.columns, &self) }
+        unsafe { panels::<S, D::Scalar, _>(simd, self.operands.columns, &self) }
     }
 }
 
@@ -201,7 +204,7 @@ struct Cursor<T, I> {
     value: *const T,
 }
 
-impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, I, SHARED, FREE> {
+impl<D: Stored, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, D, I, SHARED, FREE> {
     #[inline(always)]
     fn shared(&self) -> usize {
         if FREE == 0 { self.view.shared } else { SHARED }
@@ -217,9 +220,9 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
     unsafe fn nonzero<S: Simd, const G: usize>(
         &self,
         simd: S,
-        cursor: &mut Cursor<T, I>,
-        factors: &[*const T; MAX_ORDER],
-        sum: &mut [T::Vector<S>; G],
+        cursor: &mut Cursor<D::Scalar, I>,
+        factors: &[*const D; MAX_ORDER],
+        sum: &mut [Vector<D, S>; G],
     ) {
         let (shared, free) = (self.shared(), self.free());
         let stride = self.operands.stride;
@@ -228,15 +231,15 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
             if self.operands.prefetch_distance != 0 {
                 for m in 0..free {
                     let i = (*cursor.free.add(self.operands.prefetch_distance * free + m)).get();
-                    prefetch_panel::<S, T, G>(factors[shared + m].wrapping_add(i * stride));
+                    prefetch_panel::<S, D, G>(factors[shared + m].wrapping_add(i * stride));
                 }
             }
             let row = |m: usize| factors[shared + m].add((*cursor.free.add(m)).get() * stride);
-            let mut product = [T::splat(simd, *cursor.value); G];
+            let mut product = [D::Scalar::splat(simd, *cursor.value); G];
             for m in 0..free - 1 {
-                scale_by(simd, &mut product, row(m));
+                scale_by::<S, D, G>(simd, &mut product, row(m));
             }
-            accumulate::<S, T, G>(simd, sum, &product, &load(simd, row(free - 1)));
+            accumulate::<S, D::Scalar, G>(simd, sum, &product, &load(simd, row(free - 1)));
             cursor.free = cursor.free.add(free);
             cursor.value = cursor.value.add(1);
         }
@@ -248,14 +251,14 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
         &self,
         simd: S,
         log_length: u32,
-        cursor: &mut Cursor<T, I>,
-        factors: &[*const T; MAX_ORDER],
-        sum: &mut [T::Vector<S>; G],
+        cursor: &mut Cursor<D::Scalar, I>,
+        factors: &[*const D; MAX_ORDER],
+        sum: &mut [Vector<D, S>; G],
     ) {
         let shared = self.shared();
         // SAFETY: the cursor is at a chunk of as many nonzeros; the padding covers what a prefetch reads.
         unsafe {
-            let mut partial = zeros::<S, T, G>(simd);
+            let mut partial = zeros::<S, D::Scalar, G>(simd);
             // Numbers of modes known at run time are loops in each nonzero: nothing is gained from two in a row.
             if FREE == 0 || log_length == 0 {
                 for _ in 0..1usize << log_length {
@@ -274,18 +277,18 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
             // Where prefetches of the free rows keep the processor busy, what is not prefetched waits behind them: a
             // mode with shared fibers takes 14.8 ms instead of 18.5 (order 4, f64, R = 32, Zen 4). Rows of two lines
             // gain nothing.
-            if self.operands.prefetch_distance != 0 && G * size_of::<T::Vector<S>>() > 2 * LINE {
+            if self.operands.prefetch_distance != 0 && G * D::Scalar::lanes::<S>() * size_of::<D>() > 2 * LINE {
                 // As far in chunks as the free rows are in nonzeros.
                 let chunks = (self.operands.prefetch_distance >> log_length).max(1);
                 for m in 0..shared {
-                    prefetch_panel::<S, T, G>(row(chunks, m));
+                    prefetch_panel::<S, D, G>(row(chunks, m));
                 }
             }
-            let mut product = load::<S, T, G>(simd, row(0, 0));
+            let mut product = load::<S, D, G>(simd, row(0, 0));
             for m in 1..shared {
-                scale_by(simd, &mut product, row(0, m));
+                scale_by::<S, D, G>(simd, &mut product, row(0, m));
             }
-            accumulate::<S, T, G>(simd, sum, &partial, &product);
+            accumulate::<S, D::Scalar, G>(simd, sum, &partial, &product);
             cursor.shared = cursor.shared.add(shared);
         }
     }
@@ -296,11 +299,11 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
         &self,
         simd: S,
         count: usize,
-        cursor: &mut Cursor<T, I>,
-        factors: &[*const T; MAX_ORDER],
-    ) -> [T::Vector<S>; G] {
-        let mut even = zeros::<S, T, G>(simd);
-        let mut odd = zeros::<S, T, G>(simd);
+        cursor: &mut Cursor<D::Scalar, I>,
+        factors: &[*const D; MAX_ORDER],
+    ) -> [Vector<D, S>; G] {
+        let mut even = zeros::<S, D::Scalar, G>(simd);
+        let mut odd = zeros::<S, D::Scalar, G>(simd);
         // SAFETY: the cursor is at `count` nonzeros.
         unsafe {
             for _ in 0..count / 2 {
@@ -311,12 +314,12 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, T, 
                 self.nonzero::<S, G>(simd, cursor, factors, &mut even);
             }
         }
-        add::<S, T, G>(simd, &mut even, &odd);
+        add::<S, D::Scalar, G>(simd, &mut even, &odd);
         even
     }
 }
 
-impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Panel<T> for Tiled<'_, T, I, SHARED, FREE> {
+impl<D: Stored, I: Offset, const SHARED: usize, const FREE: usize> Panel<D::Scalar> for Tiled<'_, D, I, SHARED, FREE> {
     #[inline(always)]
     unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize) {
         let Self { view, operands, .. } = self;
@@ -341,21 +344,21 @@ impl<T: Scalar, I: Offset, const SHARED: usize, const FREE: usize> Panel<T> for 
                     let Run { row, chunks } = *view.runs.get_unchecked(r);
                     let out = operands.out.wrapping_add(row as usize * stride + column);
                     let next = view.runs.get_unchecked((r + 3).min(last)).row as usize;
-                    prefetch_panel::<S, T, G>(operands.out.wrapping_add(next * stride + column));
+                    prefetch_panel::<S, D::Scalar, G>(operands.out.wrapping_add(next * stride + column));
                     let count = (chunks & (u32::MAX >> 2)) as usize;
                     let sum = if self.shared() == 0 {
                         self.sum_nonzeros::<S, G>(simd, count, &mut cursor, &factors)
                     } else {
                         // The chunks' own sums are independent, so one chain between them will do. Their length
                         // stays the same for the whole run, and so do the branches on it.
-                        let mut sum = zeros::<S, T, G>(simd);
+                        let mut sum = zeros::<S, D::Scalar, G>(simd);
                         let log_length = chunks >> 30;
                         for _ in 0..count {
                             self.chunk::<S, G>(simd, log_length, &mut cursor, &factors, &mut sum);
                         }
                         sum
                     };
-                    add_to(simd, out, &sum);
+                    add_to::<S, D::Scalar, G>(simd, out, &sum);
                 }
             }
         }

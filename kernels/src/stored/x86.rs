@@ -76,12 +76,49 @@ pub fn lanes_of<S: Simd>(mask: &S::m32s) -> Option<usize> {
 /// As [`Element::write`].
 #[inline(always)]
 pub unsafe fn write<S: Simd, D: Element>(p: *mut D, x: S::f32s) -> bool {
-    if !same::<S, V4>() || !same::<D, f16>() {
+    if !same::<S, V4>() {
         return false;
     }
-    // SAFETY: S is V4 and D f16; the caller's promise.
-    unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(transmute_copy(&x))) }
+    // SAFETY: S is V4; the caller's promise.
+    unsafe {
+        let narrow = match same::<D, f16>() {
+            true => _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(transmute_copy(&x)),
+            false => _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(rounded_bf16(transmute_copy(&x)))),
+        };
+        _mm256_storeu_si256(p.cast(), narrow);
+    }
     true
+}
+
+/// The nearest bf16 in the upper halves of the lanes, as `narrowed_bf16` has it; anything in the lower ones.
+///
+/// # Safety
+/// The instruction set is V4.
+#[inline(always)]
+unsafe fn rounded_bf16(x: __m512) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bits = _mm512_castps_si512(x);
+        let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+        let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+        _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x40_0000))
+    }
+}
+
+/// Stores two registers from [`read_two`], or sums of such, at `p` in the elements' order: the odd ones are in place, the even ones
+/// move down. Past the caches if they are to `stream`.
+///
+/// # Safety
+/// [`reorders`] is true; `p` is valid for writes of both registers' elements, and a multiple of 64 bytes if they are to stream.
+#[inline(always)]
+pub unsafe fn write_two<S: Simd, D: Element>(p: *mut D, [even, odd]: [Vector<D, S>; 2], stream: bool) {
+    // SAFETY: S is V4, whose registers of f32 these are; the caller's promise.
+    unsafe {
+        let (even, odd) = (rounded_bf16(transmute_copy(&even)), rounded_bf16(transmute_copy(&odd)));
+        let both = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd);
+        if stream { _mm512_stream_si512(p.cast(), both) } else { _mm512_storeu_si512(p.cast(), both) }
+    }
 }
 
 /// Whether `x`, as many elements as a register has lanes, was stored at `p` past the caches.

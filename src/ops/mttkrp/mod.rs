@@ -31,11 +31,11 @@ mod streamed;
 mod sweep;
 mod tree;
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored as Element};
 
 pub use self::counts::MttkrpCounts;
-use self::operands::{Buffers, Factor, check_shapes, kernel_stride, with_output};
-use self::part::{Call, Part, Pointers};
+use self::operands::{Buffers, Factor, check_shapes, kernel_stride, padded, pointers, release, with_output};
+use self::part::{Call, Part};
 use self::stored::Stored;
 pub use self::streamed::StreamedTensor;
 #[cfg(feature = "decomp")]
@@ -210,34 +210,40 @@ impl Cpu {
     /// `factors[m]` has the length of mode m in rows and R columns, `out` the length of `mode` and R columns; the factor of
     /// `mode` is not read. The same plan gives the same bits.
     ///
+    /// Factors may store bf16 or f16 ([`Stored`](crate::Stored)): the tensor's values, the products and `out` are f32 then. A
+    /// tensor is best prepared for them, by [`TensorOptions::factors`].
+    ///
     /// # Errors
     /// [`Error::Shape`] when an operand does not fit the tensor or R differs; [`Error::Argument`] for a mode out of range
     /// and rank 0.
     #[inline(never)]
-    pub fn mttkrp<'a, T: Scalar>(
+    pub fn mttkrp<'a, D: Element>(
         &self,
-        tensor: &MttkrpTensor<T>,
-        factors: &[MatRef<'a, T>],
+        tensor: &MttkrpTensor<D::Scalar>,
+        factors: &[MatRef<'a, D>],
         mode: usize,
-        out: MatMut<'_, T>,
+        out: MatMut<'_, D::Scalar>,
     ) -> Result<()> {
         check_shapes(&tensor.dims, mode, factors, &out)?;
         let buffers = &tensor.buffers;
-        let call = Call { arch: self.arch(), stride: kernel_stride::<T>(out.cols()), buffers, add: false };
+        let call = Call { arch: self.arch(), stride: kernel_stride::<D::Scalar>(out.cols()), buffers, add: false };
         // Rows of factors and of the result may have to be copied.
         let rows: usize = tensor.dims.iter().sum();
         let work = (tensor.nnz * tensor.dims.len()).saturating_add(rows).saturating_mul(out.cols());
         self.install_loops(work < ALONE, || {
             with_output(out, buffers, |rows| match &tensor.body {
+                Body::Modes(part) if D::NARROW && part.stored.widens() => {
+                    let all = padded(factors, mode, |f| Factor::<D::Scalar>::computed(f, buffers));
+                    // SAFETY: as below.
+                    unsafe { part.run(call, mode, &pointers(&all), rows) };
+                    release(all, buffers);
+                }
                 Body::Modes(part) => {
-                    let pad = |(m, &f): (usize, &MatRef<'a, T>)| (m != mode).then(|| Factor::new(f, buffers));
-                    let padded: Vec<Option<Factor<'a, T>>> = factors.iter().enumerate().map(pad).collect();
-                    let row0 = |f: &Option<Factor<'_, T>>| f.as_ref().map_or(std::ptr::null(), Factor::as_ptr);
-                    let pointers = Pointers(padded.iter().map(row0).collect());
+                    let all = padded(factors, mode, |f| Factor::new(f, buffers));
                     // SAFETY: the stride is whole cache lines; `check_shapes` compared the operands' rows with the modes'
                     // lengths.
-                    unsafe { part.run(call, mode, &pointers, rows) };
-                    padded.into_iter().flatten().for_each(|factor| factor.release(buffers));
+                    unsafe { part.run(call, mode, &pointers(&all), rows) };
+                    release(all, buffers);
                 }
                 Body::Tree(tree) => {
                     let group = tree.group(mode);

@@ -5,8 +5,9 @@
 
 use std::sync::Mutex;
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored};
 
+use super::part::Pointers;
 use crate::dense::{ALIGN, Aligned, MatMut, MatRef, zeroed};
 use crate::error::{Error, Result};
 use crate::parallel;
@@ -47,43 +48,95 @@ fn aligned<T>(p: *const T) -> bool {
 const ROWS_PER_TASK: usize = 256;
 
 /// A factor that the kernels can read.
-pub(super) enum Factor<'a, T> {
-    Borrowed(MatRef<'a, T>),
-    Copied(Aligned<T>),
+pub(super) enum Factor<'a, D: Stored> {
+    Borrowed(MatRef<'a, D>),
+    /// Rows of D, in a buffer of what they are computed with.
+    Copied(Aligned<D::Scalar>),
 }
 
-impl<'a, T: Scalar> Factor<'a, T> {
+impl<'a, D: Stored> Factor<'a, D> {
     /// `factor` itself, or a copy with padded rows.
-    pub(super) fn new(factor: MatRef<'a, T>, buffers: &Buffers<T>) -> Self {
-        let stride = kernel_stride::<T>(factor.cols());
+    pub(super) fn new(factor: MatRef<'a, D>, buffers: &Buffers<D::Scalar>) -> Self {
+        let stride = kernel_stride::<D::Scalar>(factor.cols());
         let whole = factor.data().len() >= factor.rows() * stride;
         if factor.stride() == stride && whole && aligned(factor.data().as_ptr()) {
             return Self::Borrowed(factor);
         }
-        let mut copy = buffers.take(factor.rows() * stride);
-        parallel::chunks_mut(&mut copy[..factor.rows() * stride], ROWS_PER_TASK * stride, |k, rows| {
-            for (i, row) in (k * ROWS_PER_TASK..).zip(rows.chunks_mut(stride)) {
-                let (data, padding) = row.split_at_mut(factor.cols());
-                data.copy_from_slice(factor.row(i));
-                padding.fill(T::ZERO);
-            }
+        let len = factor.rows() * stride;
+        let mut copy = buffers.take((len * size_of::<D>()).div_ceil(size_of::<D::Scalar>()));
+        // SAFETY: the buffer has room for so many; any bits are an element, whose alignment is no larger than that of what it is
+        // computed with.
+        let rows = unsafe { std::slice::from_raw_parts_mut(copy.as_mut_ptr().cast::<D>(), len) };
+        copy_rows(factor, stride, rows, |data, row| data.copy_from_slice(row));
+        Self::Copied(copy)
+    }
+
+    /// `factor` as it is computed with: as [`Factor::new`] has it, unless it is narrow.
+    pub(super) fn computed<N: Stored<Scalar = D>>(factor: MatRef<'a, N>, buffers: &Buffers<D>) -> Self
+    where
+        D: Scalar,
+    {
+        if !N::NARROW {
+            // SAFETY: what is not narrow is computed with as it is, so that the types are the same.
+            return Self::new(unsafe { std::mem::transmute_copy::<MatRef<'a, N>, MatRef<'a, D>>(&factor) }, buffers);
+        }
+        let stride = kernel_stride::<D>(factor.cols());
+        let len = factor.rows() * stride;
+        let mut copy = buffers.take(len);
+        copy_rows(factor, stride, &mut copy[..len], |data, row| {
+            data.iter_mut().zip(row).for_each(|(wide, narrow)| *wide = narrow.widen());
         });
         Self::Copied(copy)
     }
 
     /// Row 0.
-    pub(super) fn as_ptr(&self) -> *const T {
+    pub(super) fn as_ptr(&self) -> *const D {
         match self {
             Self::Borrowed(factor) => factor.data().as_ptr(),
-            Self::Copied(copy) => copy.as_ptr(),
+            Self::Copied(copy) => copy.as_ptr().cast(),
         }
     }
 
-    pub(super) fn release(self, buffers: &Buffers<T>) {
+    pub(super) fn release(self, buffers: &Buffers<D::Scalar>) {
         if let Self::Copied(copy) = self {
             buffers.give(copy);
         }
     }
+}
+
+/// The factors of all modes but `mode`, as `pad` makes them readable.
+pub(super) fn padded<'a, 'b, N: Stored, D: Stored>(
+    factors: &[MatRef<'a, N>],
+    mode: usize,
+    pad: impl Fn(MatRef<'a, N>) -> Factor<'b, D>,
+) -> Vec<Option<Factor<'b, D>>> {
+    factors.iter().enumerate().map(|(m, &factor)| (m != mode).then(|| pad(factor))).collect()
+}
+
+/// Row 0 of each factor that there is.
+pub(super) fn pointers<D: Stored>(factors: &[Option<Factor<'_, D>>]) -> Pointers<D> {
+    Pointers(factors.iter().map(|f| f.as_ref().map_or(std::ptr::null(), Factor::as_ptr)).collect())
+}
+
+/// Gives the buffers of `factors` back.
+pub(super) fn release<D: Stored>(factors: Vec<Option<Factor<'_, D>>>, buffers: &Buffers<D::Scalar>) {
+    factors.into_iter().flatten().for_each(|factor| factor.release(buffers));
+}
+
+/// Rows of `factor`, as `copy` writes them to rows of `to`, `stride` apart and filled up with zeros.
+fn copy_rows<D: Stored, E: Stored>(
+    factor: MatRef<'_, D>,
+    stride: usize,
+    to: &mut [E],
+    copy: impl Fn(&mut [E], &[D]) + Sync,
+) {
+    parallel::chunks_mut(to, ROWS_PER_TASK * stride, |k, rows| {
+        for (i, row) in (k * ROWS_PER_TASK..).zip(rows.chunks_mut(stride)) {
+            let (data, padding) = row.split_at_mut(factor.cols());
+            copy(data, factor.row(i));
+            padding.fill(E::default());
+        }
+    });
 }
 
 /// An output that the kernels can write.
@@ -135,10 +188,10 @@ pub(super) fn with_output<T: Scalar>(out: MatMut<'_, T>, buffers: &Buffers<T>, c
 }
 
 /// Whether the operands of `op` have the shapes that a tensor of `dims` needs.
-pub(super) fn check_shapes<T>(
+pub(super) fn check_shapes<D, T>(
     dims: &[usize],
     mode: usize,
-    factors: &[MatRef<'_, T>],
+    factors: &[MatRef<'_, D>],
     out: &MatMut<'_, T>,
 ) -> Result<()> {
     let fail = |detail: String| Err(Error::shape("mttkrp", detail));

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use sparsimd_kernels::mttkrp::{JointOperands, Operands};
-use sparsimd_kernels::{Arch, Scalar};
+use sparsimd_kernels::{Arch, Scalar, Stored as Element};
 
 use super::operands::{Buffers, kernel_stride};
 use super::privatised::{Rows, Task, TaskOutput, Tasks, add_up};
@@ -103,7 +103,13 @@ impl<T: Scalar> Part<T> {
     /// # Safety
     /// `rows` are as many as the length of `mode`, and each factor but that of `mode` has as many, a stride apart and
     /// readable, as its mode's length.
-    pub(super) unsafe fn run(&self, call: Call<'_, T>, mode: usize, factors: &Pointers<T>, rows: &mut [T]) {
+    pub(super) unsafe fn run<D: Element<Scalar = T>>(
+        &self,
+        call: Call<'_, T>,
+        mode: usize,
+        factors: &Pointers<D>,
+        rows: &mut [T],
+    ) {
         let Call { arch, stride, buffers, add } = call;
         let compute = |task: &Task, out: *mut T, columns: (usize, usize)| {
             let prefetch_distance = self.prefetch_distance[mode];

@@ -7,7 +7,7 @@ use sparsimd_kernels::mttkrp::{
     extract_coordinates, extract_coordinates_wide, mttkrp_blocks, mttkrp_csf, mttkrp_entries, mttkrp_joint,
     mttkrp_tiled,
 };
-use sparsimd_kernels::{Arch, Scalar};
+use sparsimd_kernels::{Arch, Scalar, Stored as Element};
 
 use super::cuts::{longest_fiber, slice_tasks, snap_to_rows, sub_slice_tasks, tree_tasks};
 use super::privatised::{Task, row_range};
@@ -208,12 +208,23 @@ impl<T: Scalar> Stored<T> {
         }
     }
 
+    /// Whether [`Stored::compute`] reads factors that are not narrow alone.
+    pub(super) fn widens(&self) -> bool {
+        matches!(self, Self::HiCoo(_))
+    }
+
     /// Adds what `task` contributes to `mode`'s output.
     ///
     /// # Safety
     /// Stride and columns of `operands` are whole registers of `arch`; the factors of all modes but `mode` have a row for
     /// every coordinate; these columns of the output's rows in the task's range are writable and used by nobody else.
-    pub(super) unsafe fn compute(&self, arch: Arch, task: &Task, mode: usize, operands: Operands<'_, T>) {
+    pub(super) unsafe fn compute<D: Element<Scalar = T>>(
+        &self,
+        arch: Arch,
+        task: &Task,
+        mode: usize,
+        operands: Operands<'_, D>,
+    ) {
         if let Some(tree) = self.tree(mode, task.copy) {
             // SAFETY: the caller's promise; the pattern's invariants are the view's.
             return unsafe { compute_tree(arch, tree, task, mode, operands) };
@@ -268,6 +279,7 @@ impl<T: Scalar> Stored<T> {
                     mode,
                     part: (task.part.start, task.part.end),
                 };
+                let operands = operands.computed().expect("narrow factors were widened");
                 // SAFETY: the caller's promise; all modes are blocked, so that level m is mode m.
                 unsafe { mttkrp_blocks(arch, view, operands) };
             }
@@ -323,13 +335,13 @@ fn mode_order_for(dims: &[usize], mode: usize, algorithm: MttkrpAlgorithm) -> Ve
 ///
 /// # Safety
 /// As [`Stored::compute`]; what `decode` writes are the tensor's coordinates.
-unsafe fn compute_decoded<T: Scalar>(
+unsafe fn compute_decoded<D: Element>(
     arch: Arch,
     order: usize,
-    values: &[T],
+    values: &[D::Scalar],
     part: Range<usize>,
     mode: usize,
-    operands: Operands<'_, T>,
+    operands: Operands<'_, D>,
     decode: impl Fn(Range<usize>, usize, &mut [u32]),
 ) {
     let mut coords = [[0u32; BATCH]; MAX_ORDER];
@@ -350,7 +362,13 @@ unsafe fn compute_decoded<T: Scalar>(
 
 /// # Safety
 /// As [`Stored::compute`].
-unsafe fn compute_tree<T: Scalar>(arch: Arch, tree: &Csf<T>, task: &Task, mode: usize, operands: Operands<'_, T>) {
+unsafe fn compute_tree<D: Element>(
+    arch: Arch,
+    tree: &Csf<D::Scalar>,
+    task: &Task,
+    mode: usize,
+    operands: Operands<'_, D>,
+) {
     let pattern = tree.pattern();
     let order = pattern.order();
     let mut idx: [&[u32]; MAX_ORDER] = [&[]; MAX_ORDER];
@@ -375,7 +393,12 @@ unsafe fn compute_tree<T: Scalar>(arch: Arch, tree: &Csf<T>, task: &Task, mode: 
 
 /// # Safety
 /// As [`Stored::compute`].
-unsafe fn compute_tiled<T: Scalar>(arch: Arch, tiled: &Tiled<T>, part: &TiledTask<T>, operands: Operands<'_, T>) {
+unsafe fn compute_tiled<D: Element>(
+    arch: Arch,
+    tiled: &Tiled<D::Scalar>,
+    part: &TiledTask<D::Scalar>,
+    operands: Operands<'_, D>,
+) {
     let spec = tiled.spec();
     let offsets = match part.offsets() {
         Offsets::Short { shared, free } => OffsetsView::Short { shared, free },

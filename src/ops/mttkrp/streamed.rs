@@ -12,8 +12,8 @@ use std::path::Path;
 
 use sparsimd_kernels::Scalar;
 
-use super::operands::{Buffers, Factor, check_shapes, kernel_stride, with_output};
-use super::part::{Call, Part, Pointers};
+use super::operands::{Buffers, Factor, check_shapes, kernel_stride, padded, pointers, release, with_output};
+use super::part::{Call, Part};
 use super::stored::Stored;
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
@@ -149,10 +149,8 @@ impl Cpu {
             let mut result = Ok(());
             with_output(out, buffers, |rows| {
                 rows.fill(T::ZERO);
-                let pad = |(m, &f): (usize, &MatRef<'a, T>)| (m != mode).then(|| Factor::new(f, buffers));
-                let padded: Vec<Option<Factor<'a, T>>> = factors.iter().enumerate().map(pad).collect();
-                let row0 = |f: &Option<Factor<'_, T>>| f.as_ref().map_or(std::ptr::null(), Factor::as_ptr);
-                let pointers = Pointers(padded.iter().map(row0).collect());
+                let all = padded(factors, mode, |f| Factor::new(f, buffers));
+                let pointers = pointers(&all);
                 let distances: Vec<usize> = plan.modes.iter().map(|mode| mode.prefetch_distance).collect();
                 result = stream.pass(*chunk, |_, x| {
                     let part = Part::of_mode(Stored::as_is(x), mode, stream.dims(), &distances, plan);
@@ -161,7 +159,7 @@ impl Cpu {
                     unsafe { part.run(call, mode, &pointers, rows) };
                     part.stored.into_list()
                 });
-                padded.into_iter().flatten().for_each(|factor| factor.release(buffers));
+                release(all, buffers);
             });
             result
         })

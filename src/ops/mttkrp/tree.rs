@@ -4,7 +4,7 @@
 //! other modes; the second of the tensor of the places, of value 1, whose modes are the output's, the group's others, and
 //! the place's own number, with Y as the factor of that last mode.
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored as Element};
 
 use super::operands::Factor;
 use super::part::{Call, Part, Pointers};
@@ -120,7 +120,7 @@ impl<T: Scalar> Group<T> {
     }
 
     /// Y, in a buffer that the caller gives back. The shapes of `factors` have been checked.
-    pub(super) fn products(&self, call: Call<'_, T>, factors: &[MatRef<'_, T>]) -> Aligned<T> {
+    pub(super) fn products<D: Element<Scalar = T>>(&self, call: Call<'_, T>, factors: &[MatRef<'_, D>]) -> Aligned<T> {
         let len = self.product_len(call.stride);
         let mut y = call.buffers.take(len);
         if len > 0 {
@@ -130,7 +130,7 @@ impl<T: Scalar> Group<T> {
     }
 
     /// The products of the contracted modes' rows, summed by place.
-    fn contract(&self, call: Call<'_, T>, factors: &[MatRef<'_, T>], rows: &mut [T]) {
+    fn contract<D: Element<Scalar = T>>(&self, call: Call<'_, T>, factors: &[MatRef<'_, D>], rows: &mut [T]) {
         let padded: Vec<_> = self.contracted.iter().map(|&mode| Factor::new(factors[mode], call.buffers)).collect();
         let pointers = std::iter::once(std::ptr::null()).chain(padded.iter().map(Factor::as_ptr)).collect();
         // SAFETY: factors have the lengths of the modes in rows, padded to the stride; mode 0, the place, is the output's,
@@ -141,13 +141,21 @@ impl<T: Scalar> Group<T> {
 
     /// The MTTKRP of `mode`, one of the group's, into `rows`; `y` is what [`Group::products`] gave for the same factors of
     /// the other groups.
-    pub(super) fn output(&self, call: Call<'_, T>, mode: usize, y: &[T], factors: &[MatRef<'_, T>], rows: &mut [T]) {
+    pub(super) fn output<D: Element<Scalar = T>>(
+        &self,
+        call: Call<'_, T>,
+        mode: usize,
+        y: &[T],
+        factors: &[MatRef<'_, D>],
+        rows: &mut [T],
+    ) {
         if self.leaves.is_empty() {
             return self.contract(call, factors, rows);
         }
         let at = self.modes.iter().position(|&m| m == mode).expect("a mode of the group");
         let others = self.modes.iter().filter(|&&m| m != mode);
-        let padded: Vec<_> = others.map(|&m| Factor::new(factors[m], call.buffers)).collect();
+        // Y is not narrow, and all rows are of one type.
+        let padded: Vec<Factor<'_, T>> = others.map(|&m| Factor::computed(factors[m], call.buffers)).collect();
         let inputs = padded.iter().map(Factor::as_ptr).chain([y.as_ptr()]);
         let pointers = std::iter::once(std::ptr::null()).chain(inputs).collect();
         // SAFETY: as above; Y has a row for every place.

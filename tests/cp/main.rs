@@ -191,7 +191,7 @@ fn checkpoints_know_their_tensor_and_those_of_the_first_version_are_read() {
         first_version(&path, &state);
         assert!(same(&CpState::load_of(&path, sums[1]).unwrap(), &state));
     }
-    let mut later = b"ssimdcp3".to_vec();
+    let mut later = b"ssimdcp4".to_vec();
     later.extend(xxhash_rust::xxh3::xxh3_64(&later).to_le_bytes());
     std::fs::write(&path, later).unwrap();
     assert!(CpState::<f64>::load(&path).unwrap_err().to_string().contains("another version"));

@@ -87,18 +87,46 @@ impl<D: Stored> Walk<'_, D> {
         self.operands.out.wrapping_add(i * self.operands.stride + column)
     }
 
+    /// The leaves, from `column` on.
+    #[inline(always)]
+    fn leaves(&self, column: usize) -> Leaves<D> {
+        let Self { view, operands } = self;
+        let last = view.idx.len() - 1;
+        Leaves {
+            idx: view.idx[last].as_ptr(),
+            values: view.values.as_ptr(),
+            most: view.values.len() - 1,
+            rows: operands.factors[view.mode_order[last]].wrapping_add(column),
+            stride: operands.stride,
+            prefetch_distance: operands.prefetch_distance,
+        }
+    }
+}
+
+/// What every leaf is read from, kept in registers: behind the view's slices of slices it would be loaded again for each.
+struct Leaves<D: Stored> {
+    idx: *const u32,
+    values: *const D::Scalar,
+    /// The last leaf.
+    most: usize,
+    /// Row 0 of the leaves' factor.
+    rows: *const D,
+    stride: usize,
+    prefetch_distance: usize,
+}
+
+impl<D: Stored> Leaves<D> {
     /// `sum += x_p factor_leaf[k_p]`.
     #[inline(always)]
-    unsafe fn leaf<S: Simd, const G: usize>(&self, simd: S, p: usize, column: usize, sum: &mut [Vector<D, S>; G]) {
-        let last = self.view.idx.len() - 1;
-        // SAFETY: the leaf is in range.
+    unsafe fn leaf<S: Simd, const G: usize>(&self, simd: S, p: usize, sum: &mut [Vector<D, S>; G]) {
+        // SAFETY: the leaf is in range, and its coordinate a row of the factor.
         unsafe {
-            if self.operands.prefetch_distance != 0 {
-                let q = (p + self.operands.prefetch_distance).min(self.view.values.len() - 1);
-                prefetch_panel::<S, D, G>(self.row(last, q, column));
+            let row = |p: usize| self.rows.wrapping_add(*self.idx.add(p) as usize * self.stride);
+            if self.prefetch_distance != 0 {
+                prefetch_panel::<S, D, G>(row((p + self.prefetch_distance).min(self.most)));
             }
-            let x = D::Scalar::splat(simd, *self.view.values.get_unchecked(p));
-            let row = self.row(last, p, column);
+            let x = D::Scalar::splat(simd, *self.values.add(p));
+            let row = row(p);
             for (g, sum) in sum.iter_mut().enumerate() {
                 *sum = D::Scalar::vmul_add(simd, x, D::read(simd, row.add(g * D::Scalar::lanes::<S>())), *sum);
             }
@@ -107,24 +135,19 @@ impl<D: Stored> Walk<'_, D> {
 
     /// `sum_{p in leaves} x_p factor_leaf[k_p]`, in two chains that hide the latency of the multiply-add.
     #[inline(always)]
-    unsafe fn fiber_sum<S: Simd, const G: usize>(
-        &self,
-        simd: S,
-        leaves: (usize, usize),
-        column: usize,
-    ) -> [Vector<D, S>; G] {
+    unsafe fn sum<S: Simd, const G: usize>(&self, simd: S, (first, end): (usize, usize)) -> [Vector<D, S>; G] {
         let mut even = zeros::<S, D::Scalar, G>(simd);
         let mut odd = zeros::<S, D::Scalar, G>(simd);
-        let mut p = leaves.0;
+        let mut p = first;
         // SAFETY: leaves are in range.
         unsafe {
-            while p + 1 < leaves.1 {
-                self.leaf::<S, G>(simd, p, column, &mut even);
-                self.leaf::<S, G>(simd, p + 1, column, &mut odd);
+            while p + 1 < end {
+                self.leaf::<S, G>(simd, p, &mut even);
+                self.leaf::<S, G>(simd, p + 1, &mut odd);
                 p += 2;
             }
-            if p < leaves.1 {
-                self.leaf::<S, G>(simd, p, column, &mut even);
+            if p < end {
+                self.leaf::<S, G>(simd, p, &mut even);
             }
         }
         add::<S, D::Scalar, G>(simd, &mut even, &odd);
@@ -139,6 +162,7 @@ impl<D: Stored> Panel<D::Scalar> for Walk<'_, D> {
         let order = view.idx.len();
         let (fiber_level, leaf_level) = (order - 2, order - 1);
         let (first, end) = view.fibers;
+        let all_leaves = self.leaves(column);
         let lanes = D::Scalar::lanes::<S>();
 
         // The ancestors of the first fiber; `node[fiber_level]` is the fiber itself.
@@ -196,7 +220,7 @@ impl<D: Stored> Panel<D::Scalar> for Walk<'_, D> {
                             prefetch_panel::<S, D, G>(self.row(fiber_level, next, column));
                         }
                     }
-                    let mut sum = self.fiber_sum::<S, G>(simd, leaves, column);
+                    let mut sum = all_leaves.sum::<S, G>(simd, leaves);
                     if view.level == fiber_level {
                         multiply::<S, D::Scalar, G>(simd, &mut sum, &down[fiber_level]);
                         add_to::<S, D::Scalar, G>(simd, self.out(fiber, column), &sum);

@@ -130,8 +130,7 @@ impl Head {
         {
             return Ok(None);
         }
-        let (_, claimed) = start.split_at(8);
-        let words = claimed.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+        let words = start.last_chunk().map_or(0, |&claimed| u64::from_le_bytes(claimed));
         // Refused before anything of a claimed length is reserved.
         let bytes = words.checked_mul(8).filter(|bytes| *bytes <= len - START as u64);
         let Some(bytes) = bytes else { return Err(fail(path, "the file ends early")) };
@@ -158,6 +157,10 @@ impl Head {
 
     /// Whether the sections have every row of every factor once, and the file has the sections.
     fn check(&self, path: &Path, len: u64) -> Result<()> {
+        let order = self.dims.len();
+        if let Some(section) = self.sections.iter().find(|section| section.mode >= order) {
+            return Err(fail(path, format!("a section of mode {} of a tensor of order {order}", section.mode)));
+        }
         for (mode, &dim) in self.dims.iter().enumerate() {
             let mut rows: Vec<_> = self.sections.iter().filter(|s| s.mode == mode).map(|s| s.rows.clone()).collect();
             rows.sort_by_key(|rows| (rows.start, rows.end));
@@ -207,5 +210,27 @@ impl Head {
             }
         }
         Ok(CpState { factors, lambda: self.lambda, fits: self.fits, memory: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_of_modes_that_do_not_exist_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let factors = vec![Mat::from_fn(3, 2, |i, r| (i + r) as f64).unwrap()];
+        let state = CpState { factors, lambda: vec![1.0, 2.0], fits: vec![0.5], memory: vec![] };
+        let (section, bytes) = state.section(0, 0);
+        let load = |sections: &[CpSection]| {
+            let body = bytes.repeat(sections.len());
+            std::fs::write(&path, [state.sections_head(&[3], sections, 0), body].concat()).unwrap();
+            CpState::<f64>::load_rows_of(&path, &[3], std::slice::from_ref(&(0..3)), 0)
+        };
+        assert!(load(std::slice::from_ref(&section)).unwrap().factors[0].iter_rows().eq(state.factors[0].iter_rows()));
+        let refused = load(&[section.clone(), CpSection { mode: 1, ..section }]).unwrap_err().to_string();
+        assert!(refused.contains("a section of mode 1 of a tensor of order 1"), "{refused}");
     }
 }

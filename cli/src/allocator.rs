@@ -19,6 +19,21 @@ pub fn name_operand(name: String) {
     let _ = OPERAND.set(name);
 }
 
+/// One arena for all threads where the address space is limited: glibc gives each thread one of its own, and takes up to 128 MiB of
+/// addresses for a moment to align it, which another thread's allocation may need just then.
+pub fn share_arena_under_limit() {
+    #[cfg(target_env = "gnu")]
+    {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is what the call writes to.
+        let read = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } == 0;
+        if read && limit.rlim_cur != libc::RLIM_INFINITY {
+            // SAFETY: the call takes two numbers; that it refuses them changes nothing.
+            let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+        }
+    }
+}
+
 /// The system's allocator; a small allocation that it refuses ends the process with status 2.
 pub struct Checked;
 

@@ -211,6 +211,7 @@ impl Command {
 
 /// Parses the arguments, runs the command, reports.
 fn main() -> ExitCode {
+    allocator::share_arena_under_limit();
     let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(help) if matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {

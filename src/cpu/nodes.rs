@@ -77,12 +77,15 @@ impl NodeCpus {
         self.on_each(|owner, _| (0..chunks[owner]).for_each(|chunk| task(owner, chunk)));
     }
 
-    /// Runs `f` once in each node's pool, all at the same time.
+    /// Runs `f` once in each node's pool, all at the same time; where the system has no thread to wait for a node, the caller's waits.
     fn on_each(&self, f: impl Fn(usize, &Cpu) + Sync) {
         std::thread::scope(|scope| {
             for (place, (_, cpu)) in self.nodes.iter().enumerate() {
                 let f = &f;
-                scope.spawn(move || cpu.install(|| f(place, cpu)));
+                let run = move || cpu.install(|| f(place, cpu));
+                if std::thread::Builder::new().spawn_scoped(scope, run).is_err() {
+                    run();
+                }
             }
         });
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::{Hetero, Split};
 use crate::cpu::Cpu;
 use crate::dense::MatMut;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::plan::{PROBE, cut_by_share, share_by_rates};
 
@@ -202,12 +202,13 @@ impl Hetero {
             // Two jobs for the processor come one after the other: a thread that waits for its pool from outside might wait
             // for the thread that waits for it.
             None => [run(0, first), run(1, second)],
-            Some(_) => std::thread::scope(|scope| {
+            Some(_) => std::thread::scope(|scope| -> Result<_> {
                 let run = &run;
-                let first = scope.spawn(move || run(0, first));
+                let first = std::thread::Builder::new().spawn_scoped(scope, move || run(0, first));
+                let first = first.map_err(|e| Error::Unavailable { what: "a thread", detail: e.to_string() })?;
                 let second = run(1, second);
-                [first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), second]
-            }),
+                Ok([first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), second])
+            })?,
         };
         let mut seconds = [0.0; 2];
         for (place, done) in done.into_iter().enumerate() {

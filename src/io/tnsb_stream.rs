@@ -60,8 +60,8 @@ impl TnsbStream {
     /// the file; it gives the chunk back. Meanwhile a thread reads the next one. Two chunks are in memory at a time.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Memory`]; [`Error::Parse`] when a coordinate is out of range, or, at the end of the pass, when a checksum is
-    /// wrong: what was computed is of no use then. What `consume` returns.
+    /// [`Error::Io`]; [`Error::Memory`]; [`Error::Unavailable`] without a thread that reads; [`Error::Parse`] when a coordinate is out of
+    /// range, or, at the end of the pass, when a checksum is wrong: what was computed is of no use then. What `consume` returns.
     pub fn pass<T: Scalar>(
         &self,
         len: usize,
@@ -89,7 +89,7 @@ impl TnsbStream {
                 // The reader is there as long as this side of the channel is.
                 let _ = to_reader.send((coords, values));
             }
-            scope.spawn(move || {
+            let read = move || {
                 let mut sections = match Sections::open(self) {
                     Ok(sections) => sections,
                     Err(error) => return drop(to_consumer.send(Err(error))),
@@ -105,7 +105,9 @@ impl TnsbStream {
                         return;
                     }
                 }
-            });
+            };
+            let reader = std::thread::Builder::new().spawn_scoped(scope, read);
+            reader.map_err(|e| Error::Unavailable { what: "a thread", detail: e.to_string() })?;
             for first in (0..*nnz).step_by(len) {
                 let Ok(read) = filled.recv() else { break };
                 let (coords, values) = read?;

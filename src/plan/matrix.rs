@@ -41,25 +41,17 @@ const GOOD_SEGMENT: f64 = 12.0;
 /// Nonzeros per row segment below which the panel path loses to the direct one. Times of the direct path by those of panels,
 /// uniformly random but where said, Zen 4:
 /// - SpMM with rows of at most four vectors: 4.3 nonzeros 0.65-0.9, 10.6 nonzeros 1.2-1.6; with wider rows 4.3 nonzeros 0.93-1.1.
-/// - Dots (in segments of the widest tile) in f32: 2.9 nonzeros 0.75 (DLMC) to 1.1, 4.3 nonzeros 0.95-1.1, 5.3 nonzeros 1.3-1.4,
-///   Facebook's ego networks 0.9 (SDDMM) and 1.2 (FusedMM); in f64, whose rows take twice the room and the transfers: 1.6 nonzeros
-///   0.9-1.0, 2.4 nonzeros 0.8-0.9, 2.9 nonzeros 0.94 (DLMC) to 1.3, 5.3 nonzeros 1.3-1.6.
-fn least_segment(op: Op, all: usize, target: &Target) -> f64 {
+/// - Dots in f32, in segments of the widest tile: SDDMM 2.7 nonzeros 0.75 to 1.1, 5.3 nonzeros 1.3-1.4, Facebook's ego networks 0.9;
+///   FusedMM 2.7 nonzeros 0.83-0.94 where B is in L2, from which the direct path gathers as fast, 1.1 where it is not, Facebook 1.2.
+/// - Dots in f64, whose rows take twice the room and the transfers: 1.6 nonzeros 0.9-1.0, 2.7 nonzeros 0.93 (DLMC) to 1.3,
+///   5.3 nonzeros 1.2-1.6 (DLMC 0.83-1.07).
+fn least_segment(op: Op, all: usize, near: bool, target: &Target) -> f64 {
     match op {
-        Op::Spmm | Op::SpmmTransposed => {
-            if all <= 4 {
-                4.5
-            } else {
-                3.5
-            }
-        }
-        Op::Sddmm | Op::FusedMm => {
-            if target.value_bytes > 4 {
-                2.6
-            } else {
-                4.5
-            }
-        }
+        Op::Spmm | Op::SpmmTransposed if all <= 4 => 4.5,
+        Op::Spmm | Op::SpmmTransposed => 3.5,
+        Op::Sddmm | Op::FusedMm if target.value_bytes > 4 => 2.6,
+        Op::FusedMm if !near => 2.6,
+        Op::Sddmm | Op::FusedMm => 4.5,
     }
 }
 
@@ -318,7 +310,8 @@ impl PanelPlan {
             Op::Spmm | Op::SpmmTransposed => per_segment,
             Op::Sddmm | Op::FusedMm => stats.per_segment(width_of(widest_tile(self.op, all, target), machine, target)),
         };
-        if worth < least_segment(self.op, all, target) {
+        let near = stats.cols.saturating_mul(self.n * target.value_bytes) <= machine.l2_bytes() / 2;
+        if worth < least_segment(self.op, all, near, target) {
             return Some(format!("{worth:.1} nonzeros of a row in a panel do not pay for its row of C").into());
         }
         // Copying a panel into L1 must be a small part of using it: a copied row costs what a nonzero of the direct path does.

@@ -72,10 +72,10 @@ def attention(
         A = A.astype(width)
     factor = 1 / np.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale)
     if q.ndim == 4:
-        shared, axis = _batch(A.shape, q.shape, k.shape, v.shape, head_axis)
-        flat = [_one(x, axis, shared) for x in (q, k, v)]
+        shared, at = _batch(A.shape, q.shape, k.shape, v.shape, head_axis)
+        flat = [_one(x, at, shared) for x in (q, k, v)]
         o, lse = attention(A, *flat, scale=factor, return_lse=True, head_axis=1)
-        o, lse = _each(o, lse, len(q), axis, shared)
+        o, lse = _each(o, lse, len(q), at, shared)
         if out is not None:
             if (getattr(out, "shape", None), getattr(out, "dtype", None)) != (o.shape, o.dtype):
                 raise ValueError(f"out: is not an array of shape {o.shape} and {o.dtype}, as the result is")

@@ -675,6 +675,27 @@ sparsimd_status sparsimd_fusedmm_half(const sparsimd_cpu *cpu,
                                       uint16_t *e,
                                       size_t lde);
 
+// As sparsimd_mttkrp_f32(), factors of the elements that `half`, a sparsimd_half, says; `out` is floats.
+sparsimd_status sparsimd_mttkrp_half(const sparsimd_cpu *cpu,
+                                     const sparsimd_mttkrp *mttkrp,
+                                     uint32_t half,
+                                     size_t mode,
+                                     size_t rank,
+                                     const uint16_t *const *factors,
+                                     const size_t *strides,
+                                     float *out,
+                                     size_t ldo);
+
+// As sparsimd_ttm_f32(), U and Y of the elements that `half`, a sparsimd_half, says. Sums are floats; each element of Y is rounded once.
+sparsimd_status sparsimd_ttm_half(const sparsimd_cpu *cpu,
+                                  const sparsimd_fibers *fibers,
+                                  uint32_t half,
+                                  size_t cols,
+                                  const uint16_t *u,
+                                  size_t ldu,
+                                  uint16_t *y,
+                                  size_t ldy);
+
 // Copies a matrix of `rows` x `cols` in CSR: `rows + 1` row pointers, and as many column indices and values as the last row
 // pointer says. `values` may be null for a pattern alone, which is enough for SDDMM and for FusedMM without scaling.
 sparsimd_status sparsimd_csr_create_f32(size_t rows,
@@ -718,6 +739,13 @@ sparsimd_status sparsimd_csr_borrow_f64(size_t rows,
                                         uint32_t col_idx_type,
                                         const double *values,
                                         sparsimd_csr **csr);
+
+// The matrix with `count` blocks, at least one, along its diagonal, and nothing elsewhere: the batch of them, which every operation takes as
+// one matrix, with one plan. Rows follow each other as the blocks do, and so do those of dense operands. Blocks may differ in shape;
+// all are of one element type, and all have values or none has. They are copied.
+sparsimd_status sparsimd_csr_block_diagonal(size_t count,
+                                            const sparsimd_csr *const *blocks,
+                                            sparsimd_csr **csr);
 
 // Frees the matrix; plans made from it remain. Null is allowed.
 sparsimd_status sparsimd_csr_destroy(sparsimd_csr *csr);
@@ -1046,6 +1074,13 @@ sparsimd_status sparsimd_csr_borrow_f64(size_t rows,
                                         const double *values,
                                         sparsimd_csr **csr);
 
+// The matrix with `count` blocks, at least one, along its diagonal, and nothing elsewhere: the batch of them, which every operation takes as
+// one matrix, with one plan. Rows follow each other as the blocks do, and so do those of dense operands. Blocks may differ in shape;
+// all are of one element type, and all have values or none has. They are copied.
+sparsimd_status sparsimd_csr_block_diagonal(size_t count,
+                                            const sparsimd_csr *const *blocks,
+                                            sparsimd_csr **csr);
+
 // Frees the matrix; plans made from it remain. Null is allowed.
 sparsimd_status sparsimd_csr_destroy(sparsimd_csr *csr);
 
@@ -1360,6 +1395,27 @@ sparsimd_status sparsimd_fusedmm_half(const sparsimd_cpu *cpu,
                                       size_t ldd,
                                       uint16_t *e,
                                       size_t lde);
+
+// As sparsimd_mttkrp_f32(), factors of the elements that `half`, a sparsimd_half, says; `out` is floats.
+sparsimd_status sparsimd_mttkrp_half(const sparsimd_cpu *cpu,
+                                     const sparsimd_mttkrp *mttkrp,
+                                     uint32_t half,
+                                     size_t mode,
+                                     size_t rank,
+                                     const uint16_t *const *factors,
+                                     const size_t *strides,
+                                     float *out,
+                                     size_t ldo);
+
+// As sparsimd_ttm_f32(), U and Y of the elements that `half`, a sparsimd_half, says. Sums are floats; each element of Y is rounded once.
+sparsimd_status sparsimd_ttm_half(const sparsimd_cpu *cpu,
+                                  const sparsimd_fibers *fibers,
+                                  uint32_t half,
+                                  size_t cols,
+                                  const uint16_t *u,
+                                  size_t ldu,
+                                  uint16_t *y,
+                                  size_t ldy);
 
 // C = the reduction over the nonzeros (i, j) of A of a_ij B_j, by column: A sparse M x K, prepared for SPARSIMD_OP_SPMM, B dense
 // K x n, C dense M x n. `reduction` is a sparsimd_reduction. Rows without nonzeros become zeros. `positions` may be null; with the

@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::matrices::{STRATEGIES, Strided, assert_dense, executors, on_every_path, shapes, skewed};
+use common::matrices::{
+    STRATEGIES, Strided, aligned, assert_dense, executors, executors_with_small_caches, on_every_path, prepare, shapes,
+    skewed, sparse_rows, streams,
+};
 use sparsimd::ops::{Differentiable, EdgeWeighting, FusedGradient};
 use sparsimd::plan::{Op, PlanOptions};
 use sparsimd::reference::{self, Edge, FusedGradients, Scores, Weighting};
@@ -71,6 +74,28 @@ fn products_f32() {
 #[test]
 fn products_f64() {
     products::<f64>();
+}
+
+/// Results that outgrow the caches are written past them, also rows that tasks share.
+#[test]
+fn sums_past_the_caches() {
+    let (heads, n) = (8, 128);
+    for a in sparse_rows::<f32>() {
+        let (b, values) = (aligned::<f32>(a.cols(), n, 1), generate::uniform_values::<f32>(a.nnz() * heads, 5));
+        for cpu in executors_with_small_caches() {
+            let prepared = prepare(&cpu, Op::Spmm, &a, n, STRATEGIES[0]);
+            assert_eq!(streams(&prepared), (a.rows() + a.cols()) * n * 4 > 64 << 10);
+            let mut out = Mat::from_fn(a.rows(), n, |_, _| f32::NAN).unwrap();
+            cpu.spmm_heads(&prepared, heads, &values, b.as_ref(), out.as_mut()).unwrap();
+            for h in 0..heads {
+                let own = values.iter().skip(h).step_by(heads).copied().collect();
+                let of_head = Csr::new(a.pattern().clone(), own).unwrap();
+                let (b, out) = (head(b.as_ref(), h, heads), head(out.as_ref(), h, heads));
+                let worst = reference::spmm(1.0, &of_head, b, 0.0, out).unwrap().deviation(out).unwrap();
+                assert!(worst.error <= 1.0, "{} rows, head {h}, {}: {worst:?}", a.rows(), cpu.arch().name());
+            }
+        }
+    }
 }
 
 /// What FusedMM is asked for.

@@ -7,11 +7,12 @@ use sparsimd::edge::{self, BuiltIn};
 use sparsimd::ops::{EdgeWeighting, FusedGradient};
 use sparsimd::plan::{Op, PlanOptions};
 use sparsimd::reference::{Scores, Weighting};
-use sparsimd::{Cpu, Csr, Error, Mat, Result, Scalar, generate, reference};
+use sparsimd::{Cpu, Csr, Mat, Result, Scalar, generate, reference};
 
-use super::device::{DeviceName, Ran};
+use super::device::Ran;
+use super::heads::Heads;
 use super::matrix::{Common, EdgeName, Measured, REUSE, SLOPE, dense_bytes, sparse_bytes};
-use super::reorder::{Order, Ordered};
+use super::reorder::Ordered;
 use super::timing::{Check, Times};
 
 /// What FusedMM takes besides the rest.
@@ -19,9 +20,8 @@ use super::timing::{Check, Times};
 pub struct Fused {
     #[command(flatten)]
     pub common: Common,
-    /// Heads, side by side in the N columns of each dense matrix; more than one run straight from CSR
-    #[arg(long, value_name = "H", default_value_t = 1)]
-    heads: usize,
+    #[command(flatten)]
+    heads: Heads,
     /// Scores: dot products of rows of C and B, or, as in graph attention, sums of one number for each row and head and one for each column
     #[arg(long, value_enum, default_value_t = ScoresName::Dots)]
     scores: ScoresName,
@@ -48,7 +48,7 @@ enum ScoresName {
 impl Fused {
     /// Whether the operation is more than FusedMM as it ever was.
     pub fn is_general(&self) -> bool {
-        self.heads != 1 || self.scores != ScoresName::Dots || self.dropout != 0.0 || self.backward
+        self.heads.are_asked_for() || self.scores != ScoresName::Dots || self.dropout != 0.0 || self.backward
     }
 
     /// Whether nonzeros are left out.
@@ -63,25 +63,12 @@ impl Fused {
 
     /// What cannot be combined.
     pub fn check(&self) -> Result<()> {
-        if self.common.place.device != DeviceName::Cpu {
-            let detail = "heads, sums, dropout and gradients are for the processor".to_owned();
-            return Err(Error::Argument { name: "device", detail });
-        }
-        if self.common.reorder != Order::None {
-            let detail =
-                "not with heads, sums, dropout or gradients: convert --reorder writes a reordered matrix".to_owned();
-            return Err(Error::Argument { name: "reorder", detail });
-        }
-        if self.heads == 0 || !self.common.n.is_multiple_of(self.heads) {
-            let detail = format!("{} columns are not those of {} heads", self.common.n, self.heads);
-            return Err(Error::Argument { name: "heads", detail });
-        }
-        Ok(())
+        self.heads.check(&self.common, "heads, sums, dropout and gradients")
     }
 
     /// The edge function, and the reference's.
     fn edge<T: Scalar>(&self) -> (BuiltIn<T>, reference::Edge<'static>) {
-        let scale = T::from_f64(1.0 / ((self.common.n / self.heads) as f64).sqrt());
+        let scale = T::from_f64(1.0 / ((self.common.n / self.heads.count) as f64).sqrt());
         let slope = f64::from(SLOPE);
         let own = T::from_f64(slope);
         match self.common.edge {
@@ -99,7 +86,7 @@ impl Fused {
 
 /// Runs, verifies and times it.
 pub fn measure<T: Scalar>(fused: &Fused, cpu: &Cpu, ordered: &Ordered<T>) -> Result<Measured> {
-    let (a, args, heads) = (ordered.given(), &fused.common, fused.heads);
+    let (a, args, heads) = (ordered.given(), &fused.common, fused.heads.count);
     let sums = fused.scores == ScoresName::Sums;
     let operand = |name, rows, which| args.operand::<T>(cpu, name, rows, which);
     let (left, right) = match sums {
@@ -162,7 +149,7 @@ pub fn measure<T: Scalar>(fused: &Fused, cpu: &Cpu, ordered: &Ordered<T>) -> Res
         format!("dots: {dots}; sums: {rows}; by columns: {columns}")
     };
     let path = if heads > 1 { sparsimd::plan::Strategy::Direct } else { rows.strategy() };
-    Ok(Measured { plan, path, prepare_s, times, check, flops, bytes, numa: None, ran: Ran::on_cpu() })
+    Ok(Measured { plan, path, heads, prepare_s, times, check, flops, bytes, numa: None, ran: Ran::on_cpu() })
 }
 
 /// The first `cols` columns of `x`.

@@ -15,6 +15,7 @@ mod fpga;
 mod fused_heads;
 mod fusedmm;
 mod generate;
+mod heads;
 mod info;
 mod interrupt;
 mod machine;

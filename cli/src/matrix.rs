@@ -211,7 +211,7 @@ impl Setup {
     /// The outcome of `times` runs, each of `flops` operations and `bytes` of compulsory traffic.
     pub fn measured(self, times: Times, check: Check, (flops, bytes): (f64, f64)) -> Measured {
         let Self { plan, path, prepare_s, numa } = self;
-        Measured { plan, path, prepare_s, times, check, flops, bytes, numa, ran: Ran::on_cpu() }
+        Measured { plan, path, heads: 1, prepare_s, times, check, flops, bytes, numa, ran: Ran::on_cpu() }
     }
 }
 
@@ -221,6 +221,8 @@ pub struct Measured {
     pub plan: String,
     /// The path taken.
     pub path: Strategy,
+    /// Into which the columns of the dense operands are cut.
+    pub heads: usize,
     /// Of preparing it, in seconds.
     pub prepare_s: f64,
     /// Of the runs.
@@ -245,6 +247,7 @@ struct Report {
     k: usize,
     n: usize,
     nnz: usize,
+    heads: usize,
     path: &'static str,
     /// Null where no order was asked for.
     reorder: Option<Reordered>,
@@ -336,7 +339,7 @@ impl Common {
         }
         let (m, k, nnz) = (a.rows(), a.cols(), a.nnz());
         let (numa, ran, check, reorder) = (done.numa, done.ran, done.check, ordered.report());
-        let report = Report { op, m, k, n: self.n, nnz, path, reorder, numa, ran, speed, check };
+        let report = Report { op, m, k, n: self.n, nnz, heads: done.heads, path, reorder, numa, ran, speed, check };
         if self.json {
             output::json(&report)?;
         } else {

@@ -6,6 +6,7 @@ use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Number, Result, Scalar, Stored, bf1
 
 use super::Verdict;
 use super::device::{self, DeviceName};
+use super::heads::{self, Heads};
 use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
 use super::reorder::{Order, Ordered};
 use super::tensor_ops;
@@ -16,6 +17,8 @@ use super::timing::{Check, StoredDtype, Times};
 pub struct Args {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    heads: Heads,
     /// Instead of dot products, rows of C and B by this operation, element by element: N numbers for each nonzero
     #[arg(long, value_enum, value_name = "OP")]
     elementwise: Option<tensor_ops::Op>,
@@ -24,8 +27,28 @@ pub struct Args {
 /// Runs, verifies and times the operation.
 pub fn run(args: &Args) -> Result<Verdict> {
     match args.elementwise {
+        None if args.heads.are_asked_for() => run_heads(&args.common, &args.heads),
+        Some(_) if args.heads.are_asked_for() => {
+            Err(Error::Argument { name: "heads", detail: "are for dot products: without --elementwise".to_owned() })
+        }
         Some(op) => run_elementwise(&args.common, op.arithmetic()),
         None => run_dots(&args.common),
+    }
+}
+
+/// Dot products of heads.
+fn run_heads(args: &Common, heads: &Heads) -> Result<Verdict> {
+    if args.edge != EdgeName::Identity {
+        return Err(args.no_edge("sddmm with heads"));
+    }
+    if args.ranks.mpi {
+        return Err(Common::not_on_ranks("heads"));
+    }
+    heads.check(args, "heads")?;
+    match args.dtype {
+        StoredDtype::F32 => args.run::<f32>("sddmm", |args, cpu, a| heads::sddmm(heads, args, cpu, a), device::sddmm),
+        StoredDtype::F64 => args.run::<f64>("sddmm", |args, cpu, a| heads::sddmm(heads, args, cpu, a), device::sddmm),
+        StoredDtype::Bf16 | StoredDtype::F16 => Err(args.no_dtype("sddmm with heads")),
     }
 }
 

@@ -11,6 +11,7 @@ use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Number, Result, Scalar, Stored, bf1
 
 use super::Verdict;
 use super::device::{self, DeviceName};
+use super::heads::{self, Heads};
 use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
 use super::reorder::{Order, Ordered};
 use super::timing::{Check, StoredDtype, Times};
@@ -20,6 +21,8 @@ use super::timing::{Check, StoredDtype, Times};
 pub struct Args {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    heads: Heads,
     /// What becomes of the products of a row's nonzeros with rows of B, by column; 0 where there are none
     #[arg(long, value_enum, default_value_t = ReductionName::Sum)]
     reduce: ReductionName,
@@ -74,6 +77,18 @@ impl Args {
         (op, Rule::Reduction(reduction))
     }
 
+    /// What heads cannot be combined with.
+    fn check_heads(&self) -> Result<()> {
+        if self.rule().0 != "spmm" || self.positions.is_some() {
+            let detail = "are for sums: without --reduce, --semiring and --positions".to_owned();
+            return Err(Error::Argument { name: "heads", detail });
+        }
+        if self.common.ranks.mpi {
+            return Err(Common::not_on_ranks("heads"));
+        }
+        self.heads.check(&self.common, "heads")
+    }
+
     /// What positions cannot be combined with.
     fn check_positions(&self, rule: Rule) -> Result<()> {
         let refused = |detail: &str| Err(Error::Argument { name: "positions", detail: detail.to_owned() });
@@ -93,6 +108,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
     if common.edge != EdgeName::Identity {
         return Err(common.no_edge("spmm"));
     }
+    if args.heads.are_asked_for() {
+        args.check_heads()?;
+    }
     if common.ranks.mpi {
         return match args.rule().0 {
             _ if args.positions.is_some() => Err(Common::not_on_ranks("positions")),
@@ -110,6 +128,9 @@ pub fn run(args: &Args) -> Result<Verdict> {
 
 fn run_as<T: device::DeviceScalar>(args: &Args) -> Result<Verdict> {
     let (op, rule) = args.rule();
+    if args.heads.are_asked_for() {
+        return args.common.run::<T>(op, |common, cpu, a| heads::spmm(&args.heads, common, cpu, a), device::spmm);
+    }
     if args.positions.is_some() {
         args.check_positions(rule)?;
     } else if matches!(rule, Rule::Reduction(Reduction::Sum)) {
@@ -132,6 +153,9 @@ fn run_as<T: device::DeviceScalar>(args: &Args) -> Result<Verdict> {
 /// Sums alone, and on the processor.
 fn run_narrow<D: Stored>(args: &Args) -> Result<Verdict> {
     let (op, rule) = args.rule();
+    if args.heads.are_asked_for() {
+        return Err(args.common.no_dtype("spmm with heads"));
+    }
     if args.positions.is_some() || !matches!(rule, Rule::Reduction(Reduction::Sum)) {
         return Err(args.common.no_dtype(op));
     }

@@ -305,26 +305,68 @@ fn algorithm_of(common: &Common, matrix: bool) -> Result<TtmAlgorithm> {
     }
 }
 
-/// TTM of dense operands that store bf16 or f16, in every mode asked for.
+/// TTM of dense operands that store bf16 or f16.
 fn narrow_ttm<D: Stored<Scalar = f32>>(args: &ProductArgs) -> Result<Verdict> {
-    let (common, cols) = (&args.common, args.common.rank);
+    let common = &args.common;
     let algorithm = algorithm_of(common, true)?;
     if common.place.device != DeviceName::Cpu {
         return Err(common.no_dtype("ttm on devices"));
     }
+    products(args, true, |cpu, _, fibers, u: &Mat<D>, y| {
+        Times::measure(common.repeat, || cpu.ttm_into(fibers, u.as_ref(), algorithm, y.as_mut()))
+    })
+}
+
+/// TTM or, with a vector instead of the matrix, TTV.
+fn product<T: DeviceScalar>(args: &ProductArgs, matrix: bool) -> Result<Verdict> {
+    let common = &args.common;
+    let algorithm = algorithm_of(common, matrix)?;
+    products(args, matrix, |cpu, sweep, fibers, u: &Mat<T>, y| {
+        let Some(device) = &mut sweep.device else {
+            return Times::measure(common.repeat, || match matrix {
+                true => cpu.ttm_into(fibers, u.as_ref(), algorithm, y.as_mut()),
+                false => cpu.ttv_into(fibers, u.as_ref().data(), y.as_mut().into_data()),
+            });
+        };
+        let (times, upload_s) = match matrix {
+            true => device.ttm(common.repeat, fibers, u.as_ref(), y.as_mut())?,
+            false => device.ttv(common.repeat, fibers, u.as_ref().data(), y.as_mut().into_data())?,
+        };
+        sweep.prepare_s += upload_s;
+        Ok(times)
+    })
+}
+
+/// The product of the tensor's fibers with U, or with a vector, as `run` computes and times it, in every mode asked for.
+fn products<D: Stored>(
+    args: &ProductArgs,
+    matrix: bool,
+    mut run: impl FnMut(&Cpu, &mut Sweep, Fibers<'_, D::Scalar>, &Mat<D>, &mut Mat<D>) -> Result<Times>,
+) -> Result<Verdict> {
+    let common = &args.common;
+    let op = if matrix { "ttm" } else { "ttv" };
+    let (algorithm, cols) = (algorithm_of(common, matrix)?, if matrix { common.rank } else { 1 });
     let (cpu, numa) = common.executor.cpu()?;
-    let x: CooTensor<f32> = cpu.install(|| common.source.load())?;
+    let x: CooTensor<D::Scalar> = cpu.install(|| common.source.load())?;
     let modes = common.modes(x.order())?;
-    let mut sweep = Sweep { numa: Some(numa), ..Sweep::default() };
+    let mut sweep = Sweep { device: TensorDevice::open(&common.place, &cpu)?, numa: Some(numa), ..Sweep::default() };
+    if sweep.device.is_some() && common.alg == Algorithm::Element {
+        return Err(common.unsupported(op));
+    }
     for &mode in &modes {
         let (dim, seed) = (x.dims()[mode], common.source.seed ^ mode as u64);
-        let (prepared, prepare_s) = timed(|| cpu.install(|| Prepared::new(common, "ttm", &x, mode)))?;
+        let (prepared, prepare_s) = timed(|| cpu.install(|| Prepared::new(common, op, &x, mode)))?;
         sweep.prepare_s += prepare_s;
         let fibers = prepared.fibers()?;
         let u: Mat<D> = args.folders.operand(mode, dim, cols, || uniform_dense(dim, cols, seed))?;
         let mut y: Mat<D> = Mat::zeros(fibers.len(), cols)?;
-        let times = Times::measure(common.repeat, || cpu.ttm_into(fibers, u.as_ref(), algorithm, y.as_mut()))?;
-        sweep.add(times, prepared.format(), cpu.ttm_algorithm::<f32>(fibers.len(), cols, algorithm).name());
+        let times = run(&cpu, &mut sweep, fibers, &u, &mut y)?;
+        // A device has the one by fibers, and so has TTV.
+        let ran = match sweep.device.is_none() && matrix {
+            true => cpu.ttm_algorithm::<D::Scalar>(fibers.len(), cols, algorithm),
+            false => TtmAlgorithm::Fiber,
+        };
+        sweep.add(times, prepared.format(), ran.name());
         sweep.index_bytes += prepared.index_bytes();
         sweep.count_ttm::<D>(x.nnz(), dim, fibers.len(), cols);
         if common.verify {
@@ -335,58 +377,7 @@ fn narrow_ttm<D: Stored<Scalar = f32>>(args: &ProductArgs) -> Result<Verdict> {
         args.write_product(&cpu, &x, mode, &prepared, widened(y.as_ref())?)?;
     }
     sweep.stored_as = Some(D::DTYPE);
-    sweep.report::<f32>("ttm", common, &cpu, (x.dims(), x.nnz()), Some(cols), modes)
-}
-
-/// TTM or, with a vector instead of the matrix, TTV in every mode asked for.
-fn product<T: DeviceScalar>(args: &ProductArgs, matrix: bool) -> Result<Verdict> {
-    let common = &args.common;
-    let op = if matrix { "ttm" } else { "ttv" };
-    let algorithm = algorithm_of(common, matrix)?;
-    let (cpu, numa) = common.executor.cpu()?;
-    let x: CooTensor<T> = cpu.install(|| common.source.load())?;
-    let modes = common.modes(x.order())?;
-    let mut sweep = Sweep { device: TensorDevice::open(&common.place, &cpu)?, numa: Some(numa), ..Sweep::default() };
-    if sweep.device.is_some() && common.alg == Algorithm::Element {
-        return Err(common.unsupported(op));
-    }
-    for &mode in &modes {
-        let start = Instant::now();
-        let prepared = cpu.install(|| Prepared::new(common, op, &x, mode))?;
-        sweep.prepare_s += start.elapsed().as_secs_f64();
-        let fibers = prepared.fibers()?;
-        let cols = if matrix { common.rank } else { 1 };
-        let random = || uniform_dense(x.dims()[mode], cols, common.source.seed ^ mode as u64);
-        let u: Mat<T> = args.folders.operand(mode, x.dims()[mode], cols, random)?;
-        let mut y: Mat<T> = Mat::zeros(fibers.len(), cols)?;
-        let times = if let Some(device) = &mut sweep.device {
-            let (times, upload_s) = match matrix {
-                true => device.ttm(common.repeat, fibers, u.as_ref(), y.as_mut())?,
-                false => device.ttv(common.repeat, fibers, u.as_ref().data(), y.as_mut().into_data())?,
-            };
-            sweep.prepare_s += upload_s;
-            times
-        } else if matrix {
-            Times::measure(common.repeat, || cpu.ttm_into(fibers, u.as_ref(), algorithm, y.as_mut()))?
-        } else {
-            Times::measure(common.repeat, || cpu.ttv_into(fibers, u.as_ref().data(), y.as_mut().into_data()))?
-        };
-        // A device has the one by fibers, and so has TTV.
-        let ran = match sweep.device.is_none() && matrix {
-            true => cpu.ttm_algorithm::<T>(fibers.len(), cols, algorithm),
-            false => TtmAlgorithm::Fiber,
-        };
-        sweep.add(times, prepared.format(), ran.name());
-        sweep.index_bytes += prepared.index_bytes();
-        sweep.count_ttm::<T>(x.nnz(), x.dims()[mode], fibers.len(), cols);
-        if common.verify {
-            let places = prepared.places()?;
-            let expected = cpu.install(|| reference::ttm(&x, mode, u.as_ref(), &places))?;
-            sweep.check(expected.deviation(y.as_ref())?.error);
-        }
-        args.write_product(&cpu, &x, mode, &prepared, y)?;
-    }
-    sweep.report::<T>(op, common, &cpu, (x.dims(), x.nnz()), matrix.then_some(common.rank), modes)
+    sweep.report::<D::Scalar>(op, common, &cpu, (x.dims(), x.nnz()), matrix.then_some(common.rank), modes)
 }
 
 /// TEW of the tensor and one of any pattern, which are merged.

@@ -116,8 +116,49 @@ fn heads_and_gradients_are_verified() {
             let report = json(&args);
             assert_eq!((&report["op"], &report["verified"]), (&op.into(), &true.into()), "{report}");
             let number = |key: &str| report[key].as_f64().expect("a number");
+            let heads = extra.iter().skip_while(|&&word| word != "--heads").nth(1).map_or(1, |h| h.parse().unwrap());
+            assert_eq!(report["heads"].as_u64(), Some(heads));
             let flops = 2.0 * products * 7056.0 * 33.0;
             approx::assert_relative_eq!(number("gflops"), flops / number("min_s") / 1e9, max_relative = 1e-9);
+        }
+    }
+}
+
+#[test]
+fn products_of_heads_are_verified() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let out = dir.path().join("dots.npy");
+    for op in ["spmm", "sddmm"] {
+        for (n, heads) in [("33", "3"), ("64", "8"), ("128", "2"), ("7", "7")] {
+            for dtype in ["f32", "f64"] {
+                let mut args = vec![op, "--random", "90x70@0.9", "-n", n, "--heads", heads, "--dtype", dtype];
+                args.extend(["--repeat", "2", "--verify", "--json", "--out", out.to_str().expect("a plain path")]);
+                let report = json(&args);
+                assert_eq!((&report["op"], &report["verified"]), (&op.into(), &true.into()), "{report}");
+                assert_eq!((&report["path"], &report["heads"].to_string()), (&"direct".into(), &heads.to_owned()));
+                let written = sparsimd::io::read_dense::<f64>(&out, ReadOptions::default()).expect("an array");
+                let (rows, cols) =
+                    if op == "spmm" { (90, n) } else { (report["nnz"].as_u64().unwrap() as usize, heads) };
+                assert_eq!((written.rows(), written.cols().to_string()), (rows, cols.to_owned()));
+            }
+        }
+        let with = |words: &[&'static str]| [&[op, "--random", "9x9@0.5", "-n", "8"], words].concat();
+        for (words, expected) in [
+            (&["--heads", "3"][..], "heads: 8 columns are not those of 3 heads"),
+            (&["--heads", "0"], "heads: 8 columns"),
+            (&["--heads", "2", "--reorder", "rcm"], "reorder: "),
+            (&["--heads", "2", "--dtype", "bf16"], "dtype: "),
+            (
+                if op == "spmm" {
+                    &["--heads", "2", "--reduce", "max"]
+                } else {
+                    &["--heads", "2", "--elementwise", "add"]
+                },
+                "heads: are for",
+            ),
+        ] {
+            let message = refusal(&with(words));
+            assert!(message.contains(expected), "{message}");
         }
     }
 }

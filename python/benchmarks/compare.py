@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""sparsimd beside scipy, torch and pyttb: one process for each peer, equal threads, in turns, every result verified first.
+"""sparsimd beside scipy, torch, pyttb and GraphBLAS: one process for each peer, equal threads, in turns, every result verified first.
 
     python python/benchmarks/compare.py [--threads 1 2] [--filter spmm] [--out DIR]
 
@@ -74,8 +74,11 @@ def cases(data: Path | None, quick: bool) -> list[dict[str, Any]]:
     for operand in matrices:
         found.append({"op": "spmm", "operand": operand, "n": 128})
         found.append({"op": "spmm new", "operand": operand, "n": 128})
+        found += [{"op": op, "operand": operand, "n": 128} for op in ("max", "mean")]
         found.append({"op": "sddmm", "operand": operand, "n": 128})
         found.append({"op": "attention", "operand": operand, "n": 64})
+    # A scatter has a row of terms for each nonzero: the smallest matrix is enough.
+    found.append({"op": "scatter", "operand": matrices[0], "n": 128})
     for operand in tensors:
         found.append({"op": "mttkrp", "operand": operand, "n": 16})
         found.append({"op": "cp_als", "operand": operand, "n": 16})

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-PEERS = ["sparsimd", "scipy", "torch", "pyttb"]
+PEERS = ["sparsimd", "scipy", "torch", "pyttb", "graphblas"]
 
 LEAST_SECONDS = 0.05
 """Runs go on for so long in each turn, and there are at least three."""
@@ -100,6 +100,23 @@ class Case:
         bound *= 2 * np.finfo(np.float32).eps * (np.diff(A.indptr).max(initial=0) + 4)
         self.check = lambda C: float(np.max(np.abs(np.asarray(C) - reference) / (bound + 1e-30)))
 
+    def largest(self, A: Any, X: Any) -> None:
+        """Verifies the maximum of the terms of each row, in rows that have any, some of them; the mean is a product."""
+        some = np.flatnonzero(np.diff(A.indptr))[:: max(1, A.shape[0] // 2000)]
+        reference = []
+        for i in some:
+            row = slice(A.indptr[i], A.indptr[i + 1])
+            reference.append((A.data[row, None] * X[A.indices[row]]).max(0))
+        # Products are rounded alike everywhere.
+        self.check = lambda C: float(not np.array_equal(np.asarray(C)[some], reference)) * 2
+
+    def shares(self, A: Any) -> Any:
+        """`A` whose rows are divided by their numbers of nonzeros."""
+        counts = np.diff(A.indptr)
+        B = A.copy()
+        B.data /= np.repeat(np.maximum(counts, 1), counts).astype(np.float32)
+        return B
+
     def dots(self, A: Any, X: Any, Y: Any) -> None:
         """Verifies (X Y^T) at the nonzeros of A, some of them."""
         some = np.linspace(0, A.nnz - 1, min(A.nnz, 20000)).astype(np.int64)
@@ -131,6 +148,22 @@ class Case:
         out = None if new else ss.empty((A.shape[0], Y.shape[1]), np.float32)
         self.run, self.variant = lambda: ss.spmm(plan, Y, out=out), plan.strategy
         self.product(A, Y)
+
+    def sparsimd_max(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        import sparsimd as ss
+
+        plan, out = ss.csr(A).prepare("spmm", Y.shape[1], reuse=10**6), ss.empty((A.shape[0], Y.shape[1]), np.float32)
+        self.run, self.variant = lambda: ss.spmm(plan, Y, reduce="max", out=out), plan.strategy
+        self.largest(A, Y)
+
+    sparsimd_scatter = sparsimd_max
+
+    def sparsimd_mean(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        import sparsimd as ss
+
+        plan, out = ss.csr(A).prepare("spmm", Y.shape[1], reuse=10**6), ss.empty((A.shape[0], Y.shape[1]), np.float32)
+        self.run, self.variant = lambda: ss.spmm(plan, Y, reduce="mean", out=out), plan.strategy
+        self.product(self.shares(A), Y)
 
     def sparsimd_call(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
         import sparsimd as ss
@@ -238,6 +271,31 @@ class Case:
         self.run = lambda: S @ y
         self.product(A, Y)
 
+    def torch_reduced(self, A: Any, Y: Any, reduce: str) -> None:
+        import torch
+
+        S, y = self.torch_matrix(A), torch.from_numpy(Y)
+        self.run = lambda: torch.sparse.mm(S, y, reduce)
+
+    def torch_max(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        self.torch_reduced(A, Y, "amax")
+        self.largest(A, Y)
+
+    def torch_mean(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        self.torch_reduced(A, Y, "mean")
+        self.product(self.shares(A), Y)
+
+    def torch_scatter(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        import torch
+
+        # The maximum as torch_scatter has it: the terms of all nonzeros, then their maxima by row.
+        y, values, columns = torch.from_numpy(Y), torch.from_numpy(A.data), torch.from_numpy(A.indices.astype(np.int64))
+        rows = torch.from_numpy(np.repeat(np.arange(A.shape[0]), np.diff(A.indptr)))
+        rows = rows[:, None].expand(-1, y.shape[1])
+        zeros = torch.zeros((A.shape[0], y.shape[1]))
+        self.run = lambda: zeros.scatter_reduce(0, rows, values[:, None] * y[columns], "amax", include_self=False)
+        self.largest(A, Y)
+
     def torch_call(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
         self.torch_spmm(A, X, Y, Z, new)
 
@@ -270,6 +328,37 @@ class Case:
 
         self.run = run
         self.softmax(A, X, Y, Z)
+
+    # graphblas
+
+    def graphblas_product(self, A: Any, Y: Any, semiring: str) -> None:
+        import graphblas as gb
+
+        package: Any = gb
+        package.ss.config["nthreads"] = int(os.environ["OMP_NUM_THREADS"])
+        S = package.Matrix.from_csr(A.indptr.astype(np.uint64), A.indices.astype(np.uint64), A.data, ncols=A.shape[1])
+        X, operation = package.Matrix.from_dense(Y), getattr(package.semiring, semiring)
+        self.run = lambda: S.mxm(X, operation).new()
+
+    def dense_of(self, check: Callable[[Any], float]) -> Callable[[Any], float]:
+        """The same check of a matrix of GraphBLAS, whose rows without nonzeros have no entries."""
+        return lambda C: check(C.to_dense(fill_value=0.0))
+
+    def graphblas_spmm(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        self.graphblas_product(A, Y, "plus_times")
+        self.product(A, Y)
+        self.check = self.dense_of(self.check)
+
+    def graphblas_max(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        self.graphblas_product(A, Y, "max_times")
+        self.largest(A, Y)
+        self.check = self.dense_of(self.check)
+
+    def graphblas_mean(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        # The division is of the matrix, and not timed.
+        self.graphblas_product(self.shares(A), Y, "plus_times")
+        self.product(self.shares(A), Y)
+        self.check = self.dense_of(self.check)
 
     # pyttb
 

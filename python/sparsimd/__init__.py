@@ -1,12 +1,12 @@
 """Explicit-SIMD kernels for sparse matrices and tensors.
 
-Matrices: `csr`, `spmm`, `sddmm`, `fusedmm`, `fusedmm_gradient`, `attention`. Tensors: `Tensor`, `mttkrp`, `ttm`, `ttv`, `cp_als`, `tucker`.
+Matrices: `csr`, `block_diagonal`, `spmm`, `sddmm`, `fusedmm`, `fusedmm_gradient`, `attention`. Tensors: `Tensor`, `mttkrp`, `ttm`, `ttv`, `cp_als`, `tucker`.
 Files: `read`, `write`. Threads: `set_num_threads`, `get_num_threads`, `threads`. The machine: `info`, `topology`.
 """
 
 from ._attention import attention
 from ._decomposition import CP, Tucker, cp_als, tucker
-from ._matrix import csr
+from ._matrix import block_diagonal, csr
 from ._sparsimd import (
     CSR,
     Plan,
@@ -43,6 +43,7 @@ __all__ = [
     "Tucker",
     "__version__",
     "attention",
+    "block_diagonal",
     "cp_als",
     "csr",
     "empty",

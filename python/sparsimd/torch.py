@@ -154,7 +154,8 @@ def attention(
         The mask, (m + 1,) and (nnz,): row i attends to the columns that are stored in it.
     Q, K, V : torch.Tensor
         (m, d), (k, d) and (k, p), or (h, m, d), (h, k, d) and (h, k, p); ``x.transpose(0, 1)`` of (m, h, d) is read where it is,
-        others are copied to that. bfloat16 and float16 are widened.
+        others are copied to that. Or a batch of b with heads, (b, h, m, d) and so on, for a mask of m rows, which is then that of all,
+        or of b m rows, which is `sparsimd.block_diagonal` of b masks. bfloat16 and float16 are widened.
     scale : float, optional
         By default ``1 / sqrt(d)``.
     return_lse : bool, optional
@@ -163,29 +164,45 @@ def attention(
     Returns
     -------
     torch.Tensor or two of them
-        (m, p) or (h, m, p), and (m,) or (h, m).
+        (m, p), (h, m, p) or (b, h, m, p), and (m,), (h, m) or (b, h, m).
     """
     _check_indices(crow, col)
     dims = Q.dim()
-    if dims not in (2, 3):
-        raise ValueError(f"Q: has {dims} dimensions; 2 or 3 are expected")
+    if dims not in (2, 3, 4):
+        raise ValueError(f"Q: has {dims} dimensions; 2, 3 or 4 are expected")
     _check("Q", Q, dims)
     _check("K", K, dims, Q.dtype)
     _check("V", V, dims, Q.dtype)
-    shapes = [(1, *x.shape) if dims == 2 else tuple(x.shape) for x in (Q, K, V)]
-    (heads, rows, width), k_shape, v_shape = shapes
-    if not heads == k_shape[0] == v_shape[0] or width != k_shape[2] or k_shape[1] != v_shape[1]:
+    shapes = [(*(1,) * (3 - dims), *x.shape) for x in (Q, K, V)]
+    (*heads, rows, width), (*k_heads, cols, k_width), (*v_heads, v_cols, _) = shapes
+    if not heads == k_heads == v_heads or width != k_width or cols != v_cols:
         raise ValueError(f"K: shapes {tuple(Q.shape)}, {tuple(K.shape)} and {tuple(V.shape)} of Q, K and V do not fit")
-    if rows != crow.shape[0] - 1:
-        raise ValueError(f"Q: {rows} rows for a mask of {crow.shape[0] - 1}")
+    all_rows = crow.shape[0] - 1
+    if dims == 4 and rows != all_rows and rows * heads[0] == all_rows:
+        # A mask for each: all rows one after another, as those of one matrix.
+        both = attention(crow, col, *(_rows(x) for x in (Q, K, V)), scale=scale, return_lse=True)
+        o, lse = (x.unflatten(1, (heads[0], rows)).transpose(0, 1) for x in both)
+        return (o, lse) if return_lse else o
+    if rows != all_rows:
+        raise ValueError(f"Q: {rows} rows for a mask of {all_rows}")
+    if dims == 4:
+        # A mask for all: their heads are heads of one.
+        both = attention(crow, col, *(x.flatten(0, 1) for x in (Q, K, V)), scale=scale, return_lse=True)
+        o, lse = (x.unflatten(0, heads) for x in both)
+        return (o, lse) if return_lse else o
     factor = width**-0.5 if scale is None else float(scale)
     operands = [x.to(_ops.VALUES[Q.dtype]) for x in (Q, K, V)]
     if dims == 3:
         # Heads side by side.
         operands = [x.transpose(0, 1).reshape(n, h * d) for x, (h, n, d) in zip(operands, shapes, strict=True)]
-    o, lse = _ops.call("attention", crow, col, *operands, heads, factor)
+    o, lse = _ops.call("attention", crow, col, *operands, heads[0], factor)
     o = _narrow(o, Q)
     if dims == 3:
-        o = o.view(rows, heads, v_shape[2]).transpose(0, 1)
+        o = o.view(rows, heads[0], V.shape[2]).transpose(0, 1)
     lse = lse.t() if dims == 3 else lse.squeeze(1)
     return (o, lse) if return_lse else o
+
+
+def _rows(x: Tensor) -> Tensor:
+    """The heads of a batch, their rows one after another."""
+    return x.transpose(0, 1).flatten(1, 2)

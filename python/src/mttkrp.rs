@@ -8,12 +8,13 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
-use sparsimd::MatRef;
 use sparsimd::ops::MttkrpTensor;
 use sparsimd::plan::{MttkrpFormat, TensorOptions};
+use sparsimd::{MatRef, Stored};
 
-use crate::array::{Dense, Element, Output, helper, shape_text};
+use crate::array::{Dense, Element, Entry, Output, half_of, helper, shape_text};
 use crate::error::{guarded, released, value};
+use crate::ops::stored;
 use crate::sparse::{Either, each};
 use crate::tensor::{Entries, Tensor, about_tensor, mode_of};
 
@@ -182,7 +183,8 @@ fn kept<T: Element>(py: Python<'_>, entries: &Entries<T>, rank: usize) -> PyResu
 /// T : Tensor, PreparedTensor
 ///     A tensor is prepared when it is first used with a rank, and keeps that; `Tensor.prepare` says when.
 /// factors : sequence of array_like
-///     (length of the mode, rank) for each mode. That of `mode` is not looked at and may be None.
+///     (length of the mode, rank) for each mode. That of `mode` is not looked at and may be None. With a float32 tensor they may be
+///     float16 or bfloat16, all; products, sums and the result are float32.
 /// mode : int
 ///     Counted from 0; negative ones from the end.
 /// out : numpy.ndarray, optional
@@ -219,11 +221,15 @@ pub fn mttkrp<'py>(
             return Err(value("factors", format!("a factor of shape {shape}; (length of its mode, rank) is expected")));
         }
     };
-    each!(held(T, rank)?, held => typed_mttkrp(&held, &factors, mode, rank, out, copy))
+    let others = factors.iter().enumerate().filter(|&(m, _)| m != mode);
+    let kinds = others.map(|(_, factor)| half_of(factor)).collect::<PyResult<Vec<_>>>()?;
+    // Of one type they are read where they are; else all are widened.
+    let half = kinds[0].filter(|_| kinds.iter().all(|&kind| kind == kinds[0]));
+    stored!(held(T, rank)?, half, held, D => typed_mttkrp::<D>(&held, &factors, mode, rank, out, copy))
 }
 
-fn typed_mttkrp<'py, T: Element>(
-    tensor: &Held<T>,
+fn typed_mttkrp<'py, D: Entry + Stored<Scalar: Element>>(
+    tensor: &Held<D::Scalar>,
     factors: &[Bound<'py, PyAny>],
     mode: usize,
     rank: usize,
@@ -237,14 +243,14 @@ fn typed_mttkrp<'py, T: Element>(
     let others = factors.iter().enumerate().filter(|&(m, _)| m != mode);
     let dense = others.map(|(m, factor)| {
         let name = format!("factors[{m}]");
-        let factor = Dense::<T>::of(factor, &name, false, copy)?;
+        let factor = Dense::<D>::of(factor, &name, false, copy)?;
         factor.expect(&name, dims[m], Some(rank))?;
         Ok((m, factor))
     });
     let dense = dense.collect::<PyResult<Vec<_>>>()?;
     let inputs: Vec<Range<usize>> = dense.iter().map(|(_, factor)| factor.range()).collect();
-    let mut out = Output::<T>::of(py, out, (dims[mode], rank), false, &inputs)?;
-    let mut views: Vec<MatRef<'_, T>> =
+    let mut out = Output::<D::Scalar>::of(py, out, (dims[mode], rank), false, &inputs)?;
+    let mut views: Vec<MatRef<'_, D>> =
         (0..dims.len()).map(|_| MatRef::new(&[], 0, rank, rank)).collect::<Result<_, _>>().map_err(about_tensor)?;
     dense.iter().for_each(|(m, factor)| views[*m] = factor.view());
     let result = out.view();

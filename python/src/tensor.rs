@@ -371,7 +371,7 @@ fn tensor<'a, 'py>(object: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, Ten
 /// T : Tensor
 /// U : array_like
 ///     (r, length of the mode), as pyttb and tensorly have it. ``W.T`` of a row-major `W` is read where it is; a row-major `U` is
-///     copied.
+///     copied, and so are float16 and bfloat16, which are widened to the tensor's dtype.
 /// mode : int
 ///     Counted from 0; negative ones from the end.
 /// copy : bool, optional

@@ -103,3 +103,14 @@ def same_threads():
     before = ss.get_num_threads()
     yield
     ss.set_num_threads(before)
+
+
+def half_types():
+    found = [np.dtype(np.float16)]
+    try:
+        import ml_dtypes
+
+        found.append(np.dtype(ml_dtypes.bfloat16))
+    except ImportError:
+        pass
+    return found

@@ -65,6 +65,31 @@ def test_heads(rng, dtype, parts, axis):
         np.testing.assert_array_equal(out, got)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shared", [False, True])
+def test_batches(rng, dtype, parts, axis, shared):
+    """One mask for all, or the batch of one for each: as one after another."""
+    A, _ = parts
+    b, h = 3, 2
+    masks = [A] * b if shared else [A, *(ss.csr(random_csr(rng, 40, 50, 0.2, dtype), shape=(40, 50)) for _ in range(b - 1))]
+    shapes = [(b, h, n, d) if axis == 0 else (b, n, h, d) for n, d in [(40, 16), (50, 16), (50, 24)]]
+    q, k, v = (rng.uniform(-1, 1, shape).astype(dtype) for shape in shapes)
+    mask = A if shared else ss.block_diagonal(masks)
+    got, lse = ss.attention(mask, q, k, v, return_lse=True)
+    each = [ss.attention(of_one, *one, return_lse=True) for of_one, *one in zip(masks, q, k, v)]
+    close = dict(rtol=1e-4, atol=1e-5) if dtype == np.float32 else dict(rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(got, np.stack([o for o, _ in each]), **close)
+    np.testing.assert_allclose(lse, np.stack([l for _, l in each]), **close)
+    assert got.dtype == lse.dtype == dtype
+    out = np.empty_like(got)
+    assert ss.attention(mask, q, k, v, out=out) is out
+    np.testing.assert_array_equal(out, got)
+    with pytest.raises(ValueError, match="^Q: shapes"):
+        ss.attention(A, q, k[:2], v)
+    with pytest.raises(ValueError, match="^out: "):
+        ss.attention(mask, q, k, v, out=out[:2])
+
+
 def test_which_axis(rng):
     A = ss.csr(random_csr(rng, 4, 4, 0.9), shape=(4, 4))
     q = rng.uniform(-1, 1, (4, 4, 8))

@@ -206,3 +206,15 @@ def test_file_errors(tmp_path):
         ss.write(tmp_path / "none" / "a.mtx", ss.csr(([1.0], [0], [0, 1])))
     with pytest.raises(TypeError, match="^dtype: "):
         ss.read(tmp_path / "a.mtx", dtype=int)
+
+
+def test_block_diagonal(rng, dtype):
+    """Blocks of every kind, also without rows, columns or nonzeros, and of mixed dtypes."""
+    shapes = [(5, 7), (0, 3), (4, 0), (6, 2)]
+    blocks = [scipy_sparse.random_array(shape, density=0.4, rng=rng, dtype=dtype).tocsr() for shape in shapes]
+    got = ss.block_diagonal(blocks)
+    np.testing.assert_array_equal(got.toarray(), scipy_sparse.block_diag(blocks, format="csr").toarray())
+    assert got.dtype == dtype
+    assert ss.block_diagonal([ss.csr(blocks[0]), ss.csr(blocks[3], dtype=np.int64)]).dtype == np.float64
+    with pytest.raises(ValueError, match="^matrices: "):
+        ss.block_diagonal([])

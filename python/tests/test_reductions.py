@@ -6,7 +6,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from conftest import KINDS, assert_close, dense_of, random_csr, strided
+from conftest import KINDS, assert_close, dense_of, half_types, random_csr, strided
 
 import sparsimd as ss
 
@@ -193,17 +193,6 @@ def test_mean_max_min_of_integers(shape, density, dtype, kind, seed):
         assert ss.spmm(A, X, reduce="mean", out=out) is out
         with pytest.raises(TypeError, match="^out: int"):
             ss.spmm(A, X, reduce="mean", out=np.zeros((m, n), dtype))
-
-
-def half_types():
-    found = [np.dtype(np.float16)]
-    try:
-        import ml_dtypes
-
-        found.append(np.dtype(ml_dtypes.bfloat16))
-    except ImportError:
-        pass
-    return found
 
 
 def assert_rounded(got, reference, magnitude, terms, half):

@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import KINDS, assert_close, real_data, strided
+from conftest import KINDS, assert_close, half_types, real_data, strided
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,6 +65,30 @@ def test_mttkrp(shape, nnz, rank, dtype, kind, format, seed):
         assert ss.mttkrp(prepared, given, mode - len(shape), out=out) is out
         np.testing.assert_array_equal(out, got)
     assert_close(ss.mttkrp(T, factors, 0), *khatri_rao(coords, values, factors, 0), len(values) + len(shape), dtype)
+
+
+@pytest.mark.parametrize("half", half_types())
+@pytest.mark.parametrize("format", ["auto", "coo", "csf-all", "hicoo", "tiled", "tree"])
+def test_factors_of_halves(rng, half, format):
+    """Exact numbers of 16 bits: products and sums are those of single precision, and mixed types are widened."""
+    shape, rank = (20, 30, 25), 17
+    coords, values = random_tensor(rng, shape, 500, np.float32)
+    T = ss.Tensor(coords, values, shape)
+    factors = [rng.uniform(-1, 1, (n, rank)).astype(half) for n in shape]
+    wide = [factor.astype(np.float32) for factor in factors]
+    prepared = T.prepare(rank, format)
+    for mode in range(3):
+        for given in (factors, [*factors[:2], wide[2]], [np.asfortranarray(factor) for factor in factors]):
+            got = ss.mttkrp(prepared, given, mode)
+            assert got.dtype == np.float32
+            assert_close(got, *khatri_rao(coords, values, wide, mode), len(values) + len(shape), np.dtype(np.float32))
+        U = factors[mode].T
+        got, want = ss.ttm(T, U, mode), ss.ttm(T, wide[mode].T, mode)
+        assert got.dtype == np.float32
+        np.testing.assert_array_equal(got.toarray(), want.toarray())
+    assert ss.mttkrp(ss.Tensor(coords, values.astype(np.float64), shape), factors, 0).dtype == np.float64
+    with pytest.raises(ValueError, match="^factors\\[1\\]: has shape"):
+        ss.mttkrp(T, [factors[0], factors[1][:-1], factors[2]], 0)
 
 
 @given(

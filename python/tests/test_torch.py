@@ -69,6 +69,27 @@ def test_attention(matrix, heads):
     torch.testing.assert_close(torch.autograd.grad(got, [q, k, v], up), torch.autograd.grad(want, [q, k, v], up))
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_batches_of_masks(matrix, shared):
+    """One mask for all, or the batch of one for each, with gradients."""
+    crow, col, _ = matrix
+    q, k, v = uniform(2, 3, 12, 8, grad=True), uniform(2, 3, 15, 8, grad=True), uniform(2, 3, 15, 5, grad=True)
+    masks = [(crow, col), (crow, col) if shared else (crow, 14 - col)]
+    where = (crow, col)
+    if not shared:
+        batch = ss.block_diagonal([(np.ones(len(j)), j.numpy(), i.numpy()) for i, j in masks])
+        where = (torch.tensor(batch.indptr), torch.tensor(batch.indices))
+    got, lse = st.attention(*where, q, k, v, return_lse=True)
+    wanted = [reference(*mask, *one, 8**-0.5) for mask, *one in zip(masks, q, k, v)]
+    torch.testing.assert_close(got, torch.stack([o for o, _ in wanted]))
+    torch.testing.assert_close(lse, torch.stack([l for _, l in wanted]))
+    up = uniform(*got.shape)
+    want = torch.stack([o for o, _ in wanted])
+    torch.testing.assert_close(torch.autograd.grad(got, [q, k, v], up), torch.autograd.grad(want, [q, k, v], up))
+    with pytest.raises(ValueError, match="^Q: 12 rows for a mask of"):
+        st.attention(where[0][:-1], where[1][: where[0][-2]], q, k, v)
+
+
 def test_heads_in_the_middle_are_read_where_they_are(matrix):
     crow, col, _ = matrix
     q, k, v = (uniform(n, 3, 8).transpose(0, 1) for n in (12, 15, 15))

@@ -15,7 +15,7 @@ use crate::dense::{Mat, MatMut, MatRef, addresses};
 use crate::formats::CooTensor;
 use crate::ops::MttkrpTensor;
 use crate::plan::{MttkrpFormat, TensorOptions};
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored};
 
 /// A tensor prepared for many MTTKRPs in all modes.
 #[derive(Debug)]
@@ -174,13 +174,13 @@ pub unsafe extern "C" fn sparsimd_mttkrp_set_values_f64(
 }
 
 /// A factor, or an output, for each mode: where its first element is, and its row stride.
-type FactorList<P> = (*const P, *const usize);
+pub(super) type FactorList<P> = (*const P, *const usize);
 
 /// The factors as views; the one of `but` may be null, and is not looked at.
 ///
 /// # Safety
 /// By the rules of the interface.
-unsafe fn views<'a, T: Element>(
+unsafe fn views<'a, T>(
     (factors, strides): FactorList<*const T>,
     dims: &[usize],
     rank: usize,
@@ -200,15 +200,15 @@ unsafe fn views<'a, T: Element>(
     .collect()
 }
 
-unsafe fn mttkrp<T: Element>(
+pub(super) unsafe fn mttkrp<D: Stored<Scalar: Element>>(
     cpu: *const CpuHandle,
     tensor: *const MttkrpHandle,
     (mode, rank): (usize, usize),
-    factors: FactorList<*const T>,
-    (out, ldo): (*mut T, usize),
+    factors: FactorList<*const D>,
+    (out, ldo): (*mut D::Scalar, usize),
 ) -> Outcome {
     // SAFETY: by the rules of the interface.
-    let (cpu, tensor) = unsafe { (handle::get(cpu)?, &handle::get(tensor)?.of::<T>()?.prepared) };
+    let (cpu, tensor) = unsafe { (handle::get(cpu)?, &handle::get(tensor)?.of::<D::Scalar>()?.prepared) };
     let dims = tensor.dims();
     let dim = *dims.get(mode).ok_or_else(|| {
         Failure::argument("mode", &format!("{mode} is not a mode of a tensor of order {}", dims.len()))

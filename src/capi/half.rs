@@ -1,9 +1,11 @@
-//! The operations on a plan whose dense operands store halves. The plan is one of f32, which is what is computed with.
+//! The operations whose dense operands store halves. Plans and tensors are those of f32, which is what is computed with.
 
 use super::CpuHandle;
+use super::decomposition::{MttkrpHandle, mttkrp};
 use super::plan::PlanHandle;
 use super::product::{fusedmm, sddmm, spmm};
 use super::status::{Failure, Status, guard};
+use super::tensor::{FibersHandle, ttm};
 use sparsimd_kernels::{bf16, f16};
 
 /// What 16 bits of a dense operand are.
@@ -126,4 +128,35 @@ pub unsafe extern "C" fn sparsimd_fusedmm_half(
         let (c, b, d, e) = ((c.cast(), ldc), (b.cast(), ldb), (d.cast(), ldd), (e.cast(), lde));
         fusedmm::<D>(cpu, plan, (edge, scale), n, c, b, p, d, e)
     })
+}
+
+/// As sparsimd_mttkrp_f32(), factors of the elements that `half`, a sparsimd_half, says; `out` is floats.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mttkrp_half(
+    cpu: *const CpuHandle,
+    mttkrp: *const MttkrpHandle,
+    half: u32,
+    mode: usize,
+    rank: usize,
+    factors: *const *const u16,
+    strides: *const usize,
+    out: *mut f32,
+    ldo: usize,
+) -> Status {
+    by_half!(half, D => self::mttkrp::<D>(cpu, mttkrp, (mode, rank), (factors.cast(), strides), (out, ldo)))
+}
+
+/// As sparsimd_ttm_f32(), U and Y of the elements that `half`, a sparsimd_half, says. Sums are floats; each element of Y is rounded once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_ttm_half(
+    cpu: *const CpuHandle,
+    fibers: *const FibersHandle,
+    half: u32,
+    cols: usize,
+    u: *const u16,
+    ldu: usize,
+    y: *mut u16,
+    ldy: usize,
+) -> Status {
+    by_half!(half, D => ttm::<D>(cpu, fibers, cols, (u.cast(), ldu), (y.cast(), ldy)))
 }

@@ -241,6 +241,44 @@ pub unsafe extern "C" fn sparsimd_csr_borrow_f64(
     guard(|| unsafe { csr_borrow(rows, cols, (row_ptr, row_ptr_type), (col_idx, col_idx_type), values, csr) })
 }
 
+/// The matrix with `blocks` along its diagonal, all of element type `T`; values where all have them.
+fn block_diagonal<T: Element>(blocks: &[&Either<Matrices>]) -> Outcome<Either<Matrices>> {
+    let operands = blocks.iter().map(|block| Ok(block.of::<T>()?.sparse())).collect::<Outcome<Vec<_>>>()?;
+    let with_values: Vec<CsrRef<'_, T>> = operands
+        .iter()
+        .filter_map(|operand| if let SparseOperand::Csr(a) = operand { Some(*a) } else { None })
+        .collect();
+    let matrix = match with_values.len() {
+        0 => Matrix::Pattern(Pattern::block_diagonal(operands.iter().map(|operand| operand.pattern()))?),
+        n if n == blocks.len() => Matrix::Values(Csr::block_diagonal(with_values)?),
+        _ => return Err(Failure::argument("blocks", "some have values and some have none")),
+    };
+    Ok(T::either::<Matrices>(matrix))
+}
+
+/// The matrix with `count` blocks, at least one, along its diagonal, and nothing elsewhere: the batch of them, which every operation takes as
+/// one matrix, with one plan. Rows follow each other as the blocks do, and so do those of dense operands. Blocks may differ in shape;
+/// all are of one element type, and all have values or none has. They are copied.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_csr_block_diagonal(
+    count: usize,
+    blocks: *const *const CsrHandle,
+    csr: *mut *mut CsrHandle,
+) -> Status {
+    guard(|| {
+        // SAFETY: by the rules of the interface.
+        let (place, handles) = unsafe { (Place::new(csr)?, slice("blocks", blocks, count)?) };
+        // SAFETY: by the rules of the interface.
+        let blocks = handles.iter().map(|&block| unsafe { handle::get(block) }).collect::<Outcome<Vec<_>>>()?;
+        place.put(match blocks.first() {
+            None => return Err(Failure::argument("count", "0 blocks have no element type")),
+            Some(Either::F32(_)) => block_diagonal::<f32>(&blocks)?,
+            Some(Either::F64(_)) => block_diagonal::<f64>(&blocks)?,
+        });
+        Ok(())
+    })
+}
+
 /// Frees the matrix; plans made from it remain. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparsimd_csr_destroy(csr: *mut CsrHandle) -> Status {

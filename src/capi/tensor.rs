@@ -8,7 +8,7 @@ use super::view::{mat, mat_mut, put, slice, slice_mut};
 use crate::dense::addresses;
 use crate::formats::{CooTensor, FiberCoo};
 use crate::ops::TtmAlgorithm;
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored};
 
 /// A sparse tensor by coordinates.
 #[derive(Debug)]
@@ -215,15 +215,15 @@ pub unsafe extern "C" fn sparsimd_fibers_coords(
     })
 }
 
-unsafe fn ttm<T: Element>(
+pub(super) unsafe fn ttm<D: Stored<Scalar: Element>>(
     cpu: *const CpuHandle,
     fibers: *const FibersHandle,
     cols: usize,
-    (u, ldu): (*const T, usize),
-    (y, ldy): (*mut T, usize),
+    (u, ldu): (*const D, usize),
+    (y, ldy): (*mut D, usize),
 ) -> Outcome {
     // SAFETY: by the rules of the interface.
-    let (cpu, x) = unsafe { (handle::get(cpu)?, handle::get(fibers)?.of::<T>()?) };
+    let (cpu, x) = unsafe { (handle::get(cpu)?, handle::get(fibers)?.of::<D::Scalar>()?) };
     // SAFETY: by the rules of the interface.
     let (u, y) = unsafe {
         let u = mat("u", u, x.dims()[x.mode()], cols, ldu)?;

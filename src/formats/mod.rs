@@ -1,6 +1,7 @@
 //! Storage formats: owned, checked at construction, pattern apart from values.
 
 mod alto;
+mod batch;
 mod bcsf;
 mod borrowed;
 mod coo;

@@ -102,6 +102,7 @@ impl Cpu {
                 c: out.get(),
                 ldc,
                 carry_out: carry_out(k)[0],
+                stream: direct.stream,
             };
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in this task, and
             // its carry-out, are its own.

@@ -123,9 +123,9 @@ impl Cpu {
     ///
     /// Ready-made semirings are in [`semiring`](crate::semiring), and any type with [`Semiring`] is compiled into the
     /// kernel. Rows without nonzeros become the neutral element of the addition. C is not read. Where a semiring does not
-    /// use the values of A, a pattern will do. A prepared operand is one of [`Op::Spmm`].
-    /// Tasks that share a row join its parts by the semiring's addition, in their order, so that the same operand, plan
-    /// and number of threads give the same bits.
+    /// use the values of A, a pattern will do. A prepared operand is one of [`Op::Spmm`]; integers are never prepared and run
+    /// straight from CSR, as plans and panels are for f32 and f64 alone. Tasks that share a row join its parts by the semiring's
+    /// addition, in their order, so that the same operand, plan and number of threads give the same bits.
     ///
     /// # Errors
     /// As [`Cpu::spmm`].

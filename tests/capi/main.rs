@@ -80,6 +80,52 @@ fn spmm_with_strides_and_new_values() {
 }
 
 #[test]
+fn batches() {
+    let f = Fixture::new(Op::Spmm);
+    let (mut batch, mut other, mut none) = (null_mut(), null_mut(), null_mut());
+    let (mut rows, mut cols, mut nnz) = (0, 0, 0);
+    // SAFETY: all arrays are as long as they are said to be; handles are destroyed once.
+    unsafe {
+        good(sparsimd_csr_block_diagonal(2, [f.csr.cast_const(); 2].as_ptr(), &mut batch));
+        good(sparsimd_csr_shape(batch, &mut rows, &mut cols, &mut nnz));
+        assert_eq!((rows, cols, nnz), (4, 6, 6));
+        let mut plan = null_mut();
+        good(sparsimd_plan_create(f.cpu, Op::Spmm as u32, batch, 1, Path::Auto as u32, 9, &mut plan));
+        let (b, mut c) = ([1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [0.0f32; 4]);
+        good(sparsimd_spmm_f32(f.cpu, plan, 1, 1.0, b.as_ptr(), 1, 0.0, c.as_mut_ptr(), 1));
+        assert_eq!(c, [7.0, 6.0, 16.0, 15.0]);
+        good(sparsimd_plan_destroy(plan));
+
+        let values = VALUES.map(f64::from);
+        good(sparsimd_csr_create_f64(2, 3, ROW_PTR.as_ptr(), COL_IDX.as_ptr(), values.as_ptr(), &mut other));
+        let refuse = |count, blocks: [*const CsrHandle; 2], status, words: &str| {
+            let mut made = null_mut();
+            refused(sparsimd_csr_block_diagonal(count, blocks.as_ptr(), &mut made), status, words);
+            assert!(made.is_null());
+        };
+        refuse(0, [f.csr, f.csr], Status::Argument, "0 blocks");
+        refuse(2, [f.csr, other], Status::Handle, "f32");
+        refuse(2, [f.csr, null()], Status::Handle, "null");
+        good(sparsimd_csr_create_f32(2, 3, ROW_PTR.as_ptr(), COL_IDX.as_ptr(), null(), &mut none));
+        refuse(2, [f.csr, none], Status::Argument, "some have values");
+        for csr in [batch, other] {
+            good(sparsimd_csr_destroy(csr));
+        }
+        // A pattern alone, and borrowed arrays.
+        let mut borrowed = null_mut();
+        let (pointers, columns) = (ROW_PTR.as_ptr().cast(), COL_IDX.as_ptr().cast());
+        let (wide, narrow) = (Index::U64 as u32, Index::U32 as u32);
+        good(sparsimd_csr_borrow_f32(2, 3, pointers, wide, columns, narrow, null(), &mut borrowed));
+        good(sparsimd_csr_block_diagonal(2, [none.cast_const(), borrowed].as_ptr(), &mut batch));
+        good(sparsimd_csr_shape(batch, &mut rows, &mut cols, &mut nnz));
+        assert_eq!((rows, cols, nnz), (4, 6, 6));
+        for csr in [batch, none, borrowed] {
+            good(sparsimd_csr_destroy(csr));
+        }
+    }
+}
+
+#[test]
 fn operands_of_halves() {
     /// The bits of `values`, and what bits are.
     fn check<D: Stored<Scalar = f32>>(half: Half, bits: fn(D) -> u16, from_bits: fn(u16) -> D) {

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::ptr::{null, null_mut};
 
 use sparsimd::capi::*;
+use sparsimd::{Stored, bf16, f16};
 
 use super::{good, refused};
 
@@ -39,6 +40,44 @@ fn ttm_and_ttv_by_fibers() {
         good(sparsimd_tensor_destroy(tensor));
         good(sparsimd_cpu_destroy(cpu));
     }
+}
+
+/// Numbers that both types of halves have exactly, and a sum that they have not.
+#[test]
+fn factors_of_halves() {
+    fn check<D: Stored<Scalar = f32>>(half: Half, bits: fn(D) -> u16, from_bits: fn(u16) -> D) {
+        let (mut cpu, mut tensor, mut fibers, mut prepared) = (null_mut(), null_mut(), null_mut(), null_mut());
+        // x(0, 0) = 2, x(0, 2) = 3.
+        let (dims, coords, values) = ([2usize, 3], [[0u32, 0], [0, 2]], [2.0f32, 3.0]);
+        let lists = [coords[0].as_ptr(), coords[1].as_ptr()];
+        // Rows of 2 columns, 3 elements apart.
+        let u = [1.0f32, 2.0, -1.0, 3.0, 4.0, -1.0, 1365.0, 6.0].map(|x| bits(D::narrow(x)));
+        let large = D::narrow(1365.0).widen();
+        let (mut y, mut out, half) = ([0u16; 2], [9.0f32; 4], half as u32);
+        let factors = [null(), u.as_ptr()];
+        // SAFETY: all arrays are as long as they are said to be.
+        unsafe {
+            good(sparsimd_cpu_create(1, &mut cpu));
+            good(sparsimd_tensor_create_f32(2, dims.as_ptr(), 2, lists.as_ptr(), values.as_ptr(), &mut tensor));
+            good(sparsimd_fibers_create(cpu, tensor, 1, &mut fibers));
+            good(sparsimd_ttm_half(cpu, fibers, half, 2, u.as_ptr(), 3, y.as_mut_ptr(), 2));
+            assert_eq!(y.map(from_bits), [D::narrow(2.0 + 3.0 * large), D::narrow(22.0)]);
+            let call = sparsimd_ttm_half(cpu, fibers, 2, 2, u.as_ptr(), 3, y.as_mut_ptr(), 2);
+            refused(call, Status::Argument, "sparsimd_half");
+            good(sparsimd_mttkrp_create(cpu, tensor, 2, 0, &mut prepared));
+            let (at, strides) = (out.as_mut_ptr(), [0usize, 3]);
+            good(sparsimd_mttkrp_half(cpu, prepared, half, 0, 2, factors.as_ptr(), strides.as_ptr(), at, 2));
+            assert_eq!(out, [2.0 + 3.0 * large, 22.0, 0.0, 0.0]);
+            let call = sparsimd_mttkrp_half(cpu, prepared, 7, 0, 2, factors.as_ptr(), strides.as_ptr(), at, 2);
+            refused(call, Status::Argument, "sparsimd_half");
+            good(sparsimd_mttkrp_destroy(prepared));
+            good(sparsimd_fibers_destroy(fibers));
+            good(sparsimd_tensor_destroy(tensor));
+            good(sparsimd_cpu_destroy(cpu));
+        }
+    }
+    check(Half::Bf16, bf16::to_bits, bf16::from_bits);
+    check(Half::F16, f16::to_bits, f16::from_bits);
 }
 
 #[test]

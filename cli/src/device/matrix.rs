@@ -120,7 +120,7 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
     fn report(&self, timed: Timed, check: Check, flops: f64, bytes: f64) -> Measured {
         let Timed { plan, prepare_s, times, kernel_s, upload_s, download_s } = timed;
         let ran = Ran { device: self.devices.name(), kernel_s, upload_s: Some(upload_s), download_s: Some(download_s) };
-        Measured { plan, path: Strategy::Direct, prepare_s, times, check, flops, bytes, numa: None, ran }
+        Measured { plan, path: Strategy::Direct, heads: 1, prepare_s, times, check, flops, bytes, numa: None, ran }
     }
 }
 

@@ -85,13 +85,16 @@ fn sparsimd(ranks: usize, args: &[&str]) -> (Option<i32>, String, String) {
 fn every_operation_is_verified_on_several_ranks() {
     let file = ["--matrix", "tests/data/pyfr_p6hex_m460.mtx", "-n", "33"];
     let random = ["--random", "301x257@0.9", "-n", "16", "--dtype", "f64"];
-    let operations: [&[&str]; 6] = [
+    let operations: [&[&str]; 9] = [
         &["spmm"],
         &["sddmm"],
         &["sddmm", "--edge", "scale"],
         &["fusedmm", "--edge", "sigmoid"],
         &["fusedmm", "--edge", "softmax"],
         &["fusedmm", "--edge", "softmax-leaky-relu"],
+        &["fusedmm", "--edge", "scale", "--backward"],
+        &["fusedmm", "--edge", "leaky-relu", "--backward"],
+        &["fusedmm", "--edge", "softmax", "--backward"],
     ];
     let ways: [(usize, &[&str]); 8] = [
         (1, &[]),
@@ -110,6 +113,8 @@ fn every_operation_is_verified_on_several_ranks() {
             let (status, out, err) = sparsimd(ranks, &args);
             assert_eq!(status, Some(0), "{ranks} ranks, {args:?}: {err}");
             let number = |key: &str| number(&out, key);
+            let gradient = operation.contains(&"--backward");
+            assert_eq!(gradient, number("op") == "\"fusedmm_gradient\"", "{out}");
             assert_eq!((number("verified"), number("ranks")), ("true".to_owned(), ranks.to_string()), "{args:?}");
             assert_eq!(number("words_sent"), number("model_words"), "{args:?}");
             assert!(number("communication_s").parse::<f64>().unwrap() >= 0.0);

@@ -3,6 +3,8 @@
 #[cfg(feature = "mpi")]
 mod cp;
 #[cfg(feature = "mpi")]
+mod gradient;
+#[cfg(feature = "mpi")]
 mod run;
 
 use std::path::PathBuf;
@@ -108,7 +110,7 @@ pub fn check_launcher(on_ranks: bool) -> Result<()> {
 #[cfg(not(feature = "mpi"))]
 impl super::matrix::Common {
     /// The error that this build has no ranks, which `check_launcher` has found before.
-    pub fn run_on_ranks(&self, _: sparsimd::plan::Op) -> Result<super::Verdict> {
+    pub fn run_on_ranks(&self, _: sparsimd::plan::Op, _: bool) -> Result<super::Verdict> {
         check_launcher(true).map(|()| super::Verdict::Failed)
     }
 }

@@ -338,6 +338,7 @@ fn c_programs_multiply_on_communicators_of_their_own() {
         .arg(root.join("include"))
         .arg(&library)
         .arg(format!("-Wl,-rpath,{}", library.parent().unwrap().display()))
+        .arg("-lm")
         .output()
         .expect("a compiler");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));

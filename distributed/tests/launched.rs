@@ -206,6 +206,35 @@ fn errors_are_one_line_of_the_first_rank() {
     }
 }
 
+/// The described cluster's ping-pong beside the machine's.
+#[test]
+#[ignore = "needs an MPI: .ci/distributed"]
+fn ping_pongs_are_simulated_and_measured() {
+    if Command::new("smpirun").arg("--help").output().is_err() {
+        println!("skipped: smpirun is not installed");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().to_str().unwrap();
+    let (status, text, err) = sparsimd(2, &["simulate", "--ping-pong", "--mpi", "--json", "--out", out]);
+    assert_eq!(status, Some(0), "{err}");
+    let rows: Vec<&str> = text.split("{\"bytes\":").skip(1).collect();
+    assert_eq!(rows.len(), 6, "{text}");
+    for row in rows {
+        let of = |key: &str| number(row, key).parse::<f64>().unwrap();
+        let near = |a: f64, b: f64, times: f64| assert!(a < times * b && b < times * a, "{a}, not {b}: {row}");
+        near(of("simulated_s"), of("model_s"), 1.01);
+        // Between the shortest and the longest message, whose times make the cluster: the MPI changes its ways on the way.
+        near(of("fitted_s"), of("measured_s"), 5.0);
+    }
+    let measured = dir.path().join("measured.xml");
+    let (status, text, err) =
+        sparsimd(1, &["simulate", "--ping-pong", "--json", "--platform", measured.to_str().unwrap()]);
+    assert_eq!((status, text.matches("\"measured_s\":null").count()), (Some(0), 6), "{err}");
+    let (status, _, err) = sparsimd(3, &["simulate", "--ping-pong", "--mpi"]);
+    assert!(status == Some(2) && err.contains("ping-pong: 3 ranks; a ping-pong has two"), "{err}");
+}
+
 /// The processes that `pid` has started, and those that they have.
 fn descendants(pid: u32) -> Vec<u32> {
     let parent = |pid: u32| -> Option<u32> {

@@ -7,6 +7,9 @@ mod gradient;
 #[cfg(feature = "mpi")]
 mod run;
 
+#[cfg(feature = "mpi")]
+pub use run::on_ranks;
+
 use std::path::PathBuf;
 use std::str::FromStr;
 

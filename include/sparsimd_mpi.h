@@ -3,7 +3,9 @@
  *
  * Rank k has some rows of A, one after the other, and the same of C; and some rows of B, cut as the columns of A. All ranks of the
  * communicator call the same functions in the same order. Dense matrices are row-major, the elements of a row side by side, rows
- * ld... elements apart. Elements are float, or double where `double_precision` is 1; arrays of no elements may be null.
+ * ld... elements apart. Elements are float, or double where `double_precision` is 1; arrays of no elements may be null. A result shares
+ * no memory with another array of the call. Operands are read where they are, and results written where they go; rows that travel are
+ * copied into messages.
  *
  * Functions return 0, or another number when a rank has failed: then on all ranks, and sparsimd_mpi_last_error() says of which one.
  * A matrix is used by the thread that made it, which is one that may call MPI, and destroyed before MPI_Finalize. MPI has been started
@@ -53,6 +55,32 @@ int sparsimd_mpi_spmm_transposed(const sparsimd_mpi_matrix *matrix, size_t n, co
 /* values[p] = C_i . B_j for this rank's nonzero p = (i, j), times its value if `scaled`; C and B of n columns. */
 int sparsimd_mpi_sddmm(const sparsimd_mpi_matrix *matrix, int scaled, size_t n, const void *c, size_t ldc, const void *b, size_t ldb,
                        void *values);
+
+/* The gradients of the same from `ds`, one number for each of this rank's nonzeros: dC = A_ds B and dB = A_ds^T C, A_ds being A with the
+ * values ds. */
+int sparsimd_mpi_sddmm_gradient(const sparsimd_mpi_matrix *matrix, size_t n, const void *c, size_t ldc, const void *b, size_t ldb,
+                                const void *ds, void *dc, size_t lddc, void *db, size_t lddb);
+
+/* The function f of FusedMM: the weight of a nonzero of the value a from the dot product s. */
+enum {
+  SPARSIMD_MPI_EDGE_IDENTITY = 0,          /* s */
+  SPARSIMD_MPI_EDGE_SCALE = 1,             /* a s */
+  SPARSIMD_MPI_EDGE_SIGMOID = 2,           /* 1 / (1 + exp(-s)) */
+  SPARSIMD_MPI_EDGE_SOFTMAX = 3,           /* exp(scale s) divided by its sum over the row */
+  SPARSIMD_MPI_EDGE_LEAKY_RELU = 4,        /* max(s, scale s) */
+  SPARSIMD_MPI_EDGE_SOFTMAX_LEAKY_RELU = 5 /* exp(max(s, scale s)) divided by its sum over the row */
+};
+
+/* E_i = sum over the nonzeros (i, j) of f(C_i . B_j) D_j; C and B of n columns, D and E of `width`; D has the rows of B. `edge` and `scale`
+ * are the same on all ranks; `scale` is looked at where the function has one. Where D is B, on all ranks, its rows travel once. */
+int sparsimd_mpi_fusedmm(const sparsimd_mpi_matrix *matrix, int edge, double scale, size_t n, const void *c, size_t ldc, const void *b,
+                         size_t ldb, size_t width, const void *d, size_t ldd, void *e, size_t lde);
+
+/* The gradients of the same by C, B and D, from `de`, that of E. `dvalues` is null on all ranks, or receives the gradients by the values
+ * of this rank's nonzeros, where f uses them (scale). */
+int sparsimd_mpi_fusedmm_gradient(const sparsimd_mpi_matrix *matrix, int edge, double scale, size_t n, const void *c, size_t ldc,
+                                  const void *b, size_t ldb, size_t width, const void *d, size_t ldd, const void *de, size_t ldde,
+                                  void *dc, size_t lddc, void *db, size_t lddb, void *dd, size_t lddd, void *dvalues);
 
 /* Frees the matrix and its copy of the communicator. Null is nothing. */
 void sparsimd_mpi_destroy(sparsimd_mpi_matrix *matrix);

@@ -68,6 +68,7 @@ instances! { core<T: Scalar>:
     CooTensor::<T>::sorted_permutation,
     CooTensor::<T>::sum_duplicates,
     CooTensor::<T>::check_unique,
+    CooTensor::<T>::hash_sum,
     Coo::<T>::to_csr,
     CooRef::<T>::to_csr,
     Csf::<T>::from_coo,

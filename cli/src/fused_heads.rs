@@ -51,9 +51,9 @@ impl Fused {
         self.heads.are_asked_for() || self.scores != ScoresName::Dots || self.dropout != 0.0 || self.backward
     }
 
-    /// Whether nonzeros are left out.
-    pub fn is_causal(&self) -> bool {
-        self.causal
+    /// Whether ranks have it, or its gradients.
+    pub fn is_for_ranks(&self) -> bool {
+        self.heads == 1 && self.scores == ScoresName::Dots && self.dropout == 0.0 && !self.causal
     }
 
     /// The nonzeros of `a` that count.

@@ -15,9 +15,9 @@ use super::timing::{StoredDtype, Times};
 pub fn run(fused: &Fused) -> Result<Verdict> {
     let args = &fused.common;
     if args.ranks.mpi {
-        return match fused.is_general() || fused.is_causal() {
-            true => Err(Common::not_on_ranks("heads, sums, dropout, causal masks and gradients")),
-            false => args.run_on_ranks(Op::FusedMm),
+        return match fused.is_for_ranks() {
+            true => args.run_on_ranks(Op::FusedMm, fused.backward),
+            false => Err(Common::not_on_ranks("heads, sums, dropout and causal masks")),
         };
     }
     if fused.is_general() {

@@ -176,6 +176,7 @@ impl Command {
             Self::Sddmm(args) => args.common.ranks.mpi,
             Self::Fusedmm(args) => args.common.ranks.mpi,
             Self::Cp(args) => args.mpi,
+            Self::Simulate(args) => args.mpi,
             _ => false,
         }
     }

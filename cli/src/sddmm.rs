@@ -119,7 +119,7 @@ fn run_dots(args: &Common) -> Result<Verdict> {
         return Err(args.no_edge("sddmm"));
     }
     if args.ranks.mpi {
-        return args.run_on_ranks(Op::Sddmm);
+        return args.run_on_ranks(Op::Sddmm, false);
     }
     match args.dtype {
         StoredDtype::F32 => args.run::<f32>("sddmm", measure::<f32>, device::sddmm),

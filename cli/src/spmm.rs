@@ -114,7 +114,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     if common.ranks.mpi {
         return match args.rule().0 {
             _ if args.positions.is_some() => Err(Common::not_on_ranks("positions")),
-            "spmm" => common.run_on_ranks(Op::Spmm),
+            "spmm" => common.run_on_ranks(Op::Spmm, false),
             name => Err(Common::not_on_ranks(name)),
         };
     }

@@ -1,7 +1,8 @@
-/* C = A B on all ranks of a communicator of the program's own, A a cycle: row i has 2 at column i + 1. Tells right from wrong.
+/* C = A B and FusedMM with its gradients on all ranks of a communicator of the program's own, A a cycle: row i has 2 at column i + 1. Tells right from wrong.
  *
- *   mpicc -Iinclude distributed/examples/spmm.c -Ltarget/release -lsparsimd_distributed -o spmm && mpirun -n 4 ./spmm
+ *   mpicc -Iinclude distributed/examples/spmm.c -Ltarget/release -lsparsimd_distributed -lm -o spmm && mpirun -n 4 ./spmm
  */
+#include <math.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,54 @@ static void check(int failed, int rank) {
     fprintf(stderr, "rank %d: %s\n", rank, sparsimd_mpi_last_error());
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
+}
+
+static int differs(double x, double y) { return fabs(x - y) > 1e-4 * (fabs(y) + 1.0); }
+
+/* E_i = a_i s_i D_j for the only nonzero (i, j) of row i, s_i = C_i . B_j, and its gradients; a_i = 2. */
+static int wrong_fused(const sparsimd_mpi_matrix *a, int rank, int all, int world) {
+  float b[ROWS][N], c[ROWS][N], d[ROWS][2], de[ROWS][2], e[ROWS][3], dc[ROWS][N], db[ROWS][N], dd[ROWS][2], dvalues[ROWS];
+  for (int i = 0; i < ROWS; ++i) {
+    int row = rank * ROWS + i;
+    for (int k = 0; k < N; ++k) {
+      b[i][k] = (row + k) % 3 - 0.5f;
+      c[i][k] = (row * k) % 4 + 0.25f;
+    }
+    for (int k = 0; k < 2; ++k) {
+      d[i][k] = row % 5 + k;
+      de[i][k] = 1.0f - k + row % 2;
+    }
+  }
+  check(sparsimd_mpi_fusedmm(a, SPARSIMD_MPI_EDGE_SCALE, 0.0, N, c, N, b, N, 2, d, 2, e, 3), world);
+  check(sparsimd_mpi_fusedmm_gradient(a, SPARSIMD_MPI_EDGE_SCALE, 0.0, N, c, N, b, N, 2, d, 2, de, 2, dc, N, db, N, dd, 2, dvalues), world);
+  int wrong = 0;
+  for (int i = 0; i < ROWS; ++i) {
+    int row = rank * ROWS + i, next = (row + 1) % all, before = (row + all - 1) % all;
+    double s = 0.0, g = 0.0, s_before = 0.0, g_before = 0.0;
+    for (int k = 0; k < N; ++k) {
+      s += ((row * k) % 4 + 0.25) * ((next + k) % 3 - 0.5);
+      s_before += ((before * k) % 4 + 0.25) * b[i][k];
+    }
+    for (int k = 0; k < 2; ++k) {
+      g += de[i][k] * (double)(next % 5 + k);
+      g_before += (1.0 - k + before % 2) * d[i][k];
+    }
+    for (int k = 0; k < 2; ++k) {
+      wrong += differs(e[i][k], 2.0 * s * (next % 5 + k));
+      wrong += differs(dd[i][k], 2.0 * s_before * (1.0 - k + before % 2));
+    }
+    for (int k = 0; k < N; ++k) {
+      wrong += differs(dc[i][k], 2.0 * g * ((next + k) % 3 - 0.5));
+      wrong += differs(db[i][k], 2.0 * g_before * ((before * k) % 4 + 0.25));
+    }
+    wrong += differs(dvalues[i], s * g);
+  }
+  /* A result in an operand's memory, a function that there is none of, and gradients that one rank does not ask for. */
+  wrong += !sparsimd_mpi_fusedmm(a, SPARSIMD_MPI_EDGE_SCALE, 0.0, N, c, N, b, N, 2, d, 2, d, 2);
+  wrong += !sparsimd_mpi_fusedmm(a, 6, 0.0, N, c, N, b, N, 2, d, 2, e, 3);
+  if (all > ROWS)
+    wrong += !sparsimd_mpi_fusedmm_gradient(a, SPARSIMD_MPI_EDGE_SCALE, 0.0, N, c, N, b, N, 2, d, 2, de, 2, dc, N, db, N, dd, 2, rank ? dvalues : NULL);
+  return wrong;
 }
 
 int main(int argc, char **argv) {
@@ -56,10 +105,16 @@ int main(int argc, char **argv) {
     }
     wrong += values[i] != dot;
   }
+  wrong += wrong_fused(a, rank, all, world);
   /* An error of one rank is one of all. */
   int failed = sparsimd_mpi_spmm(a, rank == size - 1 ? N + 1 : N, b, N, c, N + 1);
   wrong += !failed;
   sparsimd_mpi_destroy(a);
+  /* Rows that no memory has. */
+  given.rows = SIZE_MAX;
+  wrong += !sparsimd_mpi_create(MPI_Comm_c2f(comm), &given, &a);
+  given.rows = SIZE_MAX / 8;
+  wrong += !sparsimd_mpi_create(MPI_Comm_c2f(comm), &given, &a);
   MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (world == 0) printf("%d ranks: %s\n", size, wrong ? "wrong" : "right");
   MPI_Comm_free(&comm);

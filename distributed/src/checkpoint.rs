@@ -24,14 +24,19 @@ impl<T: Element> DistTensor<T> {
     /// ranks, and [`CpState::load`] on one machine.
     ///
     /// # Errors
-    /// Of the lowest rank that failed: [`sparsimd::Error::Io`]. As [`Comm::exchange`].
+    /// Of the lowest rank that failed: [`sparsimd::Error::Io`]; [`sparsimd::Error::Argument`] when the state has fewer factors than the tensor has
+    /// modes. As [`Comm::exchange`].
     pub fn save(&self, comm: &dyn Comm, state: &CpState<T>, path: &Path) -> Result<()> {
-        let (mut own, mut bytes) = (Vec::new(), Vec::new());
-        for (mode, rows) in self.rows().iter().enumerate() {
-            let (section, content) = state.section(mode, rows.start);
-            own.extend([mode as u64, section.rows.start as u64, section.rows.len() as u64, section.checksum]);
-            bytes.extend(content);
-        }
+        let sections = || -> Result<_> {
+            let (mut own, mut bytes) = (Vec::new(), Vec::new());
+            for (mode, rows) in self.rows().iter().enumerate() {
+                let (section, content) = state.section(mode, rows.start)?;
+                own.extend([mode as u64, section.rows.start as u64, section.rows.len() as u64, section.checksum]);
+                bytes.extend(content);
+            }
+            Ok((own, bytes))
+        };
+        let (own, bytes) = comm.agree(sections())?;
         let all = comm.all_gather(&own, &vec![own.len(); comm.size()])?;
         let lens = comm.all_gather(&[bytes.len() as u64], &vec![1; comm.size()])?;
         let sections: Vec<CpSection> = all
@@ -44,7 +49,7 @@ impl<T: Element> DistTensor<T> {
                 checksum,
             })
             .collect();
-        let head = state.sections_head(self.dims(), &sections, 0);
+        let head = state.sections_head(self.dims(), &sections, self.checksum());
         let at = head.len() as u64 + lens[..comm.rank()].iter().sum::<u64>();
         // A link stays a link: its target is replaced.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -72,9 +77,9 @@ impl<T: Element> DistTensor<T> {
     /// goes on from it.
     ///
     /// # Errors
-    /// Of the lowest rank that failed: as [`CpState::load_rows_of`].
+    /// Of the lowest rank that failed: as [`CpState::load_rows_of`], also for the state of a tensor with other entries.
     pub fn load(&self, comm: &dyn Comm, path: &Path) -> Result<CpState<T>> {
-        comm.agree(CpState::load_rows_of(path, self.dims(), &self.rows(), 0).map_err(Error::from))
+        comm.agree(CpState::load_rows_of(path, self.dims(), &self.rows(), self.checksum()).map_err(Error::from))
     }
 }
 

@@ -182,10 +182,8 @@ impl<T: Element> Share<'_, T> {
         let (group, halo, rows) = (tensor.modes[mode].group(*comm), &tensor.modes[mode].halo, out.rows());
         let ([terms, given], product) = (&mut rooms[mode], product.as_ref());
         terms.fill(&[product], rows..rows + halo.ghosts());
-        halo.give(&group, terms, given, &mut [out], |own| {
-            own[0].iter_rows_mut().zip(product.iter_rows()).for_each(|(to, from)| to.copy_from_slice(from));
-            Ok(())
-        })
+        out.iter_rows_mut().zip(product.iter_rows()).for_each(|(to, from)| to.copy_from_slice(from));
+        halo.give(&group, terms, given, &mut [out.as_mut()], |_| Ok(()))
     }
 }
 

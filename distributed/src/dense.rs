@@ -1,7 +1,7 @@
 //! [`DistMat`]: a rank's rows of a dense matrix.
 
 use bytemuck::Pod;
-use sparsimd::{Mat, MatRef, Scalar};
+use sparsimd::{Mat, MatMut, MatRef, Scalar};
 
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
@@ -68,6 +68,41 @@ impl<T: Element> DistMat<T> {
     /// This rank's rows, to be changed.
     pub fn local_mut(&mut self) -> &mut Mat<T> {
         &mut self.local
+    }
+
+    /// This rank's rows, with the number of all.
+    pub(crate) fn view(&self) -> Rows<'_, T> {
+        Rows { all: self.rows, local: self.local.as_ref() }
+    }
+
+    /// Likewise, to be changed.
+    pub(crate) fn view_mut(&mut self) -> RowsMut<'_, T> {
+        RowsMut { all: self.rows, local: self.local.as_mut() }
+    }
+}
+
+/// A rank's rows of a dense matrix of `all` rows, wherever they are.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a, T> {
+    pub all: usize,
+    pub local: MatRef<'a, T>,
+}
+
+impl<T> Rows<'_, T> {
+    pub fn cols(&self) -> usize {
+        self.local.cols()
+    }
+}
+
+/// Likewise, to be changed.
+pub(crate) struct RowsMut<'a, T> {
+    pub all: usize,
+    pub local: MatMut<'a, T>,
+}
+
+impl<T> RowsMut<'_, T> {
+    pub fn as_ref(&self) -> Rows<'_, T> {
+        Rows { all: self.all, local: self.local.as_ref() }
     }
 }
 
@@ -160,14 +195,14 @@ pub(crate) fn pack<T: Element>(matrix: MatRef<'_, T>, rows: impl ExactSizeIterat
 pub(crate) fn unpack<T: Element>(
     packed: &[T],
     rows: impl Iterator<Item = usize>,
-    matrices: &mut [&mut Mat<T>],
+    matrices: &mut [MatMut<'_, T>],
     put: impl Fn(&mut [T], &[T]),
 ) {
     let mut rest = packed;
     for i in rows {
         for a in &mut *matrices {
             let (row, others) = rest.split_at(a.cols());
-            put(a.row_mut(i), row);
+            put(a.reborrow().into_row(i), row);
             rest = others;
         }
     }

@@ -13,10 +13,10 @@
 
 use sparsimd::edge::BuiltIn;
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, CsrRef, MatRef};
+use sparsimd::{Cpu, CsrRef, Mat, MatMut, MatRef};
 
 use crate::comm::Comm;
-use crate::dense::{DistMat, Element};
+use crate::dense::{DistMat, Element, Rows, RowsMut};
 use crate::error::{Error, Result};
 use crate::matrix::{DistCsr, fiber};
 
@@ -30,6 +30,14 @@ pub struct DistGradient<'a, T> {
     /// By D.
     pub d: &'a mut DistMat<T>,
     /// By the values of the nonzeros that this rank gave, where the edge function uses them.
+    pub values: Option<&'a mut [T]>,
+}
+
+/// Likewise, anywhere.
+pub(crate) struct GradientRows<'a, T> {
+    pub c: RowsMut<'a, T>,
+    pub b: RowsMut<'a, T>,
+    pub d: RowsMut<'a, T>,
     pub values: Option<&'a mut [T]>,
 }
 
@@ -67,9 +75,21 @@ impl<T: Element> DistCsr<T> {
         dc: &mut DistMat<T>,
         db: &mut DistMat<T>,
     ) -> Result<()> {
+        self.sddmm_gradient_of(cpu, comm, [c.view(), b.view()], ds, [dc.view_mut(), db.view_mut()])
+    }
+
+    pub(crate) fn sddmm_gradient_of(
+        &self,
+        cpu: &Cpu,
+        comm: &dyn Comm,
+        [c, b]: [Rows<'_, T>; 2],
+        ds: &[T],
+        [dc, db]: [RowsMut<'_, T>; 2],
+    ) -> Result<()> {
         const OP: &str = "distributed sddmm_gradient";
         let n = c.cols();
-        let operands = [("C", c, true, n), ("B", b, false, n), ("dC", &*dc, true, n), ("dB", &*db, false, n)];
+        let operands =
+            [("C", c, true, n), ("B", b, false, n), ("dC", dc.as_ref(), true, n), ("dB", db.as_ref(), false, n)];
         let shared = || {
             self.check(OP, &operands)?;
             self.check_numbers(OP, "ds", ds.len())?;
@@ -78,9 +98,9 @@ impl<T: Element> DistCsr<T> {
         let shared = comm.agree(shared())?;
         let ds = self.hand_out(comm, ds)?;
         self.product(cpu, comm, Some(&ds), b, shared, dc)?;
-        let gathered = self.gather(comm, c.local())?;
-        let c = gathered.as_ref().unwrap_or(c.local()).as_ref();
-        self.transposed_products(cpu, comm, &[(&ds, c)], &mut [db])
+        let gathered = self.gather(comm, c.local)?;
+        let c = gathered.as_ref().map_or(c.local, Mat::as_ref);
+        self.transposed_products(cpu, comm, &[(&ds, c)], &mut [db.local])
     }
 
     /// The gradients of FusedMM with one of the library's edge functions, from its operands and `de`, the gradient of E. Two numbers for
@@ -101,16 +121,34 @@ impl<T: Element> DistCsr<T> {
         de: &DistMat<T>,
         out: DistGradient<'_, T>,
     ) -> Result<()> {
+        let operands = [c.view(), b.view(), de.view()];
+        let other = (!std::ptr::eq(b, d)).then(|| d.view());
+        let DistGradient { c, b, d, values } = out;
+        let out = GradientRows { c: c.view_mut(), b: b.view_mut(), d: d.view_mut(), values };
+        self.fusedmm_gradient_of(cpu, comm, edge.into(), operands, other, out)
+    }
+
+    /// On all ranks, `other` is D, or none where it is B.
+    pub(crate) fn fusedmm_gradient_of(
+        &self,
+        cpu: &Cpu,
+        comm: &dyn Comm,
+        edge: BuiltIn<T>,
+        [c, b, de]: [Rows<'_, T>; 3],
+        other: Option<Rows<'_, T>>,
+        out: GradientRows<'_, T>,
+    ) -> Result<()> {
         const OP: &str = "distributed fusedmm_gradient";
-        let (edge, n, width) = (edge.into(), c.cols(), d.cols());
+        let d = other.unwrap_or(b);
+        let (n, width) = (c.cols(), d.cols());
         let operands = [
             ("C", c, true, n),
             ("B", b, false, n),
             ("D", d, false, width),
             ("dE", de, true, width),
-            ("dC", &*out.c, true, n),
-            ("dB", &*out.b, false, n),
-            ("dD", &*out.d, false, width),
+            ("dC", out.c.as_ref(), true, n),
+            ("dB", out.b.as_ref(), false, n),
+            ("dD", out.d.as_ref(), false, width),
         ];
         let ready = || {
             self.check(OP, &operands)?;
@@ -123,14 +161,14 @@ impl<T: Element> DistCsr<T> {
             Ok((slope(edge)?, self.output(n)?))
         };
         let (slope, shared) = comm.agree(ready())?;
-        let (c_here, de_here) = (self.gather(comm, c.local())?, self.gather(comm, de.local())?);
-        let c = c_here.as_ref().unwrap_or(c.local()).as_ref();
-        let de = de_here.as_ref().unwrap_or(de.local()).as_ref();
+        let (c_here, de_here) = (self.gather(comm, c.local)?, self.gather(comm, de.local)?);
+        let c = c_here.as_ref().map_or(c.local, Mat::as_ref);
+        let de = de_here.as_ref().map_or(de.local, Mat::as_ref);
         let zeros = || self.parts.iter().map(|part| vec![T::ZERO; part.a.nnz()]).collect::<Vec<_>>();
         // First s and g, then w and ds.
         let (mut w, mut ds) = (zeros(), zeros());
-        let both = [b.local().as_ref(), d.local().as_ref()];
-        let travelling = if std::ptr::eq(b, d) { &both[..1] } else { &both[..] };
+        let both = [b.local, d.local];
+        let travelling = if other.is_none() { &both[..1] } else { &both[..] };
         let done = self.each_part(comm, travelling, |part, dense| {
             let operand = || self.parts[part].operand(Op::Sddmm);
             cpu.sddmm(operand(), c, dense[0], &mut w[part])?;
@@ -166,7 +204,7 @@ impl<T: Element> DistCsr<T> {
             ds.iter_mut().zip(slopes).for_each(|(g, &df)| *g = *g * df);
         }
         self.product(cpu, comm, Some(&ds), b, shared, out.c)?;
-        self.transposed_products(cpu, comm, &[(&ds, c), (&w, de)], &mut [out.b, out.d])
+        self.transposed_products(cpu, comm, &[(&ds, c), (&w, de)], &mut [out.b.local, out.d.local])
     }
 
     /// out_k = A_numbers^T C for each (numbers, C) of `factors`; their terms travel together.
@@ -175,10 +213,9 @@ impl<T: Element> DistCsr<T> {
         cpu: &Cpu,
         comm: &dyn Comm,
         factors: &[(&[Vec<T>], MatRef<'_, T>)],
-        out: &mut [&mut DistMat<T>],
+        out: &mut [MatMut<'_, T>],
     ) -> Result<()> {
-        let mut own: Vec<_> = out.iter_mut().map(|out| out.local_mut()).collect();
-        let done = self.each_part_reversed(comm, &mut own, |part, terms| {
+        let done = self.each_part_reversed(comm, out, |part, terms| {
             for ((numbers, c), terms) in factors.iter().zip(terms) {
                 let (pattern, values) = self.parts[part].by_columns(cpu, &numbers[part]);
                 cpu.spmm(T::ONE, CsrRef::on(pattern, &values)?, *c, T::ZERO, terms.reborrow())?;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sparsimd::{Mat, MatRef};
+use sparsimd::{MatMut, MatRef};
 
 use crate::blocks::Blocks;
 use crate::comm::Comm;
@@ -73,8 +73,8 @@ impl Halo {
         comm: &dyn Comm,
         terms: &Packed<T>,
         incoming: &mut Packed<T>,
-        own: &mut [&mut Mat<T>],
-        work: impl FnOnce(&mut [&mut Mat<T>]) -> Result<R>,
+        own: &mut [MatMut<'_, T>],
+        work: impl FnOnce(&mut [MatMut<'_, T>]) -> Result<R>,
     ) -> Result<R> {
         let width = terms.width();
         let of = |rows: &Range<usize>| &terms.data()[rows.start * width..rows.end * width];

@@ -14,7 +14,7 @@ use sparsimd::plan::Op;
 use sparsimd::{Cpu, CsrRef, Mat};
 
 use crate::comm::Comm;
-use crate::dense::{DistMat, Element, add};
+use crate::dense::{DistMat, Element, Rows, RowsMut, add};
 use crate::error::{Error, Result};
 use crate::matrix::DistCsr;
 
@@ -26,9 +26,14 @@ impl<T: Element> DistCsr<T> {
     /// # Errors
     /// [`sparsimd::Error::Shape`] when the shapes do not fit or B has no columns, on any rank; as [`Comm::exchange`].
     pub fn spmm(&self, cpu: &Cpu, comm: &dyn Comm, b: &DistMat<T>, c: &mut DistMat<T>) -> Result<()> {
+        self.spmm_of(cpu, comm, b.view(), c.view_mut())
+    }
+
+    /// [`DistCsr::spmm`] of rows that are anywhere; likewise the others.
+    pub(crate) fn spmm_of(&self, cpu: &Cpu, comm: &dyn Comm, b: Rows<'_, T>, c: RowsMut<'_, T>) -> Result<()> {
         const OP: &str = "distributed spmm";
         let n = b.cols();
-        let checked = self.check(OP, &[("B", b, false, n), ("C", c, true, n)]);
+        let checked = self.check(OP, &[("B", b, false, n), ("C", c.as_ref(), true, n)]);
         let shared = comm.agree(checked.and_then(|()| self.output(n)))?;
         self.product(cpu, comm, None, b, shared, c)
     }
@@ -39,21 +44,21 @@ impl<T: Element> DistCsr<T> {
         cpu: &Cpu,
         comm: &dyn Comm,
         numbers: Option<&[Vec<T>]>,
-        b: &DistMat<T>,
+        b: Rows<'_, T>,
         mut shared: Option<Mat<T>>,
-        c: &mut DistMat<T>,
+        mut c: RowsMut<'_, T>,
     ) -> Result<()> {
-        let out = shared.as_mut().unwrap_or(c.local_mut());
-        let done = self.each_part(comm, &[b.local().as_ref()], |part, dense| {
+        let mut out = shared.as_mut().map_or_else(|| c.local.reborrow(), Mat::as_mut);
+        let done = self.each_part(comm, &[b.local], |part, dense| {
             let beta = if part == 0 { T::ZERO } else { T::ONE };
             let a = match numbers {
                 Some(numbers) => CsrRef::on(self.parts[part].a.pattern(), &numbers[part])?.into(),
                 None => self.parts[part].operand(Op::Spmm),
             };
-            Ok(cpu.spmm(T::ONE, a, dense[0], beta, out.as_mut())?)
+            Ok(cpu.spmm(T::ONE, a, dense[0], beta, out.reborrow())?)
         });
         comm.agree(done)?;
-        self.reduce(comm, shared, c.local_mut())
+        self.reduce(comm, shared, c.local)
     }
 
     /// B = A^T C; C has the rows of A's rows, B those of its columns: parts of B's rows travel to who has them.
@@ -63,11 +68,21 @@ impl<T: Element> DistCsr<T> {
     /// # Errors
     /// As [`DistCsr::spmm`].
     pub fn spmm_transposed(&self, cpu: &Cpu, comm: &dyn Comm, c: &DistMat<T>, b: &mut DistMat<T>) -> Result<()> {
+        self.spmm_transposed_of(cpu, comm, c.view(), b.view_mut())
+    }
+
+    pub(crate) fn spmm_transposed_of(
+        &self,
+        cpu: &Cpu,
+        comm: &dyn Comm,
+        c: Rows<'_, T>,
+        b: RowsMut<'_, T>,
+    ) -> Result<()> {
         let n = c.cols();
-        comm.agree(self.check("distributed spmm_transposed", &[("C", c, true, n), ("B", b, false, n)]))?;
-        let gathered = self.gather(comm, c.local())?;
-        let c = gathered.as_ref().unwrap_or(c.local()).as_ref();
-        let done = self.each_part_reversed(comm, &mut [b.local_mut()], |part, terms| {
+        comm.agree(self.check("distributed spmm_transposed", &[("C", c, true, n), ("B", b.as_ref(), false, n)]))?;
+        let gathered = self.gather(comm, c.local)?;
+        let c = gathered.as_ref().map_or(c.local, Mat::as_ref);
+        let done = self.each_part_reversed(comm, &mut [b.local], |part, terms| {
             let (pattern, values) = self.parts[part].by_columns(cpu, self.parts[part].a.values());
             Ok(cpu.spmm(T::ONE, CsrRef::on(pattern, &values)?, c, T::ZERO, terms[0].reborrow())?)
         });
@@ -88,14 +103,26 @@ impl<T: Element> DistCsr<T> {
         b: &DistMat<T>,
         values: &mut [T],
     ) -> Result<()> {
+        self.sddmm_of(cpu, comm, scaled, c.view(), b.view(), values)
+    }
+
+    pub(crate) fn sddmm_of(
+        &self,
+        cpu: &Cpu,
+        comm: &dyn Comm,
+        scaled: bool,
+        c: Rows<'_, T>,
+        b: Rows<'_, T>,
+        values: &mut [T],
+    ) -> Result<()> {
         const OP: &str = "distributed sddmm";
         let n = c.cols();
         let checked = self.check(OP, &[("C", c, true, n), ("B", b, false, n)]);
         comm.agree(checked.and_then(|()| self.check_numbers(OP, "values", values.len())))?;
-        let gathered = self.gather(comm, c.local())?;
-        let c = gathered.as_ref().unwrap_or(c.local()).as_ref();
+        let gathered = self.gather(comm, c.local)?;
+        let c = gathered.as_ref().map_or(c.local, Mat::as_ref);
         let mut came = vec![T::ZERO; self.came.iter().sum()];
-        let done = self.each_part(comm, &[b.local().as_ref()], |part, dense| {
+        let done = self.each_part(comm, &[b.local], |part, dense| {
             let part = &self.parts[part];
             let mut dots = vec![T::ZERO; part.a.nnz()];
             let operand = part.operand(Op::Sddmm);
@@ -129,39 +156,54 @@ impl<T: Element> DistCsr<T> {
         d: &DistMat<T>,
         e: &mut DistMat<T>,
     ) -> Result<()> {
+        let other = (!std::ptr::eq(b, d)).then(|| d.view());
+        self.fusedmm_of(cpu, comm, edge, [c.view(), b.view()], other, e.view_mut())
+    }
+
+    /// On all ranks, `other` is D, or none where it is B.
+    pub(crate) fn fusedmm_of<F: Edge<T>>(
+        &self,
+        cpu: &Cpu,
+        comm: &dyn Comm,
+        edge: F,
+        [c, b]: [Rows<'_, T>; 2],
+        other: Option<Rows<'_, T>>,
+        mut e: RowsMut<'_, T>,
+    ) -> Result<()> {
         const OP: &str = "distributed fusedmm";
+        let d = other.unwrap_or(b);
         let (n, width) = (c.cols(), d.cols());
-        let operands = [("C", c, true, n), ("B", b, false, n), ("D", d, false, width), ("E", &*e, true, width)];
+        let operands = [("C", c, true, n), ("B", b, false, n), ("D", d, false, width), ("E", e.as_ref(), true, width)];
         if let (true, Some(built_in)) = (F::SOFTMAX, F::BUILT_IN) {
             comm.agree(self.check(OP, &operands))?;
-            return self.softmax(cpu, comm, built_in(edge), c, b, d, e);
+            return self.softmax(cpu, comm, built_in(edge), [c, b, d], e);
         }
         let room = || Ok((self.output(width)?, self.zeros(width)?));
         let (mut shared, mut term) = comm.agree(self.check(OP, &operands).and_then(|()| room()))?;
-        let out = shared.as_mut().unwrap_or(e.local_mut());
-        let gathered = self.gather(comm, c.local())?;
-        let c = gathered.as_ref().unwrap_or(c.local()).as_ref();
-        let both = [b.local().as_ref(), d.local().as_ref()];
-        let travelling = if std::ptr::eq(b, d) { &both[..1] } else { &both[..] };
+        let mut out = shared.as_mut().map_or_else(|| e.local.reborrow(), Mat::as_mut);
+        let gathered = self.gather(comm, c.local)?;
+        let c = gathered.as_ref().map_or(c.local, Mat::as_ref);
+        let both = [b.local, d.local];
+        let travelling = if other.is_none() { &both[..1] } else { &both[..] };
         let done = self.each_part(comm, travelling, |part, dense| {
-            let into = if part == 0 { &mut *out } else { &mut term };
+            let into = if part == 0 { out.reborrow() } else { term.as_mut() };
             let (b, d) = (dense[0], dense[dense.len() - 1]);
-            cpu.fusedmm(self.parts[part].operand(Op::FusedMm), edge, c, b, d, into.as_mut())?;
+            cpu.fusedmm(self.parts[part].operand(Op::FusedMm), edge, c, b, d, into)?;
             if part > 0 {
-                out.iter_rows_mut().zip(term.iter_rows()).for_each(|(to, from)| add(to, from));
+                term.iter_rows().enumerate().for_each(|(i, from)| add(out.reborrow().into_row(i), from));
             }
             Ok(())
         });
         comm.agree(done)?;
-        self.reduce(comm, shared, e.local_mut())
+        self.reduce(comm, shared, e.local)
     }
 
     /// Checks operands: name, matrix, whether its rows are those of A's rows (else of A's columns), columns.
-    pub(crate) fn check(&self, op: &'static str, operands: &[(&str, &DistMat<T>, bool, usize)]) -> Result<()> {
+    pub(crate) fn check(&self, op: &'static str, operands: &[(&str, Rows<'_, T>, bool, usize)]) -> Result<()> {
         for &(name, matrix, of_rows, cols) in operands {
             let blocks = if of_rows { &self.rows } else { &self.cols };
             let wanted = (blocks.len(), blocks.range(self.rank).len(), cols);
-            let got = (matrix.rows(), matrix.local().rows(), matrix.cols());
+            let got = (matrix.all, matrix.local.rows(), matrix.cols());
             if got != wanted {
                 let words = |(all, here, n): (usize, usize, usize)| format!("{all} x {n} with {here} rows here");
                 return Err(Error::shape(op, format!("{name} is {}, expected {}", words(got), words(wanted))));

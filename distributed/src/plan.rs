@@ -9,6 +9,7 @@
 //! FusedMM, D is B     h r        n r / c + 2 (c - 1) n r / p
 //! FusedMM, D is not B h 2 r      2 n r / c + 2 (c - 1) n r / p
 //! the same, softmax   h 2 r      2 n r / c + 2 (c - 1) n r / p + 2 (c - 1) c n / p, and D travels after B, also where it is B
+//! its gradients       h 5 r      5 n r / c + 3 (c - 1) n r / p; 4 for 5 if D is B; softmax: + 3 (c - 1) c n / p
 //! ```
 //! These are Bharadwaj, Buluc and Demmel's (2022), with the rank's own block, which does not travel, taken off: the exact numbers
 //! are counted from the blocks and the pattern. A plan's time is `latency messages + bytes / bandwidth + flops / rate`, each of
@@ -84,24 +85,39 @@ pub enum Operation {
         /// Whether the weights of a row are normalised by softmax.
         softmax: bool,
     },
+    /// The gradients of FusedMM by its dense operands.
+    FusedMmGradient {
+        /// Columns of B and C.
+        n: usize,
+        /// Columns of D and E.
+        width: usize,
+        /// Whether D is B.
+        same: bool,
+        /// Whether the weights of a row are normalised by softmax.
+        softmax: bool,
+        /// Whether the values of A have a gradient too.
+        values: bool,
+    },
 }
 
 impl Operation {
-    /// Columns of C where it is gathered, and of the result where it is summed.
-    pub(crate) fn shared_widths(self) -> [usize; 2] {
+    /// Columns of what is gathered (C, dE), and of the result where it is summed.
+    fn shared_widths(self) -> [usize; 2] {
         match self {
             Self::Spmm { n } => [0, n],
             Self::SpmmTransposed { n } | Self::Sddmm { n } => [n, 0],
             Self::FusedMm { n, width, .. } => [n, width],
+            Self::FusedMmGradient { n, width, .. } => [n + width, n],
         }
     }
 
-    /// Columns of what travels, pass after pass.
-    pub(crate) fn travelling(self) -> Vec<usize> {
+    /// Columns of what travels together, at most.
+    fn travelling(self) -> usize {
         match self {
-            Self::Spmm { n } | Self::SpmmTransposed { n } | Self::Sddmm { n } => vec![n],
-            Self::FusedMm { n, width, softmax: true, .. } => vec![n, width],
-            Self::FusedMm { n, width, same, .. } => vec![if same { n } else { n + width }],
+            Self::Spmm { n } | Self::SpmmTransposed { n } | Self::Sddmm { n } => n,
+            Self::FusedMm { n, width, softmax: true, .. } => n.max(width),
+            Self::FusedMm { n, same: true, .. } => n,
+            Self::FusedMm { n, width, .. } | Self::FusedMmGradient { n, width, .. } => n + width,
         }
     }
 
@@ -110,6 +126,7 @@ impl Operation {
         match self {
             Self::Spmm { n } | Self::SpmmTransposed { n } | Self::Sddmm { n } => 2 * n,
             Self::FusedMm { n, width, .. } => 2 * (n + width),
+            Self::FusedMmGradient { n, width, .. } => 6 * n + 4 * width,
         }
     }
 }
@@ -313,7 +330,6 @@ pub(crate) fn load<T: Element>(
 /// Elements of dense rows that `rank` holds besides its operands.
 fn held(rank: usize, rows: &Blocks, cols: &Blocks, algorithm: Algorithm, operation: Operation, load: Load) -> usize {
     let [gathered, summed] = operation.shared_widths();
-    let travelling = operation.travelling().into_iter().max().unwrap_or(0);
     let replication = algorithm.replication();
     let here = rows.grouped(replication).range(rank / replication).len();
     let passing = match algorithm {
@@ -322,7 +338,7 @@ fn held(rank: usize, rows: &Blocks, cols: &Blocks, algorithm: Algorithm, operati
         Algorithm::DenseShift { .. } => {
             // The block that is worked on, and the next one.
             let longest = (0..cols.parts()).map(|block| cols.range(block).len()).max().unwrap_or(0);
-            2 * longest * travelling
+            2 * longest * operation.travelling()
         }
     };
     let copies = if replication > 1 { gathered + 2 * summed } else { 0 };

@@ -1,6 +1,6 @@
 //! The messages of an operation, rank by rank, without running it: what plans count and traces tell.
 //!
-//! The order is that of `ops.rs`, `softmax.rs` and `cp.rs`; the tests compare with what these send.
+//! The order is that of `ops.rs`, `softmax.rs`, `gradient.rs` and `cp.rs`; the tests compare with what these send.
 
 use crate::blocks::Blocks;
 use crate::matrix::ring_order;
@@ -59,6 +59,17 @@ pub(crate) enum Item {
     Work(f64),
 }
 
+/// Rows that travel once, in whatever order their ranks have them.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    /// Columns of all matrices whose rows travel together.
+    width: usize,
+    /// Operations for each nonzero meanwhile.
+    flops: usize,
+    /// Whether terms go to the rows' owners instead.
+    reversed: bool,
+}
+
 /// What `rank` does in one run of `operation`.
 pub(crate) fn items(
     rank: usize,
@@ -68,69 +79,141 @@ pub(crate) fn items(
     algorithm: Algorithm,
     operation: Operation,
 ) -> Vec<Item> {
-    let ([gathered, summed], passes) = (operation.shared_widths(), operation.travelling());
-    let replication = algorithm.replication();
-    let softmax = matches!(operation, Operation::FusedMm { softmax: true, .. });
-    let reversed = matches!(operation, Operation::SpmmTransposed { .. });
-    let first = rank / replication * replication;
-    let fiber = || (first..first + replication).filter(|&other| other != rank);
-    let words = |from: Vec<(usize, usize)>| Item::Receive {
-        from: from.into_iter().filter(|&(_, words)| words > 0).collect(),
-        flops: 0.0,
-    };
-    let flops = operation.flops() as f64 / passes.len() as f64;
-
-    let mut items = vec![Item::Agree; if softmax { 3 } else { 1 }];
-    if replication > 1 && gathered > 0 {
-        items.push(Item::Agree);
-        items.push(words(fiber().map(|r| (r, rows.range(r).len() * gathered)).collect()));
-    }
-    for (pass, width) in passes.iter().enumerate() {
-        if pass > 0 && replication > 1 {
-            let here = rows.grouped(replication).range(rank / replication).len();
-            items.push(words(fiber().map(|r| (r, 2 * here)).collect()));
+    let forward = |width, flops| Pass { width, flops, reversed: false };
+    let back = |width, flops| Pass { width, flops, reversed: true };
+    let mut list = List { rank, rows, cols, share, algorithm, items: vec![Item::Agree] };
+    match operation {
+        Operation::Spmm { n } => {
+            list.pass(forward(n, 2 * n));
+            list.sum(n);
         }
-        items.push(Item::Agree);
-        match algorithm {
-            Algorithm::Aware if reversed => {
-                let to = share.ghosts.iter().map(|&(r, rows)| (r, rows * width)).collect();
-                items.push(Item::Agree);
-                items.push(Item::Work(flops * share.far as f64));
-                items.push(Item::Send { to, flops: flops * (share.nnz - share.far) as f64 });
+        Operation::SpmmTransposed { n } => {
+            list.gather(n);
+            list.pass(back(n, 2 * n));
+        }
+        Operation::Sddmm { n } => {
+            list.gather(n);
+            list.pass(forward(n, 2 * n));
+            list.values();
+        }
+        Operation::FusedMm { n, width, softmax: true, .. } => {
+            list.items.extend([Item::Agree, Item::Agree]);
+            list.gather(n);
+            list.pass(forward(n, 2 * n));
+            list.of_rows(2);
+            list.pass(forward(width, 2 * width));
+            list.sum(width);
+        }
+        Operation::FusedMm { n, width, same, .. } => {
+            list.gather(n);
+            list.pass(forward(if same { n } else { n + width }, 2 * (n + width)));
+            list.sum(width);
+        }
+        Operation::FusedMmGradient { n, width, same, softmax, values } => {
+            list.gather(n);
+            list.gather(width);
+            list.pass(forward(if same { n } else { n + width }, 2 * (n + width)));
+            if values {
+                list.values();
             }
+            if softmax {
+                list.of_rows(2);
+                list.of_rows(1);
+            }
+            list.pass(forward(n, 2 * n));
+            list.sum(n);
+            list.pass(back(n + width, 2 * (n + width)));
+        }
+    }
+    list.items
+}
+
+/// A schedule that grows.
+struct List<'a> {
+    rank: usize,
+    rows: &'a Blocks,
+    cols: &'a Blocks,
+    share: &'a RankLoad,
+    algorithm: Algorithm,
+    items: Vec<Item>,
+}
+
+impl List<'_> {
+    /// From every other rank of the fiber, which it has `words(rank, its number)` words for.
+    fn fiber(&mut self, words: impl Fn(usize, usize) -> usize) {
+        let replication = self.algorithm.replication();
+        if replication > 1 {
+            let first = self.rank / replication * replication;
+            let others = (0..replication).filter(|l| first + l != self.rank);
+            let from = others.map(|l| (first + l, words(first + l, l))).filter(|&(_, words)| words > 0).collect();
+            self.items.push(Item::Receive { from, flops: 0.0 });
+        }
+    }
+
+    /// Rows of the fiber of a matrix that goes with A's rows.
+    fn gather(&mut self, width: usize) {
+        if self.algorithm.replication() > 1 {
+            self.items.push(Item::Agree);
+        }
+        let rows = self.rows;
+        self.fiber(|r, _| rows.range(r).len() * width);
+    }
+
+    /// Terms of the fiber of own rows of the result.
+    fn sum(&mut self, width: usize) {
+        let rows = self.rows.range(self.rank).len();
+        self.fiber(|_, _| rows * width);
+    }
+
+    /// `numbers` of each row here.
+    fn of_rows(&mut self, numbers: usize) {
+        let replication = self.algorithm.replication();
+        let here = self.rows.grouped(replication).range(self.rank / replication).len();
+        self.fiber(|_, _| numbers * here);
+    }
+
+    /// Numbers of nonzeros that other ranks of the fiber have.
+    fn values(&mut self) {
+        let share = self.share;
+        self.fiber(|_, l| share.gone.get(l).copied().unwrap_or(0));
+    }
+
+    /// Rows of B, or terms of them, while the nonzeros are worked on.
+    fn pass(&mut self, Pass { width, flops, reversed }: Pass) {
+        let flops = flops as f64;
+        self.items.push(Item::Agree);
+        match self.algorithm {
             Algorithm::Aware => {
-                let from = share.ghosts.iter().map(|&(r, rows)| (r, rows * width)).collect();
-                items.push(Item::Receive { from, flops: flops * (share.nnz - share.far) as f64 });
-                items.push(Item::Work(flops * share.far as f64));
+                let (share, near) = (self.share, flops * (self.share.nnz - self.share.far) as f64);
+                let others = share.ghosts.iter().map(|&(r, rows)| (r, rows * width)).collect();
+                let far = Item::Work(flops * share.far as f64);
+                match reversed {
+                    true => self.items.extend([Item::Agree, far, Item::Send { to: others, flops: near }]),
+                    false => self.items.extend([Item::Receive { from: others, flops: near }, far]),
+                }
             }
-            Algorithm::DenseShift { .. } => {
-                let order = ring_order(rows.parts(), replication, rank);
+            Algorithm::DenseShift { replication } => {
+                let order = ring_order(self.rows.parts(), replication, self.rank);
                 // As if every block of B met as many nonzeros.
-                let flops = flops * share.nnz as f64 / order.len() as f64;
-                let next = order.get(1).copied().unwrap_or(rank);
+                let flops = flops * self.share.nnz as f64 / order.len() as f64;
+                let next = order.get(1).copied().unwrap_or(self.rank);
+                let cols = self.cols;
                 let receive = |&block: &usize| {
                     let words = cols.range(block).len() * width;
                     Item::Receive { from: if words > 0 { vec![(next, words)] } else { Vec::new() }, flops }
                 };
                 if reversed {
                     // Terms of the block after the own one are the first; those of the own one come last.
-                    items.extend([Item::Agree, Item::Work(flops)]);
-                    items.extend(order.iter().cycle().skip(2).take(order.len() - 1).map(receive));
+                    self.items.extend([Item::Agree, Item::Work(flops)]);
+                    self.items.extend(order.iter().cycle().skip(2).take(order.len() - 1).map(receive));
                 } else {
-                    items.extend(order[1..].iter().map(receive));
-                    items.push(Item::Work(flops));
+                    self.items.extend(order[1..].iter().map(receive));
+                    self.items.push(Item::Work(flops));
                 }
             }
         }
-        items.push(Item::Agree);
+        self.items.push(Item::Agree);
     }
-    if replication > 1 && summed > 0 {
-        items.push(words(fiber().map(|r| (r, rows.range(rank).len() * summed)).collect()));
-    }
-    if replication > 1 && matches!(operation, Operation::Sddmm { .. }) {
-        items.push(words(fiber().map(|r| (r, share.gone.get(r - first).copied().unwrap_or(0))).collect()));
-    }
-    items
 }
 
 /// The steps of all ranks in one run of `operation` on a matrix of which rank r has `share(r)`; a word has `element` bytes.

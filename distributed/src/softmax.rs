@@ -7,34 +7,31 @@
 //! for every part: E_i += e^(x_ij - m_i) / l_i D_j                     D travels
 //! ```
 
-use sparsimd::Cpu;
 use sparsimd::edge::BuiltIn;
 use sparsimd::plan::Op;
+use sparsimd::{Cpu, Mat};
 
 use crate::comm::Comm;
-use crate::dense::{DistMat, Element};
+use crate::dense::{Element, Rows, RowsMut};
 use crate::error::{Error, Result};
 use crate::matrix::{DistCsr, fiber};
 
 impl<T: Element> DistCsr<T> {
     /// [`DistCsr::fusedmm`] with a softmax; operands have been checked.
-    #[expect(clippy::too_many_arguments, reason = "the operation's own, and where it runs")]
     pub(crate) fn softmax(
         &self,
         cpu: &Cpu,
         comm: &dyn Comm,
         edge: BuiltIn<T>,
-        c: &DistMat<T>,
-        b: &DistMat<T>,
-        d: &DistMat<T>,
-        e: &mut DistMat<T>,
+        [c, b, d]: [Rows<'_, T>; 3],
+        e: RowsMut<'_, T>,
     ) -> Result<()> {
         let logit = comm.agree(logit(edge))?;
         let shared = comm.agree(self.output(d.cols()))?;
-        let gathered = self.gather(comm, c.local())?;
-        let c = gathered.as_ref().unwrap_or(c.local()).as_ref();
+        let gathered = self.gather(comm, c.local)?;
+        let c = gathered.as_ref().map_or(c.local, Mat::as_ref);
         let mut weights: Vec<Vec<T>> = self.parts.iter().map(|part| vec![T::ZERO; part.a.nnz()]).collect();
-        let done = self.each_part(comm, &[b.local().as_ref()], |part, dense| {
+        let done = self.each_part(comm, &[b.local], |part, dense| {
             cpu.sddmm(self.parts[part].operand(Op::Sddmm), c, dense[0], &mut weights[part])?;
             weights[part].iter_mut().for_each(|x| *x = logit(*x));
             Ok(())

@@ -24,6 +24,7 @@ pub struct DistTensor<T> {
     pub(crate) local: CooTensor<T>,
     pub(crate) norm_squared: f64,
     pub(crate) nnz: usize,
+    checksum: u64,
 }
 
 /// The rows of one mode's factor.
@@ -65,7 +66,9 @@ impl<T: Element> DistTensor<T> {
         }
         let (coords, values) = distribute(comm, &grid, &chunks, entries)?;
         // Before the coordinates are those of this rank's rows.
+        let mut hash_sum = 0;
         let unique = CooTensor::new(dims.to_vec(), coords, values).and_then(|all| {
+            hash_sum = cpu.install(|| all.hash_sum());
             cpu.install(|| all.first_duplicate())?.map_or(Ok(()), |(p, _)| {
                 let place: Vec<u32> = (0..order).map(|mode| all.coords(mode)[p]).collect();
                 let detail = format!("two entries are both at {place:?}, counted from 0");
@@ -100,7 +103,9 @@ impl<T: Element> DistTensor<T> {
         comm.sum(&mut sums)?;
         let local = comm.agree(CooTensor::new(lens, renumbered, values).map_err(Error::from))?;
         let [norm_squared, nnz] = sums;
-        Ok(Self { dims: dims.to_vec(), grid, modes, local, norm_squared, nnz: nnz as usize })
+        let hash_sum = comm.all_gather(&[hash_sum], &vec![1; size])?.into_iter().fold(0, u64::wrapping_add);
+        let checksum = CooTensor::<T>::checksum_of(dims, hash_sum);
+        Ok(Self { dims: dims.to_vec(), grid, modes, local, norm_squared, nnz: nnz as usize, checksum })
     }
 
     /// The length of every mode, of the whole tensor.
@@ -111,6 +116,11 @@ impl<T: Element> DistTensor<T> {
     /// Nonzeros of all ranks together.
     pub fn nnz(&self) -> usize {
         self.nnz
+    }
+
+    /// [`CooTensor::checksum`] of the whole tensor, which checkpoints have: the same on any number of ranks, and on one machine.
+    pub fn checksum(&self) -> u64 {
+        self.checksum
     }
 
     /// Parts of each mode.

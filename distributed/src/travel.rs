@@ -87,10 +87,10 @@ impl<T: Element> DistCsr<T> {
     pub(crate) fn each_part_reversed(
         &self,
         comm: &dyn Comm,
-        own: &mut [&mut Mat<T>],
+        own: &mut [MatMut<'_, T>],
         mut compute: impl FnMut(usize, &mut [MatMut<'_, T>]) -> Result<()>,
     ) -> Result<()> {
-        let widths: Vec<usize> = own.iter().map(|a| a.cols()).collect();
+        let widths: Vec<usize> = own.iter().map(MatMut::cols).collect();
         if let Some(halo) = &self.halo {
             let rooms = || Ok((self.room(halo.given(), &widths)?, self.room(halo.ghosts(), &widths)?));
             let (mut incoming, mut terms) = comm.agree(rooms())?;
@@ -100,10 +100,7 @@ impl<T: Element> DistCsr<T> {
             terms.fill(&far.iter().map(Mat::as_ref).collect::<Vec<_>>(), 0..halo.ghosts());
             drop(far);
             let failed = done.is_err();
-            let near = |own: &mut [&mut Mat<T>]| {
-                let mut views: Vec<_> = own.iter_mut().map(|a| a.as_mut()).collect();
-                Ok(if failed { Ok(()) } else { compute(0, &mut views) })
-            };
+            let near = |own: &mut [MatMut<'_, T>]| Ok(if failed { Ok(()) } else { compute(0, own) });
             let computed = halo.give(comm, &terms, &mut incoming, own, near)?;
             done = done.and(computed);
             self.keep([incoming, terms]);
@@ -163,7 +160,7 @@ impl<T: Element> DistCsr<T> {
     }
 
     /// The rows of C for the rows of A here; none where they are this rank's own.
-    pub(crate) fn gather(&self, comm: &dyn Comm, own: &Mat<T>) -> Result<Option<Mat<T>>> {
+    pub(crate) fn gather(&self, comm: &dyn Comm, own: MatRef<'_, T>) -> Result<Option<Mat<T>>> {
         let replication = self.algorithm.replication();
         if replication == 1 {
             return Ok(None);
@@ -172,13 +169,13 @@ impl<T: Element> DistCsr<T> {
         let first = self.rank / replication * replication;
         let lens: Vec<_> = (0..replication).map(|l| self.rows.range(first + l).len() * own.cols()).collect();
         let mut all = comm.agree(self.zeros(own.cols()))?;
-        let packed = (&fiber as &dyn Comm).all_gather(&pack(own.as_ref(), 0..own.rows()), &lens)?;
-        unpack(&packed, 0..self.here.len(), &mut [&mut all], |to, from| to.copy_from_slice(from));
+        let packed = (&fiber as &dyn Comm).all_gather(&pack(own, 0..own.rows()), &lens)?;
+        unpack(&packed, 0..self.here.len(), &mut [all.as_mut()], |to, from| to.copy_from_slice(from));
         Ok(Some(all))
     }
 
     /// `own` becomes the sum of the fiber's `shared` in this rank's rows; where there is none, it is the result already.
-    pub(crate) fn reduce(&self, comm: &dyn Comm, shared: Option<Mat<T>>, own: &mut Mat<T>) -> Result<()> {
+    pub(crate) fn reduce(&self, comm: &dyn Comm, shared: Option<Mat<T>>, own: MatMut<'_, T>) -> Result<()> {
         let Some(out) = shared else { return Ok(()) };
         let replication = self.algorithm.replication();
         let fiber = fiber(comm, replication);
@@ -194,9 +191,9 @@ impl<T: Element> DistCsr<T> {
         received[fiber.rank()] = pack(out.as_ref(), rows(fiber.rank()));
         let room = received.iter_mut().enumerate().filter(|(l, _)| *l != fiber.rank());
         fiber.exchange_during(&sends, room.map(|(l, data)| (l, &mut data[..])).collect(), || Ok(()))?;
-        let rows = own.rows();
-        unpack(&received[0], 0..rows, &mut [&mut *own], |to, from| to.copy_from_slice(from));
-        received[1..].iter().for_each(|terms| unpack(terms, 0..rows, &mut [&mut *own], add));
+        let (rows, mut own) = (own.rows(), [own]);
+        unpack(&received[0], 0..rows, &mut own, |to, from| to.copy_from_slice(from));
+        received[1..].iter().for_each(|terms| unpack(terms, 0..rows, &mut own, add));
         Ok(())
     }
 

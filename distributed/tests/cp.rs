@@ -173,6 +173,26 @@ fn damaged_checkpoints_are_refused() {
         tensor.load(comm, &file).unwrap_err().to_string()
     });
     assert!(other[0].contains("the checkpoint is of dims [40, 30, 50], the tensor has [40, 30, 51]"), "{}", other[0]);
+    let changed = |change: &(dyn Fn(&mut f64) + Sync)| {
+        ThreadComm::run(2, |comm: &dyn Comm| {
+            let mut own = part(&x, comm.rank(), 2);
+            if comm.rank() == 1 {
+                own.values_mut().last_mut().into_iter().for_each(change);
+            }
+            let tensor = DistTensor::<f64>::new(&cpu(), comm, x.dims(), &own).unwrap();
+            (tensor.checksum(), tensor.load(comm, &file).map(drop).map_err(|e| e.to_string()))
+        })
+    };
+    for (checksum, loaded) in changed(&|_| ()) {
+        assert_eq!((checksum, loaded), (x.checksum(), Ok(())));
+    }
+    for (checksum, loaded) in changed(&|value| *value += 1.0) {
+        let error = loaded.unwrap_err();
+        assert!(checksum != x.checksum() && error.contains("a tensor with other entries"), "{error}");
+    }
+    // On one machine likewise.
+    CpState::<f64>::load_of(&file, x.checksum()).unwrap();
+    assert!(CpState::<f64>::load_of(&file, x.checksum() ^ 1).is_err());
     let missing = dir.path().join("none/state");
     let nowhere = on_ranks(2, &|comm, tensor| {
         let own = tensor.cp_als(&cpu(), comm, &options(3), |_, _| ControlFlow::Continue(()))?;

@@ -8,7 +8,10 @@ use matrices::{bits, shapes, skewed};
 use sparsimd::edge::{self, BuiltIn};
 use sparsimd::reference::{self, Expected, FusedGradients, Scores, Weighting};
 use sparsimd::{Cpu, Csr, CsrRef, Mat, generate};
-use sparsimd_distributed::{Algorithm, Blocks, Comm, DistCsr, DistGradient, DistMat, Element, Result, ThreadComm};
+use sparsimd_distributed::{
+    Algorithm, Blocks, Cluster, Comm, CountComm, DistCsr, DistGradient, DistMat, DistPlan, Element, Operation, Result,
+    ThreadComm,
+};
 
 /// Columns of B and C, and of D and E.
 const N: [usize; 2] = [19, 8];
@@ -183,6 +186,42 @@ fn the_same_ranks_give_the_same_bits() {
             })
         };
         assert_eq!(run(), run());
+    }
+}
+
+#[test]
+fn the_words_of_gradients_are_the_plans() {
+    let case = Case::<f64>::new(skewed());
+    let [n, width] = N;
+    for ranks in [1, 3, 4, 6] {
+        let (rows, cols) = (Blocks::even(case.a.rows(), ranks), Blocks::even(case.a.cols(), ranks));
+        for algorithm in algorithms(ranks) {
+            for (edge, _) in &case.fused {
+                let (softmax, values) = (edge.is_softmax(), edge.uses_values());
+                let operation = Operation::FusedMmGradient { n, width, same: false, softmax, values };
+                let counts = ThreadComm::run(ranks, |comm| {
+                    let rank = comm.rank();
+                    let given = CsrRef::from(&case.a).row_range(rows.range(rank)).unwrap().to_csr();
+                    let allowed = |other| other == algorithm;
+                    let cluster = Cluster::default();
+                    let plan = DistPlan::new(comm, &rows, &cols, &given, operation, cluster, allowed).unwrap();
+                    let a = DistCsr::new(comm, &rows, &cols, &given, algorithm).unwrap();
+                    let (c, b) = (share(&case.c, &rows, rank), share(&case.b, &cols, rank));
+                    let (d, de) = (share(&case.d, &cols, rank), share(&case.de, &rows, rank));
+                    let (mut dc, mut db, mut dd) = (c.clone(), b.clone(), d.clone());
+                    let mut room = vec![0.0; given.nnz()];
+                    let out =
+                        DistGradient { c: &mut dc, b: &mut db, d: &mut dd, values: values.then_some(&mut room[..]) };
+                    let counted = CountComm::new(comm);
+                    a.fusedmm_gradient(&cpu(), &counted, *edge, &c, &b, &d, &de, out).unwrap();
+                    (counted.take().bytes_received / size_of::<f64>(), plan.chosen().total_words)
+                });
+                let received: usize = counts.iter().map(|(words, _)| words).sum();
+                for (_, planned) in counts {
+                    assert_eq!(received as f64, planned, "{ranks} ranks, {algorithm:?}, {edge:?}");
+                }
+            }
+        }
     }
 }
 

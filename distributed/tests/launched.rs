@@ -85,13 +85,16 @@ fn sparsimd(ranks: usize, args: &[&str]) -> (Option<i32>, String, String) {
 fn every_operation_is_verified_on_several_ranks() {
     let file = ["--matrix", "tests/data/pyfr_p6hex_m460.mtx", "-n", "33"];
     let random = ["--random", "301x257@0.9", "-n", "16", "--dtype", "f64"];
-    let operations: [&[&str]; 6] = [
+    let operations: [&[&str]; 9] = [
         &["spmm"],
         &["sddmm"],
         &["sddmm", "--edge", "scale"],
         &["fusedmm", "--edge", "sigmoid"],
         &["fusedmm", "--edge", "softmax"],
         &["fusedmm", "--edge", "softmax-leaky-relu"],
+        &["fusedmm", "--edge", "scale", "--backward"],
+        &["fusedmm", "--edge", "leaky-relu", "--backward"],
+        &["fusedmm", "--edge", "softmax", "--backward"],
     ];
     let ways: [(usize, &[&str]); 8] = [
         (1, &[]),
@@ -110,6 +113,8 @@ fn every_operation_is_verified_on_several_ranks() {
             let (status, out, err) = sparsimd(ranks, &args);
             assert_eq!(status, Some(0), "{ranks} ranks, {args:?}: {err}");
             let number = |key: &str| number(&out, key);
+            let gradient = operation.contains(&"--backward");
+            assert_eq!(gradient, number("op") == "\"fusedmm_gradient\"", "{out}");
             assert_eq!((number("verified"), number("ranks")), ("true".to_owned(), ranks.to_string()), "{args:?}");
             assert_eq!(number("words_sent"), number("model_words"), "{args:?}");
             assert!(number("communication_s").parse::<f64>().unwrap() >= 0.0);
@@ -199,6 +204,35 @@ fn errors_are_one_line_of_the_first_rank() {
         let (status, _, err) = sparsimd(3, args);
         assert_eq!((status, err.lines().filter(|line| line.starts_with("sparsimd: ")).count()), (Some(2), 1), "{err}");
     }
+}
+
+/// The described cluster's ping-pong beside the machine's.
+#[test]
+#[ignore = "needs an MPI: .ci/distributed"]
+fn ping_pongs_are_simulated_and_measured() {
+    if Command::new("smpirun").arg("--help").output().is_err() {
+        println!("skipped: smpirun is not installed");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().to_str().unwrap();
+    let (status, text, err) = sparsimd(2, &["simulate", "--ping-pong", "--mpi", "--json", "--out", out]);
+    assert_eq!(status, Some(0), "{err}");
+    let rows: Vec<&str> = text.split("{\"bytes\":").skip(1).collect();
+    assert_eq!(rows.len(), 6, "{text}");
+    for row in rows {
+        let of = |key: &str| number(row, key).parse::<f64>().unwrap();
+        let near = |a: f64, b: f64, times: f64| assert!(a < times * b && b < times * a, "{a}, not {b}: {row}");
+        near(of("simulated_s"), of("model_s"), 1.01);
+        // Between the shortest and the longest message, whose times make the cluster: the MPI changes its ways on the way.
+        near(of("fitted_s"), of("measured_s"), 5.0);
+    }
+    let measured = dir.path().join("measured.xml");
+    let (status, text, err) =
+        sparsimd(1, &["simulate", "--ping-pong", "--json", "--platform", measured.to_str().unwrap()]);
+    assert_eq!((status, text.matches("\"measured_s\":null").count()), (Some(0), 6), "{err}");
+    let (status, _, err) = sparsimd(3, &["simulate", "--ping-pong", "--mpi"]);
+    assert!(status == Some(2) && err.contains("ping-pong: 3 ranks; a ping-pong has two"), "{err}");
 }
 
 /// The processes that `pid` has started, and those that they have.
@@ -333,6 +367,7 @@ fn c_programs_multiply_on_communicators_of_their_own() {
         .arg(root.join("include"))
         .arg(&library)
         .arg(format!("-Wl,-rpath,{}", library.parent().unwrap().display()))
+        .arg("-lm")
         .output()
         .expect("a compiler");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));

@@ -247,6 +247,7 @@ fn the_words_that_travel_are_the_plans() {
                                 }
                                 .unwrap();
                             }
+                            Operation::FusedMmGradient { .. } => unreachable!("tests/gradient.rs counts those"),
                         }
                         let traffic = counted.take();
                         let moved = if reversed { traffic.bytes_sent } else { traffic.bytes_received };
@@ -293,6 +294,9 @@ fn counted_words_are_near_the_closed_forms() {
         near(Operation::Spmm { n }, travel + share);
         near(Operation::FusedMm { n, width: n, same: true, softmax: false }, travel + 2.0 * share);
         near(Operation::FusedMm { n, width: n, same: false, softmax: false }, 2.0 * travel + 2.0 * share);
+        let gradient = |same| Operation::FusedMmGradient { n, width: n, same, softmax: false, values: false };
+        near(gradient(false), 5.0 * travel + 3.0 * share);
+        near(gradient(true), 4.0 * travel + 3.0 * share);
     }
     // Each of the n - n/p other rows is named with probability 1 - (1 - d)^(n/p).
     let named = 1.0 - (1.0 - 32.0 / size).powf(size / p);

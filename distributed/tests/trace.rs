@@ -9,10 +9,11 @@ use std::ops::ControlFlow;
 
 use matrices::skewed;
 use sparsimd::decomp::CpOptions;
+use sparsimd::edge::BuiltIn;
 use sparsimd::{CooTensor, Cpu, Csr, CsrRef, edge};
 use sparsimd_distributed::{
-    Algorithm, Blocks, Comm, DistCsr, DistMat, DistTensor, Operation, RandomTensor, RankLoad, Step, ThreadComm,
-    TraceComm, grid, matrix_steps,
+    Algorithm, Blocks, Comm, DistCsr, DistGradient, DistMat, DistTensor, Operation, RandomTensor, RankLoad, Step,
+    ThreadComm, TraceComm, grid, matrix_steps,
 };
 
 fn cpu() -> Cpu {
@@ -62,6 +63,19 @@ fn record(
                 false => dist.fusedmm(&cpu(), &traced, edge::Identity, &c, &b, d, &mut e),
             }
         }
+        Operation::FusedMmGradient { n, width, same, softmax, values } => {
+            let (c, b, other, de) = (of(rows, n), of(cols, n), of(cols, width), of(rows, width));
+            let (mut dc, mut db, mut dd) = (of(rows, n), of(cols, n), of(cols, width));
+            let d = if same { &b } else { &other };
+            let edge: BuiltIn<f64> = match (softmax, values) {
+                (true, _) => edge::Softmax { scale: 1.0 }.into(),
+                (false, true) => edge::Scale.into(),
+                (false, false) => edge::Sigmoid.into(),
+            };
+            let mut numbers = values.then(|| vec![0.0; given.nnz()]);
+            let out = DistGradient { c: &mut dc, b: &mut db, d: &mut dd, values: numbers.as_deref_mut() };
+            dist.fusedmm_gradient(&cpu(), &traced, edge, &c, &b, d, &de, out)
+        }
     }
     .unwrap();
     traced.take()
@@ -77,6 +91,9 @@ fn matrix_operations_send_what_their_schedules_say() {
         Operation::FusedMm { n: 7, width: 7, same: true, softmax: false },
         Operation::FusedMm { n: 7, width: 3, same: false, softmax: false },
         Operation::FusedMm { n: 7, width: 3, same: false, softmax: true },
+        Operation::FusedMmGradient { n: 7, width: 7, same: true, softmax: false, values: false },
+        Operation::FusedMmGradient { n: 7, width: 3, same: false, softmax: false, values: true },
+        Operation::FusedMmGradient { n: 7, width: 3, same: false, softmax: true, values: false },
     ];
     for ranks in [1, 2, 3, 4, 6, 9usize] {
         let (rows, cols) = (Blocks::even(a.rows(), ranks), Blocks::even(a.cols(), ranks));
@@ -98,6 +115,7 @@ fn matrix_operations_send_what_their_schedules_say() {
                 let each = match operation {
                     Operation::Spmm { n } | Operation::SpmmTransposed { n } | Operation::Sddmm { n } => 2 * n,
                     Operation::FusedMm { n, width, .. } => 2 * (n + width),
+                    Operation::FusedMmGradient { n, width, .. } => 6 * n + 4 * width,
                 };
                 assert!((flops / (a.nnz() * each) as f64 - 1.0).abs() < 1e-9, "{flops}");
             }

@@ -25,6 +25,7 @@ from ._sparsimd import SparsimdError
 __all__ = ["Matrix", "spmm"]
 
 _ALGORITHMS = {"auto": 0, "aware": 1, "dense": 2}
+_EDGES = {"identity": 0, "scale": 1, "sigmoid": 2, "softmax": 3, "leaky_relu": 4, "softmax_leaky_relu": 5}
 
 
 class _Given(ctypes.Structure):
@@ -57,6 +58,11 @@ def _library() -> ctypes.CDLL:
     library.sparsimd_mpi_spmm.argtypes = [pointer, size, pointer, size, pointer, size]
     library.sparsimd_mpi_spmm_transposed.argtypes = library.sparsimd_mpi_spmm.argtypes
     library.sparsimd_mpi_sddmm.argtypes = [pointer, number, size, pointer, size, pointer, size, pointer]
+    rows, real = [pointer, size], ctypes.c_double
+    library.sparsimd_mpi_sddmm_gradient.argtypes = [pointer, size, *rows, *rows, pointer, *rows, *rows]
+    fused = [pointer, number, real, size, *rows, *rows, size, *rows]
+    library.sparsimd_mpi_fusedmm.argtypes = [*fused, *rows]
+    library.sparsimd_mpi_fusedmm_gradient.argtypes = [*fused, *rows, *rows, *rows, *rows, pointer]
     library.sparsimd_mpi_destroy.argtypes = [pointer]
     library.sparsimd_mpi_destroy.restype = None
     return library
@@ -65,6 +71,17 @@ def _library() -> ctypes.CDLL:
 def _expect(status: int) -> None:
     if status != 0:
         raise SparsimdError(_library().sparsimd_mpi_last_error().decode())
+
+
+def _rows(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """A contiguous matrix as two arguments."""
+    return array.ctypes.data, array.shape[1]
+
+
+def _edge(edge: str, scale: float, negative_slope: float) -> tuple[int, float]:
+    if edge not in _EDGES:
+        raise ValueError(f"edge: {edge!r}; one of {', '.join(_EDGES)}")
+    return _EDGES[edge], scale if edge == "softmax" else negative_slope
 
 
 class Matrix:
@@ -136,6 +153,12 @@ class Matrix:
             raise ValueError(f"{name}: shape {matrix.shape}, expected {rows} rows")
         return matrix
 
+    def _pair(self, c: npt.ArrayLike, b: npt.ArrayLike) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        c, b = self._operand("C", c, self.rows), self._operand("B", b, self.b_rows)
+        if b.shape[1] != c.shape[1]:
+            raise ValueError(f"B: {b.shape[1]} columns, C has {c.shape[1]}")
+        return c, b
+
     def _open(self) -> ctypes.c_void_p:
         if not self._handle:
             raise ValueError("the matrix has been closed")
@@ -159,16 +182,86 @@ class Matrix:
 
     def sddmm(self, c: npt.ArrayLike, b: npt.ArrayLike, *, scaled: bool = False) -> np.ndarray[Any, Any]:
         """C_i . B_j for each of this rank's nonzeros (i, j), times its value if `scaled`."""
-        c, b = self._operand("C", c, self.rows), self._operand("B", b, self.b_rows)
+        c, b = self._pair(c, b)
         n = c.shape[1]
-        if b.shape[1] != n:
-            raise ValueError(f"B: {b.shape[1]} columns, C has {n}")
         out = np.empty(self.nnz, self.dtype)
         status = _library().sparsimd_mpi_sddmm(
             self._open(), int(scaled), n, c.ctypes.data, n, b.ctypes.data, n, out.ctypes.data
         )
         _expect(status)
         return out
+
+    def sddmm_gradient(
+        self, c: npt.ArrayLike, b: npt.ArrayLike, ds: npt.ArrayLike
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The gradients of `sddmm` by this rank's rows of C and B, from `ds`, one number for each of its nonzeros."""
+        c, b = self._pair(c, b)
+        numbers = np.ascontiguousarray(ds, dtype=self.dtype)
+        if numbers.shape != (self.nnz,):
+            raise ValueError(f"ds: shape {numbers.shape}, expected ({self.nnz},)")
+        dc, db = np.empty_like(c), np.empty_like(b)
+        n = c.shape[1]
+        status = _library().sparsimd_mpi_sddmm_gradient(
+            self._open(), n, *_rows(c), *_rows(b), numbers.ctypes.data, *_rows(dc), *_rows(db)
+        )
+        _expect(status)
+        return dc, db
+
+    def fusedmm(
+        self,
+        c: npt.ArrayLike,
+        b: npt.ArrayLike,
+        d: npt.ArrayLike,
+        *,
+        edge: str = "softmax",
+        scale: float = 1.0,
+        negative_slope: float = 0.2,
+    ) -> np.ndarray[Any, Any]:
+        """This rank's rows of E, E_i being the sum over the nonzeros (i, j) of f(C_i . B_j, a_ij) D_j, from its rows of C, B and D.
+
+        `edge` is identity, scale, sigmoid, softmax, leaky_relu or softmax_leaky_relu, as in `sparsimd.fusedmm`. Where `d` is `b`, the rows
+        travel once.
+        """
+        number, parameter = _edge(edge, scale, negative_slope)
+        same = d is b
+        c, b = self._pair(c, b)
+        d = b if same else self._operand("D", d, self.b_rows)
+        e = np.empty((self.rows, d.shape[1]), self.dtype)
+        status = _library().sparsimd_mpi_fusedmm(
+            self._open(), number, parameter, c.shape[1], *_rows(c), *_rows(b), d.shape[1], *_rows(d), *_rows(e)
+        )
+        _expect(status)
+        return e
+
+    def fusedmm_gradient(
+        self,
+        c: npt.ArrayLike,
+        b: npt.ArrayLike,
+        d: npt.ArrayLike,
+        de: npt.ArrayLike,
+        *,
+        edge: str = "softmax",
+        scale: float = 1.0,
+        negative_slope: float = 0.2,
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
+        """The gradients of `fusedmm` by this rank's rows of C, B and D, and by its values where the edge function uses them (scale), from
+        its rows of that of E."""
+        number, parameter = _edge(edge, scale, negative_slope)
+        same = d is b
+        c, b = self._pair(c, b)
+        d = b if same else self._operand("D", d, self.b_rows)
+        de = self._operand("dE", de, self.rows)
+        if de.shape[1] != d.shape[1]:
+            raise ValueError(f"dE: {de.shape[1]} columns, D has {d.shape[1]}")
+        dc, db, dd = np.empty_like(c), np.empty_like(b), np.empty_like(d)
+        dvalues = np.empty(self.nnz, self.dtype) if edge == "scale" else None
+        status = _library().sparsimd_mpi_fusedmm_gradient(
+            *(self._open(), number, parameter),
+            *(c.shape[1], *_rows(c), *_rows(b), d.shape[1], *_rows(d), *_rows(de)),
+            *(*_rows(dc), *_rows(db), *_rows(dd), None if dvalues is None else dvalues.ctypes.data),
+        )
+        _expect(status)
+        return dc, db, dd, dvalues
 
     def close(self) -> None:
         """Frees the matrix and its copy of the communicator."""

@@ -14,6 +14,26 @@ import pytest
 scipy_sparse = pytest.importorskip("scipy.sparse")
 
 
+def fused(edge, a, c, b, d, de):
+    """E and its gradients by the definition, in double precision: dC, dB, dD and dvalues."""
+    c, b, d, de = (x.astype(np.float64) for x in (c, b, d, de))
+    mask, values = a.toarray() != 0, a.toarray().astype(np.float64)
+    s, g = c @ b.T, de @ d.T
+    if edge == "scale":
+        w, ds, dvalues = mask * values * s, mask * values * g, s * g
+    elif edge == "sigmoid":
+        f = 1 / (1 + np.exp(-s))
+        w, ds, dvalues = mask * f, mask * f * (1 - f) * g, None
+    else:
+        z = np.where(mask, 0.5 * s, -np.inf)
+        top = np.where(mask.any(axis=1), z.max(axis=1), 0.0)
+        w = np.exp(z - top[:, None])
+        w /= np.where(mask.any(axis=1), w.sum(axis=1), 1.0)[:, None]
+        ds, dvalues = 0.5 * w * (g - (w * g).sum(axis=1)[:, None]), None
+    values_at = None if dvalues is None else dvalues[a.nonzero()]
+    return w @ d, (ds @ b, ds.T @ c, w.T @ de, values_at)
+
+
 def main() -> None:
     from mpi4py import MPI
     from sparsimd import distributed
@@ -42,6 +62,26 @@ def main() -> None:
                 dots = np.asarray([c[i] @ b[j] for i, j in zip(*a.nonzero())])
                 first, last = a.indptr[own.start], a.indptr[own.stop]
                 np.testing.assert_allclose(matrix.sddmm(c[own], b[own_b]), dots[first:last], **near)
+                ds = rng.standard_normal(a.nnz).astype(dtype)
+                by_ds = scipy_sparse.csr_matrix((ds, a.indices, a.indptr), shape=a.shape)
+                dc, db = matrix.sddmm_gradient(c[own], b[own_b], ds[first:last])
+                np.testing.assert_allclose(dc, (by_ds @ b)[own], **near)
+                np.testing.assert_allclose(db, (by_ds.T @ c)[own_b], **near)
+                d, de = rng.standard_normal((k, 4)).astype(dtype), rng.standard_normal((m, 4)).astype(dtype)
+                for edge in ("scale", "sigmoid", "softmax"):
+                    e, gradients = fused(edge, a, c, b, d, de)
+                    got = matrix.fusedmm(c[own], b[own_b], d[own_b], edge=edge, scale=0.5)
+                    np.testing.assert_allclose(got, e[own], rtol=near["rtol"], atol=20 * near["atol"])
+                    parts = matrix.fusedmm_gradient(c[own], b[own_b], d[own_b], de[own], edge=edge, scale=0.5)
+                    for part, wanted, some in zip(parts, gradients, (own, own_b, own_b, slice(first, last))):
+                        assert (part is None) == (wanted is None)
+                        if part is not None:
+                            np.testing.assert_allclose(part, wanted[some], rtol=near["rtol"], atol=20 * near["atol"])
+                # D is B: its rows travel once.
+                local = np.ascontiguousarray(b[own_b])
+                e, _ = fused("sigmoid", a, c, b, b, c)
+                got = matrix.fusedmm(c[own], local, local, edge="sigmoid")
+                np.testing.assert_allclose(got, e[own], rtol=near["rtol"], atol=20 * near["atol"])
         # Rows of B that do not go with A are an error on all ranks.
         with pytest.raises(Exception, match="rows of B on all ranks for 41 columns"):
             distributed.spmm(a[own], b[own_b][rank == 0 :], comm, threads=1)

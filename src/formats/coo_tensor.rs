@@ -2,7 +2,7 @@
 
 pub use sparsimd_kernels::MAX_ORDER;
 use sparsimd_kernels::Scalar;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::packing::Packing;
 use super::places::{Places, TASK, gather};
@@ -18,12 +18,6 @@ pub struct CooTensor<T> {
     dims: Vec<usize>,
     coords: Vec<Vec<u32>>,
     values: Vec<T>,
-}
-
-/// [`CooTensor::checksum`] from those of the coordinates of each mode and of the values in double precision.
-pub(crate) fn checksum_of<T>(dims: &[usize], arrays: &[u64]) -> u64 {
-    let lengths = dims.iter().map(|&dim| dim as u64).chain([size_of::<T>() as u64]);
-    xxh3_64(bytemuck::cast_slice(&lengths.chain(arrays.iter().copied()).collect::<Vec<u64>>())).max(1)
 }
 
 /// Whether `mode_order` names each of `order` modes once.
@@ -62,21 +56,36 @@ pub(crate) fn check_tensor_dims(dims: &[usize]) -> Result<()> {
 }
 
 impl<T: Scalar> CooTensor<T> {
-    /// A checksum of the lengths, coordinates and values, in the order of the entries, and of the element type; never 0. It tells tensors
-    /// apart that a decomposition might be resumed on. Runs in the rayon pool of the caller.
+    /// A checksum of the lengths, of the entries in whatever order, and of the element type; never 0. It tells tensors apart that a
+    /// decomposition might be resumed on. Runs in the rayon pool of the caller.
     pub fn checksum(&self) -> u64 {
-        let arrays = parallel::map_tasks(self.order() + 1, |k| match self.coords.get(k) {
-            Some(coords) => xxh3_64(bytemuck::cast_slice(coords)),
-            None => {
-                let mut sum = Xxh3::new();
-                // As many values at a time as stay in L1.
-                for values in self.values.chunks(1 << 10) {
-                    sum.update(&values.iter().flat_map(|x| x.to_f64().to_le_bytes()).collect::<Vec<u8>>());
+        Self::checksum_of(&self.dims, self.hash_sum())
+    }
+
+    /// [`CooTensor::checksum`] of the tensor of `dims` whose parts' [`CooTensor::hash_sum`] add up to `hash_sum`, modulo 2^64.
+    pub fn checksum_of(dims: &[usize], hash_sum: u64) -> u64 {
+        let words = dims.iter().map(|&dim| dim as u64).chain([size_of::<T>() as u64, hash_sum]);
+        xxh3_64(bytemuck::cast_slice(&words.collect::<Vec<u64>>())).max(1)
+    }
+
+    /// The sum over the entries, modulo 2^64, of the XXH3 hashes of coordinates and value: that of a tensor is the sum of its parts'. Runs
+    /// in the rayon pool of the caller.
+    pub fn hash_sum(&self) -> u64 {
+        /// Entries of a task: milliseconds.
+        const ENTRIES: usize = 1 << 16;
+        let order = self.order();
+        let sums = parallel::map_tasks(self.nnz().div_ceil(ENTRIES), |task| {
+            let first = task * ENTRIES;
+            let mut entry = [0; 4 * MAX_ORDER + 8];
+            (first..self.nnz().min(first + ENTRIES)).fold(0u64, |sum, p| {
+                for (to, coords) in entry.as_chunks_mut().0.iter_mut().zip(&self.coords) {
+                    *to = coords[p].to_le_bytes();
                 }
-                sum.digest()
-            }
+                entry[4 * order..4 * order + 8].copy_from_slice(&self.values[p].to_f64().to_le_bytes());
+                sum.wrapping_add(xxh3_64(&entry[..4 * order + 8]))
+            })
         });
-        checksum_of::<T>(&self.dims, &arrays)
+        sums.into_iter().fold(0, u64::wrapping_add)
     }
 
     /// The tensor with `values[p]` at the place `(coords[0][p], coords[1][p], ...)`.

@@ -28,7 +28,7 @@ pub use borrowed::{ColumnIndex, CsrRef, PatternRef, PointerIndex, RowPointers};
 pub(crate) use coo::counting_sort;
 pub use coo::{Coo, CooRef};
 pub use coo_tensor::{CooTensor, MAX_ORDER};
-pub(crate) use coo_tensor::{check_mode, check_modes, check_tensor_dims, checksum_of};
+pub(crate) use coo_tensor::{check_mode, check_modes, check_tensor_dims};
 pub(crate) use csf::sort_by_length;
 pub use csf::{Csf, CsfPattern, rooted_mode_order};
 pub use csf_set::{CsfKind, CsfSet};

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::tnsb::{Header, PIECE, check_sum};
 use crate::error::{Error, Result};
-use crate::formats::{CooTensor, checksum_of};
+use crate::formats::CooTensor;
 use crate::memory;
 
 /// Chunks that are in memory: one is read, one is worked on.
@@ -122,28 +122,18 @@ impl TnsbStream {
         })
     }
 
-    /// The sum of the squares of all values, and [`CooTensor::checksum`] of the tensor with values as `T`: reads them alone.
+    /// The sum of the squares of all values, and [`CooTensor::checksum`] of the tensor with values as `T`: in a pass.
     ///
     /// # Errors
-    /// [`Error::Io`], and [`Error::Parse`] when their checksum is wrong.
+    /// As [`TnsbStream::pass`].
     pub fn norm_and_checksum<T: Scalar>(&self) -> Result<(f64, u64)> {
-        let mut sections = Sections::open(self)?;
-        let (mut norm_squared, mut wide) = (0.0, Xxh3::new());
-        let order = self.dims().len();
-        // A piece at a time: as many bytes as the checksum takes in well.
-        let mut piece = Vec::with_capacity(PIECE);
-        for first in (0..self.nnz()).step_by(PIECE / size_of::<f64>()) {
-            piece.clear();
-            sections.values((self.nnz() - first).min(PIECE / size_of::<f64>()), &mut |x| {
-                let x = T::from_f64(x).to_f64();
-                norm_squared += x * x;
-                piece.extend(x.to_le_bytes());
-            })?;
-            wide.update(&piece);
-        }
-        check_sum(&self.path, order, sections.sums[order].digest(), &self.header.sums)?;
-        let arrays = [&self.header.sums[..order], &[wide.digest()]].concat();
-        Ok((norm_squared, checksum_of::<T>(self.dims(), &arrays)))
+        let (mut norm_squared, mut hash_sum) = (0.0, 0u64);
+        self.pass::<T>(PIECE / size_of::<f64>(), |_, chunk| {
+            norm_squared = chunk.values().iter().fold(norm_squared, |sum, x| sum + x.to_f64() * x.to_f64());
+            hash_sum = hash_sum.wrapping_add(chunk.hash_sum());
+            Ok(chunk)
+        })?;
+        Ok((norm_squared, CooTensor::<T>::checksum_of(self.dims(), hash_sum)))
     }
 }
 

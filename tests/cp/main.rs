@@ -174,6 +174,15 @@ fn checkpoints_know_their_tensor_and_those_of_the_first_version_are_read() {
     };
     let negated = coo.with_values(coo.values().iter().map(|x| -x).collect::<Vec<_>>()).unwrap();
     let sums = [coo.checksum(), negated.checksum(), coo.cast::<f32>().checksum()];
+    let order = coo.sorted_permutation(&[2, 0, 1]).unwrap();
+    let pick = |of: &[u32]| order.iter().map(|&p| of[p]).collect::<Vec<u32>>();
+    let coords = coo.all_coords().iter().map(|of| pick(of)).collect();
+    let values = order.iter().map(|&p| coo.values()[p]).collect();
+    let sorted = CooTensor::new(coo.dims().to_vec(), coords, values).unwrap();
+    assert!(sorted.all_coords() != coo.all_coords() && sorted.checksum() == coo.checksum());
+    // Values that change places are other entries.
+    let swapped = coo.with_values(coo.values().iter().rev().copied().collect::<Vec<_>>()).unwrap();
+    assert_ne!(swapped.checksum(), coo.checksum());
     assert!(sums[0] == coo.clone().checksum() && sums[0] != sums[1] && sums[0] != sums[2] && !sums.contains(&0));
     for memory in [vec![], vec![vec![1.5, -2.0], vec![], vec![3.0]]] {
         state.memory = memory;

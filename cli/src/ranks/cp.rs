@@ -63,9 +63,8 @@ fn decompose<T: Element>(args: &Args, mpi: &MpiComm) -> Result<Verdict> {
     let watch = comm.agree(Watch::start(common.iters, first).map_err(Error::from))?;
     let tensor = DistTensor::new(&cpu, comm, &dims, &entries)?;
     drop(entries);
-    // A checksum of the tensor would need all entries in the file's order: a checkpoint is resumed on whatever has its lengths. Each
-    // rank reads its rows.
-    let resume = |path: &Path| CpState::load_rows_of(path, &dims, &tensor.rows(), 0);
+    // Each rank reads its rows.
+    let resume = |path: &Path| CpState::load_rows_of(path, &dims, &tensor.rows(), tensor.checksum());
     let options = options(args, comm.agree(init(args, dims.len(), resume).map_err(Error::from))?);
 
     let counted = CountComm::new(comm);

@@ -3,7 +3,12 @@
 #[cfg(feature = "mpi")]
 mod cp;
 #[cfg(feature = "mpi")]
+mod gradient;
+#[cfg(feature = "mpi")]
 mod run;
+
+#[cfg(feature = "mpi")]
+pub use run::on_ranks;
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -108,7 +113,7 @@ pub fn check_launcher(on_ranks: bool) -> Result<()> {
 #[cfg(not(feature = "mpi"))]
 impl super::matrix::Common {
     /// The error that this build has no ranks, which `check_launcher` has found before.
-    pub fn run_on_ranks(&self, _: sparsimd::plan::Op) -> Result<super::Verdict> {
+    pub fn run_on_ranks(&self, _: sparsimd::plan::Op, _: bool) -> Result<super::Verdict> {
         check_launcher(true).map(|()| super::Verdict::Failed)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use serde::Serialize;
-use sparsimd::edge::{self, Edge};
+use sparsimd::edge::{self, BuiltIn, Edge};
 use sparsimd::io::Format;
 use sparsimd::machine::{Machine, Pinning};
 use sparsimd::plan::{Op, PlanOptions};
@@ -24,11 +24,11 @@ use crate::{Verdict, output};
 const RUNS: usize = 10;
 
 impl Common {
-    /// Runs `op` on the launcher's ranks.
-    pub fn run_on_ranks(&self, op: Op) -> sparsimd::Result<Verdict> {
+    /// Runs `op` on the launcher's ranks, or its gradients if `backward` (FusedMM).
+    pub fn run_on_ranks(&self, op: Op, backward: bool) -> sparsimd::Result<Verdict> {
         match self.dtype {
-            StoredDtype::F32 => on_ranks(|mpi| Run::<f32>::new(self, mpi, op)?.report(mpi)),
-            StoredDtype::F64 => on_ranks(|mpi| Run::<f64>::new(self, mpi, op)?.report(mpi)),
+            StoredDtype::F32 => on_ranks(|mpi| Run::<f32>::new(self, mpi, op, backward)?.report(mpi)),
+            StoredDtype::F64 => on_ranks(|mpi| Run::<f64>::new(self, mpi, op, backward)?.report(mpi)),
             StoredDtype::Bf16 | StoredDtype::F16 => Err(self.no_dtype("--mpi")),
         }
     }
@@ -112,25 +112,26 @@ struct Report {
 }
 
 /// An operation on the ranks, ready to run.
-struct Run<'a, T> {
-    args: &'a Common,
+pub(super) struct Run<'a, T> {
+    pub args: &'a Common,
     op: Op,
-    cpu: Cpu,
-    given: RowsOf<T>,
+    backward: bool,
+    pub cpu: Cpu,
+    pub given: RowsOf<T>,
     plan: DistPlan,
-    a: DistCsr<T>,
+    pub a: DistCsr<T>,
     prepare_s: f64,
 }
 
 /// What runs came to: seconds of each on the slowest rank, those of its communication, and a run's traffic on this rank.
-struct Runs {
+pub(super) struct Runs {
     seconds: Vec<f64>,
     communication: Vec<f64>,
     traffic: Traffic,
 }
 
 impl<'a, T: Element> Run<'a, T> {
-    fn new(args: &'a Common, mpi: &MpiComm, op: Op) -> Result<Self> {
+    fn new(args: &'a Common, mpi: &MpiComm, op: Op, backward: bool) -> Result<Self> {
         let comm: &dyn Comm = mpi;
         let cpu = executor(mpi, &args.executor)?;
         // Matrix Market files are read by parts; others are small, and whole on every rank.
@@ -145,29 +146,36 @@ impl<'a, T: Element> Run<'a, T> {
         };
         let start = Instant::now();
         let softmax = matches!(args.edge, EdgeName::Softmax | EdgeName::SoftmaxLeakyRelu);
+        let n = args.n;
         let operation = match op {
-            Op::Sddmm => Operation::Sddmm { n: args.n },
-            Op::FusedMm => Operation::FusedMm { n: args.n, width: args.n, same: false, softmax },
-            _ => Operation::Spmm { n: args.n },
+            Op::Sddmm => Operation::Sddmm { n },
+            Op::FusedMm if backward => {
+                let values = args.edge == EdgeName::Scale;
+                Operation::FusedMmGradient { n, width: n, same: false, softmax, values }
+            }
+            Op::FusedMm => Operation::FusedMm { n, width: n, same: false, softmax },
+            _ => Operation::Spmm { n },
         };
         let cluster = Cluster::default().measured(comm)?;
         let RowsOf { rows, cols, local, .. } = &given;
         let plan = DistPlan::new(comm, rows, cols, local, operation, cluster, |algorithm| args.allows(algorithm))?;
         let mut a = DistCsr::new(comm, rows, cols, local, plan.chosen().algorithm)?;
-        let options = PlanOptions::new(op, args.n).strategy(args.path()).reuse(args.repeat.unwrap_or(REUSE));
+        // Of gradients, the sums of products are those with A's own values.
+        let prepared_for = if backward { Op::Sddmm } else { op };
+        let options = PlanOptions::new(prepared_for, n).strategy(args.path()).reuse(args.repeat.unwrap_or(REUSE));
         comm.agree(a.prepare(&cpu, &options))?;
         let prepare_s = start.elapsed().as_secs_f64();
-        Ok(Self { args, op, cpu, given, plan, a, prepare_s })
+        Ok(Self { args, op, backward, cpu, given, plan, a, prepare_s })
     }
 
     /// Dense operand number `which`, of the rows `blocks`: this rank's.
-    fn operand(&self, rank: usize, blocks: &Blocks, which: u64) -> Result<DistMat<T>> {
+    pub fn operand(&self, rank: usize, blocks: &Blocks, which: u64) -> Result<DistMat<T>> {
         let seed = self.args.source.seed.wrapping_add(which);
         DistMat::new(blocks, rank, generate::uniform_rows(blocks.range(rank), self.args.n, seed)?)
     }
 
     /// Likewise, all of it: to compare with.
-    fn whole(&self, rows: usize, which: u64) -> Result<Mat<T>> {
+    pub fn whole(&self, rows: usize, which: u64) -> Result<Mat<T>> {
         Ok(generate::uniform_dense(rows, self.args.n, self.args.source.seed.wrapping_add(which))?)
     }
 
@@ -226,7 +234,15 @@ impl<'a, T: Element> Run<'a, T> {
         }
     }
 
-    fn fused<F: Edge<T>>(&self, comm: &dyn Comm, edge: F, wanted: reference::Edge<'_>) -> Result<(Runs, Check)> {
+    fn fused<F: Edge<T> + Into<BuiltIn<T>>>(
+        &self,
+        comm: &dyn Comm,
+        edge: F,
+        wanted: reference::Edge<'_>,
+    ) -> Result<(Runs, Check)> {
+        if self.backward {
+            return self.gradient(comm, edge, wanted);
+        }
         let RowsOf { rows, cols, local, .. } = &self.given;
         let rank = comm.rank();
         let operands = || -> Result<_> {
@@ -244,7 +260,7 @@ impl<'a, T: Element> Run<'a, T> {
     }
 
     /// Runs `run` once, and then as often as is wanted.
-    fn measure(&self, comm: &dyn Comm, mut run: impl FnMut(&dyn Comm) -> Result<()>) -> Result<Runs> {
+    pub fn measure(&self, comm: &dyn Comm, mut run: impl FnMut(&dyn Comm) -> Result<()>) -> Result<Runs> {
         if self.args.repeat == Some(0) {
             let detail = "0 runs have no time; at least 1".to_owned();
             return Err(sparsimd::Error::Argument { name: "repeat", detail }.into());
@@ -268,7 +284,7 @@ impl<'a, T: Element> Run<'a, T> {
     }
 
     /// The largest deviation of all ranks, if it is asked for.
-    fn check(&self, comm: &dyn Comm, compare: impl FnOnce() -> Result<Deviation> + Send) -> Result<Check> {
+    pub fn check(&self, comm: &dyn Comm, compare: impl FnOnce() -> Result<Deviation> + Send) -> Result<Check> {
         if !self.args.verify {
             return Ok(Check::NONE);
         }
@@ -283,10 +299,16 @@ impl<'a, T: Element> Run<'a, T> {
         comm.sum(&mut totals)?;
         let [nnz, words_sent] = totals;
         let (times, communication) = (Times::of(runs.seconds), Times::of(runs.communication));
-        let flops = if self.op == Op::FusedMm { 4.0 } else { 2.0 } * nnz * self.args.n as f64;
+        // Products of 2 nnz N operations each.
+        let products = match (self.op, self.backward) {
+            (Op::FusedMm, true) => 5.0,
+            (Op::FusedMm, false) => 2.0,
+            _ => 1.0,
+        };
+        let flops = 2.0 * products * nnz * self.args.n as f64;
         let chosen = self.plan.chosen();
         let report = Report {
-            op: self.op.name(),
+            op: if self.backward { "fusedmm_gradient" } else { self.op.name() },
             m: rows.len(),
             k: cols.len(),
             n: self.args.n,

@@ -9,6 +9,7 @@
 
 mod cases;
 mod picture;
+mod ping_pong;
 mod platform;
 
 use std::io::{BufWriter, Write};
@@ -57,6 +58,13 @@ pub struct Args {
     /// Folder for simulate.csv, scaling.svg and scaling.png
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Messages between two ranks, there and back, instead: simulated, by the model and, with --mpi, measured
+    #[arg(long)]
+    ping_pong: bool,
+    /// On the two ranks that an MPI launcher starts: mpirun -n 2 sparsimd simulate --ping-pong --mpi (a build with the feature mpi); --out
+    /// takes measured.xml, a platform of what was measured
+    #[arg(long, requires = "ping_pong")]
+    pub mpi: bool,
     #[command(flatten)]
     executor: Executor,
     /// One JSON object instead of text
@@ -115,6 +123,9 @@ struct Report {
 pub fn run(args: &Args) -> Result<Verdict> {
     args.check()?;
     let platform = Platform::load(args.platform.as_deref())?;
+    if args.ping_pong {
+        return ping_pong::run(args, &platform);
+    }
     let hosts = platform.hosts.len();
     if args.ranks.most > hosts {
         let detail = format!("{} ranks on a cluster of {hosts} nodes", args.ranks.most);

@@ -35,6 +35,20 @@ impl Platform {
         Self::parse(&text).map_err(|(line, detail)| Error::Parse { path, line, detail })
     }
 
+    /// A cluster of links of this latency in seconds, from node to node, and bandwidth in bytes a second.
+    pub fn of(latency: f64, bandwidth: f64) -> Self {
+        let (nanoseconds, nodes) = (latency / 2.0 * 1e9, 1024);
+        let text = format!(
+            "<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n<platform version=\"4.1\">\n  \
+             <cluster id=\"measured\" prefix=\"node-\" suffix=\"\" radical=\"0-{}\" speed=\"100Gf\" bw=\"{bandwidth:.0}Bps\" \
+             lat=\"{nanoseconds:.2}ns\" sharing_policy=\"SPLITDUPLEX\"/>\n</platform>\n",
+            nodes - 1
+        );
+        let hosts = (0..nodes).map(|k| format!("node-{k}")).collect();
+        let cluster = Cluster { latency, bandwidth, flops: 1e11, memory: f64::INFINITY };
+        Self { text, hosts, cluster }
+    }
+
     fn parse(text: &str) -> std::result::Result<Self, (u64, String)> {
         let Some(start) = text.find("<cluster") else { return Err((0, "there is no <cluster ...>".to_owned())) };
         let line = text[..start].matches('\n').count() as u64 + 1;
@@ -96,6 +110,14 @@ mod tests {
         assert_eq!((platform.hosts.len(), platform.hosts[1023].as_str()), (1024, "node-1023"));
         let Cluster { latency, bandwidth, flops, .. } = platform.cluster;
         assert!((latency / 2e-6 - 1.0).abs() < 1e-12 && (bandwidth, flops) == (12.5e9, 1e11));
+    }
+
+    #[test]
+    fn measured_clusters_are_read_back() {
+        let made = Platform::of(3.2e-7, 8.1e9);
+        let read = Platform::parse(&made.text).unwrap();
+        assert_eq!((&read.hosts, read.cluster.bandwidth), (&made.hosts, made.cluster.bandwidth));
+        assert!((read.cluster.latency / made.cluster.latency - 1.0).abs() < 1e-4);
     }
 
     #[test]

@@ -42,11 +42,17 @@ pub struct CpSection {
 
 impl<T: Scalar> CpState<T> {
     /// The section of the factor of `mode`, of which this state has the rows from `first` on, and its bytes.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when the state has no factor of that mode.
     #[inline(never)]
-    pub fn section(&self, mode: usize, first: usize) -> (CpSection, Vec<u8>) {
-        let factor = &self.factors[mode];
+    pub fn section(&self, mode: usize, first: usize) -> Result<(CpSection, Vec<u8>)> {
+        let Some(factor) = self.factors.get(mode) else {
+            return Err(Error::argument("mode", format!("{mode} of a state of {} factors", self.factors.len())));
+        };
         let bytes: Vec<u8> = factor.iter_rows().flatten().flat_map(|x| x.to_f64().to_le_bytes()).collect();
-        (CpSection { mode, rows: first..first + factor.rows(), checksum: xxh3_64(&bytes) }, bytes)
+        let rows = first..first.saturating_add(factor.rows());
+        Ok((CpSection { mode, rows, checksum: xxh3_64(&bytes) }, bytes))
     }
 
     /// What the file begins with, in front of `sections`, which come one after the other: all rows of every factor. The tensor has
@@ -223,7 +229,8 @@ mod tests {
         let path = dir.path().join("state");
         let factors = vec![Mat::from_fn(3, 2, |i, r| (i + r) as f64).unwrap()];
         let state = CpState { factors, lambda: vec![1.0, 2.0], fits: vec![0.5], memory: vec![] };
-        let (section, bytes) = state.section(0, 0);
+        let (section, bytes) = state.section(0, 0).unwrap();
+        assert!(state.section(1, 0).unwrap_err().to_string().contains("mode: 1 of a state of 1 factors"));
         let load = |sections: &[CpSection]| {
             let body = bytes.repeat(sections.len());
             std::fs::write(&path, [state.sections_head(&[3], sections, 0), body].concat()).unwrap();

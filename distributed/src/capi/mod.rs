@@ -4,17 +4,20 @@
 //! been destroyed; that is what every `unsafe` here stands for. No panic passes: it ends all ranks, since others may wait for this one.
 #![allow(clippy::missing_safety_doc, reason = "the rules are the same for every function, and stated once, above")]
 
+mod operations;
+
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sparsimd::machine::{Machine, Pinning};
 use sparsimd::plan::{Op, PlanOptions};
-use sparsimd::{Cpu, Csr, MatRef, Pattern};
+use sparsimd::{Cpu, Csr, Pattern};
 
+use self::operations::{Arrays, Dense, Edge, Operations, Ranks};
 use crate::blocks::Blocks;
 use crate::comm::Comm;
-use crate::dense::{DistMat, Element};
+use crate::dense::Element;
 use crate::error::{Error, Result};
 use crate::matrix::DistCsr;
 use crate::mpi::MpiComm;
@@ -38,113 +41,8 @@ fn status(result: Result<()>) -> c_int {
     1
 }
 
-/// A matrix on ranks, and what its operations need.
-struct Ranks<T> {
-    a: DistCsr<T>,
-    rows: Blocks,
-    cols: Blocks,
-    cpu: Cpu,
-    comm: MpiComm,
-}
-
 /// Of one of the element types.
 pub struct Matrix(Box<dyn Operations>);
-
-/// What C calls, whatever the element type.
-#[doc(hidden)]
-pub trait Operations {
-    /// C = A B, or B = A^T C.
-    unsafe fn spmm(&self, transposed: bool, from: Dense, to: Dense, n: usize) -> Result<()>;
-    /// C B^T at the nonzeros.
-    unsafe fn sddmm(&self, scaled: bool, c: Dense, b: Dense, n: usize, values: *mut c_void) -> Result<()>;
-    /// Ends all ranks.
-    fn abort(&self) -> !;
-}
-
-/// Rows of a dense matrix, `1` elements apart.
-#[doc(hidden)]
-#[derive(Clone, Copy)]
-pub struct Dense(*mut c_void, usize);
-
-/// The elements of an array, of which there may be none.
-unsafe fn slice<'a, T>(data: *const T, len: usize) -> Result<&'a [T]> {
-    match (data.is_null(), len) {
-        (_, 0) => Ok(&[]),
-        (true, _) => Err(Error::argument("array", "is null")),
-        // SAFETY: the rules of this module.
-        (false, _) => Ok(unsafe { std::slice::from_raw_parts(data, len) }),
-    }
-}
-
-/// Elements of `rows` rows of `n`, `stride` apart.
-fn extent(rows: usize, n: usize, stride: usize) -> Result<usize> {
-    if stride < n {
-        return Err(Error::argument("ld", format!("{stride} is less than the {n} columns of a row")));
-    }
-    let len = if rows == 0 { Some(0) } else { (rows - 1).checked_mul(stride).and_then(|len| len.checked_add(n)) };
-    len.ok_or_else(|| Error::argument("ld", "the rows do not fit the address space"))
-}
-
-impl<T: Element> Ranks<T> {
-    /// This rank's rows of a dense matrix.
-    unsafe fn given(&self, blocks: &Blocks, Dense(data, stride): Dense, n: usize) -> Result<DistMat<T>> {
-        let rank = self.comm.rank();
-        let rows = blocks.range(rank).len();
-        // SAFETY: the rules of this module.
-        let data = unsafe { slice(data.cast_const().cast::<T>(), extent(rows, n, stride)?) }?;
-        DistMat::new(blocks, rank, MatRef::new(data, rows, n, stride)?.to_mat()?)
-    }
-}
-
-impl<T: Element> Operations for Ranks<T> {
-    unsafe fn spmm(&self, transposed: bool, from: Dense, Dense(to, stride): Dense, n: usize) -> Result<()> {
-        let comm: &dyn Comm = &self.comm;
-        let (of, into) = if transposed { (&self.rows, &self.cols) } else { (&self.cols, &self.rows) };
-        let rows = into.range(comm.rank()).len();
-        let ready = || {
-            let len = extent(rows, n, stride)?;
-            if to.is_null() && len > 0 {
-                return Err(Error::argument("array", "is null"));
-            }
-            // SAFETY: the rules of this module.
-            Ok((unsafe { self.given(of, from, n) }?, DistMat::zeros(into, comm.rank(), n)?))
-        };
-        let (from, mut out) = comm.agree(ready())?;
-        match transposed {
-            true => self.a.spmm_transposed(&self.cpu, comm, &from, &mut out)?,
-            false => self.a.spmm(&self.cpu, comm, &from, &mut out)?,
-        }
-        for (i, row) in out.local().iter_rows().enumerate() {
-            // SAFETY: the rules of this module; row i begins there and has n elements.
-            unsafe { std::slice::from_raw_parts_mut(to.cast::<T>().add(i * stride), n) }.copy_from_slice(row);
-        }
-        Ok(())
-    }
-
-    unsafe fn sddmm(&self, scaled: bool, c: Dense, b: Dense, n: usize, values: *mut c_void) -> Result<()> {
-        let comm: &dyn Comm = &self.comm;
-        let nnz = self.a.nnz();
-        let ready = || {
-            if values.is_null() && nnz > 0 {
-                return Err(Error::argument("array", "is null"));
-            }
-            // SAFETY: the rules of this module.
-            unsafe { Ok((self.given(&self.rows, c, n)?, self.given(&self.cols, b, n)?)) }
-        };
-        let (c, b) = comm.agree(ready())?;
-        let mut out = vec![T::ZERO; nnz];
-        self.a.sddmm(&self.cpu, comm, scaled, &c, &b, &mut out)?;
-        if nnz > 0 {
-            // SAFETY: the rules of this module.
-            unsafe { std::slice::from_raw_parts_mut(values.cast::<T>(), nnz) }.copy_from_slice(&out);
-        }
-        Ok(())
-    }
-
-    fn abort(&self) -> ! {
-        self.comm.abort(2)
-    }
-}
 
 /// What a matrix is made of.
 #[repr(C)]
@@ -177,25 +75,32 @@ pub struct Given {
 unsafe fn build<T: Element>(comm: MpiComm, given: &Given) -> Result<Box<dyn Operations>> {
     let ranks: &dyn Comm = &comm;
     let lens = ranks.all_gather(&[given.rows as u64, given.b_rows as u64], &vec![2; ranks.size()])?;
-    let ends = |which: usize| {
-        let starts = lens.iter().skip(which).step_by(2).scan(0usize, |end, &len| {
-            *end += len as usize;
-            Some(*end)
-        });
-        Blocks::ascending(std::iter::once(0).chain(starts).collect())
+    // The same on all ranks, an error too.
+    let blocks = |which: usize| -> Result<Blocks> {
+        let mut starts = vec![0usize];
+        for &len in lens.iter().skip(which).step_by(2) {
+            let end = usize::try_from(len).ok().and_then(|len| starts[starts.len() - 1].checked_add(len));
+            let detail = || Error::shape("a distributed matrix", "the rows of all ranks do not fit the address space");
+            starts.push(end.ok_or_else(detail)?);
+        }
+        Ok(Blocks::ascending(starts))
     };
-    let (rows, cols) = (ends(0), ends(1));
-    let local = || -> Result<Csr<T>> {
+    let (rows, cols) = (blocks(0)?, blocks(1)?);
+    let mut arrays = Arrays::default();
+    let mut local = || -> Result<Csr<T>> {
         if cols.len() != given.cols {
             let detail = format!("{} rows of B on all ranks for {} columns of A", cols.len(), given.cols);
             return Err(Error::shape("a distributed matrix", detail));
         }
+        let starts = given.rows.checked_add(1).ok_or_else(|| Error::argument("rows", "are too many"))?;
         // SAFETY: the rules of this module.
-        let row_ptr: Vec<usize> =
-            unsafe { slice(given.row_ptr, given.rows.saturating_add(1)) }?.iter().map(|&p| p as usize).collect();
+        let row_ptr = unsafe { arrays.operand("row_ptr", given.row_ptr, starts) }?;
+        let row_ptr: Vec<usize> = row_ptr.iter().map(|&p| p as usize).collect();
         let nnz = row_ptr[given.rows];
         // SAFETY: likewise.
-        let (col_idx, values) = unsafe { (slice(given.col_idx, nnz)?, slice(given.values.cast::<T>(), nnz)?) };
+        let (col_idx, values) = unsafe {
+            (arrays.operand("col_idx", given.col_idx, nnz)?, arrays.operand("values", given.values.cast::<T>(), nnz)?)
+        };
         Ok(Csr::new(Pattern::new(given.rows, given.cols, row_ptr, col_idx.to_vec())?, values.to_vec())?)
     };
     let local = ranks.agree(local())?;
@@ -261,6 +166,11 @@ unsafe fn with(matrix: *const Matrix, run: impl FnOnce(&dyn Operations) -> Resul
     guard(|| operations.abort(), || run(&**operations))
 }
 
+/// Rows that are read.
+fn operand(data: *const c_void, ld: usize) -> Dense {
+    Dense(data.cast_mut(), ld)
+}
+
 /// C = A B.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparsimd_mpi_spmm(
@@ -272,7 +182,7 @@ pub unsafe extern "C" fn sparsimd_mpi_spmm(
     ldc: usize,
 ) -> c_int {
     // SAFETY: the rules of this module.
-    unsafe { with(matrix, |m| m.spmm(false, Dense(b.cast_mut(), ldb), Dense(c, ldc), n)) }
+    unsafe { with(matrix, |m| m.spmm(false, n, operand(b, ldb), Dense(c, ldc))) }
 }
 
 /// B = A^T C.
@@ -286,7 +196,7 @@ pub unsafe extern "C" fn sparsimd_mpi_spmm_transposed(
     ldb: usize,
 ) -> c_int {
     // SAFETY: the rules of this module.
-    unsafe { with(matrix, |m| m.spmm(true, Dense(c.cast_mut(), ldc), Dense(b, ldb), n)) }
+    unsafe { with(matrix, |m| m.spmm(true, n, operand(c, ldc), Dense(b, ldb))) }
 }
 
 /// values_p = C_i . B_j, times a_ij if `scaled`.
@@ -302,7 +212,94 @@ pub unsafe extern "C" fn sparsimd_mpi_sddmm(
     values: *mut c_void,
 ) -> c_int {
     // SAFETY: the rules of this module.
-    unsafe { with(matrix, |m| m.sddmm(scaled != 0, Dense(c.cast_mut(), ldc), Dense(b.cast_mut(), ldb), n, values)) }
+    unsafe { with(matrix, |m| m.sddmm(scaled != 0, n, [operand(c, ldc), operand(b, ldb)], values)) }
+}
+
+/// dC = A_ds B, dB = A_ds^T C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mpi_sddmm_gradient(
+    matrix: *const Matrix,
+    n: usize,
+    c: *const c_void,
+    ldc: usize,
+    b: *const c_void,
+    ldb: usize,
+    ds: *const c_void,
+    dc: *mut c_void,
+    lddc: usize,
+    db: *mut c_void,
+    lddb: usize,
+) -> c_int {
+    // SAFETY: the rules of this module.
+    unsafe {
+        with(matrix, |m| {
+            m.sddmm_gradient(n, [operand(c, ldc), operand(b, ldb)], ds, [Dense(dc, lddc), Dense(db, lddb)])
+        })
+    }
+}
+
+/// E_i = sum of f(C_i . B_j, a_ij) D_j.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mpi_fusedmm(
+    matrix: *const Matrix,
+    edge: c_int,
+    scale: f64,
+    n: usize,
+    c: *const c_void,
+    ldc: usize,
+    b: *const c_void,
+    ldb: usize,
+    width: usize,
+    d: *const c_void,
+    ldd: usize,
+    e: *mut c_void,
+    lde: usize,
+) -> c_int {
+    // SAFETY: the rules of this module.
+    unsafe {
+        with(matrix, |m| {
+            m.fusedmm(Edge(edge, scale), [n, width], [operand(c, ldc), operand(b, ldb), operand(d, ldd)], Dense(e, lde))
+        })
+    }
+}
+
+/// The gradients of the same.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mpi_fusedmm_gradient(
+    matrix: *const Matrix,
+    edge: c_int,
+    scale: f64,
+    n: usize,
+    c: *const c_void,
+    ldc: usize,
+    b: *const c_void,
+    ldb: usize,
+    width: usize,
+    d: *const c_void,
+    ldd: usize,
+    de: *const c_void,
+    ldde: usize,
+    dc: *mut c_void,
+    lddc: usize,
+    db: *mut c_void,
+    lddb: usize,
+    dd: *mut c_void,
+    lddd: usize,
+    dvalues: *mut c_void,
+) -> c_int {
+    // SAFETY: the rules of this module.
+    unsafe {
+        with(matrix, |m| {
+            let operands = [operand(c, ldc), operand(b, ldb), operand(d, ldd), operand(de, ldde)];
+            m.fusedmm_gradient(
+                Edge(edge, scale),
+                [n, width],
+                operands,
+                [Dense(dc, lddc), Dense(db, lddb), Dense(dd, lddd)],
+                dvalues,
+            )
+        })
+    }
 }
 
 /// Frees the matrix and its copy of the communicator.

@@ -7,6 +7,7 @@ use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Number, Result, Scalar, Stored, bf1
 use super::Verdict;
 use super::device::{self, DeviceName};
 use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
+use super::matrix_streamed::{self, Passes, refused};
 use super::reorder::{Order, Ordered};
 use super::tensor_ops;
 use super::timing::{Check, StoredDtype, Times};
@@ -19,13 +20,16 @@ pub struct Args {
     /// Instead of dot products, rows of C and B by this operation, element by element: N numbers for each nonzero
     #[arg(long, value_enum, value_name = "OP")]
     elementwise: Option<tensor_ops::Op>,
+    #[command(flatten)]
+    passes: Passes,
 }
 
 /// Runs, verifies and times the operation.
 pub fn run(args: &Args) -> Result<Verdict> {
     match args.elementwise {
+        Some(_) if args.passes.mib.is_some() => Err(refused("rows element by element")),
         Some(op) => run_elementwise(&args.common, op.arithmetic()),
-        None => run_dots(&args.common),
+        None => run_dots(&args.common, args.passes.mib),
     }
 }
 
@@ -91,9 +95,12 @@ fn wrong<T: Scalar>(op: Arithmetic, a: &Csr<T>, c: MatRef<'_, T>, b: MatRef<'_, 
 }
 
 /// Dot products.
-fn run_dots(args: &Common) -> Result<Verdict> {
+fn run_dots(args: &Common, passes: Option<usize>) -> Result<Verdict> {
     if !matches!(args.edge, EdgeName::Identity | EdgeName::Scale) {
         return Err(args.no_edge("sddmm"));
+    }
+    if let Some(mib) = passes {
+        return matrix_streamed::sddmm(args, mib);
     }
     if args.ranks.mpi {
         return args.run_on_ranks(Op::Sddmm);

@@ -163,6 +163,7 @@ use crate::hetero::Hetero;
 
 #[cfg(feature = "vulkan")]
 instances! { device<T: DeviceScalar>:
+    Gpu::ceilings::<T>,
     Gpu::csr::<T>,
     Gpu::mat::<T>,
     Gpu::zeros::<T>,

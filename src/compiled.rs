@@ -62,6 +62,8 @@ instances! { core<T: Scalar>:
     Cpu::stream_tensor::<T>,
     Cpu::mttkrp_streamed::<T>,
     Cpu::ttm_streamed_by_reference::<T>,
+    Cpu::spmm_streamed_by_reference::<T>,
+    Cpu::sampled_streamed_by_reference::<T>,
     MttkrpTensor::<T>::index_bytes,
     TensorStats::of::<T>,
     CooTensor::<T>::sort,
@@ -96,6 +98,7 @@ instances! { core<T: Scalar>:
     io::write_tensor::<T>,
     io::read_dense::<T>,
     io::write_dense::<T>,
+    io::NpyStream::read_rows::<T>,
     generate::TensorSpec::generate::<T>,
     generate::random_matrix::<T>,
     generate::MatrixSpec::generate::<T>,
@@ -161,6 +164,7 @@ use crate::hetero::Hetero;
 
 #[cfg(feature = "vulkan")]
 instances! { device<T: DeviceScalar>:
+    Gpu::ceilings::<T>,
     Gpu::csr::<T>,
     Gpu::mat::<T>,
     Gpu::zeros::<T>,

@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
                 let text = format!("{dims}, {} nonzeros", x.nnz());
                 match to_tensor {
                     true => write_tensor_as(&args.output, &x, args.dtype)?,
-                    false => write_matrix(&args.output, &Matrix::Values(as_matrix(&args.operand(), x)?))?,
+                    false => write_matrix(&args.output, &Matrix::Values(as_matrix("out", &args.operand(), x)?))?,
                 }
                 Ok(text)
             }
@@ -152,12 +152,13 @@ fn read(args: &Args, dense: bool) -> Result<Held> {
     Ok(Held::Matrix(matrix))
 }
 
-/// The tensor `x`, called `name`, as a matrix, if it has two modes.
-pub fn as_matrix<T: Scalar>(name: &str, x: CooTensor<T>) -> Result<Csr<T>> {
+/// The tensor `x`, called `name`, as a matrix, if it has two modes; else what `argument` asks for cannot be.
+pub fn as_matrix<T: Scalar>(argument: &'static str, name: &str, x: CooTensor<T>) -> Result<Csr<T>> {
     let (dims, mut coords, values) = x.into_parts();
     let ([rows, cols], Some(j), Some(i)) = (&dims[..], coords.pop(), coords.pop()) else {
-        let detail = format!("{name} has {} modes: for .tns, .tns.gz or .tnsb", dims.len());
-        return Err(Error::Argument { name: "out", detail });
+        let what = if argument == "out" { "for .tns, .tns.gz or .tnsb" } else { "a matrix has 2" };
+        let detail = format!("{name} has {} modes: {what}", dims.len());
+        return Err(Error::Argument { name: argument, detail });
     };
     Coo::new(*rows, *cols, i, j, values)?.to_csr()
 }

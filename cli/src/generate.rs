@@ -110,7 +110,7 @@ fn described(args: &Args) -> Result<Spec> {
 fn write<T: Scalar>(args: &Args, spec: &Spec) -> Result<String> {
     let csr: Csr<T> = match spec {
         Spec::Matrix(spec) => spec.generate(args.seed)?,
-        Spec::TwoModes(spec) => as_matrix(&args.name, spec.generate(args.seed)?)?,
+        Spec::TwoModes(spec) => as_matrix("out", &args.name, spec.generate(args.seed)?)?,
         Spec::Tensor(spec) => {
             let tensor = spec.generate::<T>(args.seed)?;
             write_tensor(&args.out, &tensor)?;

@@ -22,6 +22,7 @@ mod machine;
 mod manual;
 mod matrix;
 mod matrix_stats;
+mod matrix_streamed;
 mod mttkrp;
 mod mttkrp_streamed;
 mod numa;

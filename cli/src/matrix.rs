@@ -8,7 +8,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::Serialize;
 use sparsimd::formats::PatternRef;
-use sparsimd::io::{DenseFormat, Matrix, ReadOptions, read_matrix, write_dense, write_mtx, write_npy};
+use sparsimd::io::{DenseFormat, Matrix, ReadOptions, TensorFormat, read_matrix, write_dense, write_mtx, write_npy};
 use sparsimd::ops::NumaPrepared;
 use sparsimd::plan::NumaPolicy;
 use sparsimd::plan::{Op, PlanOptions, Strategy};
@@ -16,6 +16,7 @@ use sparsimd::reference::Expected;
 use sparsimd::reorder;
 use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, Stored, generate};
 
+use super::convert::as_matrix;
 use super::device::{DeviceName, Place, Ran};
 use super::executor::{EffortName, Executor};
 use super::numa::Numa;
@@ -23,6 +24,7 @@ use super::operands::Operands;
 use super::progress::Progress;
 use super::ranks::Ranks;
 use super::reorder::{Order, Ordered, Reordered};
+use super::tensor::read_file;
 use super::timing::{Check, Speed, StoredDtype, Times};
 use super::{Verdict, output};
 
@@ -42,7 +44,7 @@ pub struct Source {
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Origin {
-    /// Sparse matrix A from a file: .mtx or .smtx, .gz may follow (a file without values: all are 1)
+    /// Sparse matrix A from a file: .mtx or .smtx, .gz may follow (a file without values: all are 1), or a tensor of two modes, .tns or .tnsb
     #[arg(long, value_name = "FILE")]
     matrix: Option<PathBuf>,
     /// Random A of M rows and K columns, each place zero with probability SPARSITY
@@ -76,7 +78,6 @@ impl FromStr for RandomSpec {
 
 impl Source {
     /// The file, if it comes from one.
-    #[cfg(feature = "mpi")]
     pub fn file(&self) -> Option<&std::path::Path> {
         self.origin.matrix.as_deref()
     }
@@ -90,6 +91,9 @@ impl Source {
     /// Reads or makes the matrix.
     pub fn load<T: Scalar>(&self) -> Result<Csr<T>> {
         match (&self.origin.matrix, self.origin.random) {
+            (Some(path), _) if TensorFormat::of(path).is_ok() => {
+                as_matrix("matrix", &path.display().to_string(), read_file(path, false, false)?)
+            }
             (Some(path), _) => {
                 let progress = Progress::of(path);
                 let update = |done, total| progress.update(done, total);
@@ -117,7 +121,7 @@ pub struct Common {
     #[arg(skip)]
     pub n: usize,
     #[command(flatten)]
-    operands: Operands,
+    pub operands: Operands,
     /// Element type of the dense matrices; bf16 and f16 are computed with as f32, which A has then [default: f64 where an .npy file has it, else f32]
     #[arg(long = "dtype", value_enum)]
     given_dtype: Option<StoredDtype>,
@@ -273,7 +277,7 @@ impl Common {
     }
 
     /// Before the work: is there anything that could be written where `--out` says?
-    fn check_out(&self, op: &str) -> Result<()> {
+    pub fn check_out(&self, op: &str) -> Result<()> {
         let Some(path) = &self.out else { return Ok(()) };
         if DenseFormat::of(path)? == DenseFormat::Txt && op == "sddmm" {
             let detail = format!("{}: sddmm's result is sparse, for .mtx, or for .npy without places", path.display());
@@ -325,20 +329,32 @@ impl Common {
             DeviceName::Cpu => measure(self, &cpu, &ordered)?,
             _ => on_device(self, &cpu, a)?,
         };
-        let mut speed =
-            Speed::new::<D::Scalar>(&cpu, done.prepare_s, done.times, done.flops, done.bytes).stored_as(D::DTYPE);
         let path = match &self.place.device {
             DeviceName::Cpu if done.path == Strategy::Panel => "panel",
             DeviceName::Cpu => "direct",
             DeviceName::Gpu(_) => "gpu",
             DeviceName::Hetero(_) => "hetero",
         };
+        self.report::<D>(op, &cpu, (a.rows(), a.cols(), a.nnz()), path, done, ordered.report())
+    }
+
+    /// Reports what `op` on an A of m rows, k columns and nnz nonzeros came to.
+    pub fn report<D: Stored>(
+        &self,
+        op: &'static str,
+        cpu: &Cpu,
+        (m, k, nnz): (usize, usize, usize),
+        path: &'static str,
+        done: Measured,
+        reorder: Option<Reordered>,
+    ) -> Result<Verdict> {
+        let mut speed =
+            Speed::new::<D::Scalar>(cpu, done.prepare_s, done.times, done.flops, done.bytes).stored_as(D::DTYPE);
         if self.place.device != DeviceName::Cpu {
             // The peak is the processor's: no measure for a device.
             speed = speed.without_peak();
         }
-        let (m, k, nnz) = (a.rows(), a.cols(), a.nnz());
-        let (numa, ran, check, reorder) = (done.numa, done.ran, done.check, ordered.report());
+        let (numa, ran, check) = (done.numa, done.ran, done.check);
         let report = Report { op, m, k, n: self.n, nnz, heads: done.heads, path, reorder, numa, ran, speed, check };
         if self.json {
             output::json(&report)?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sparsimd::io::{DenseHeader, ReadOptions, dense_header, read_dense};
+use sparsimd::io::{DenseFormat, DenseHeader, NpyStream, ReadOptions, dense_header, read_dense};
 use sparsimd::{Error, Mat, Result, Scalar};
 
 use super::progress::Progress;
@@ -31,6 +31,15 @@ pub struct Settled {
 
 fn argument(name: &'static str, detail: String) -> Error {
     Error::Argument { name, detail }
+}
+
+/// Whether operand `name` has as many rows as A asks for.
+fn check_rows(name: &'static str, path: &Path, found: usize, rows: usize) -> Result<()> {
+    let of_a = if name == "c" { "rows" } else { "columns" };
+    match found == rows {
+        true => Ok(()),
+        false => Err(argument(name, format!("{} has {found} rows where A has {rows} {of_a}", path.display()))),
+    }
 }
 
 impl Operands {
@@ -75,20 +84,27 @@ impl Operands {
         Ok(Some(Settled { n, element }))
     }
 
+    /// Operand `name` in its .npy file, to be read by rows; `None` where there is no file.
+    pub fn stream(&self, name: &'static str, rows: usize) -> Result<Option<NpyStream>> {
+        let Some(path) = self.file(name) else { return Ok(None) };
+        if !matches!(DenseFormat::of(path), Ok(DenseFormat::Npy)) {
+            let detail = format!("{}: operands that are read in passes are .npy files", path.display());
+            return Err(argument(name, detail));
+        }
+        let stream = NpyStream::open(path)?;
+        check_rows(name, path, stream.rows(), rows)?;
+        Ok(Some(stream))
+    }
+
     /// Operand `name` from its file, which must have `rows` rows; `None` where there is no file.
     pub fn read<T: Scalar>(&self, name: &'static str, rows: usize) -> Result<Option<Mat<T>>> {
         let Some(path) = self.file(name) else { return Ok(None) };
         // Before the file is read: a long one takes long.
-        let of_a = if name == "c" { "rows" } else { "columns" };
-        let check = |found: usize| match found == rows {
-            true => Ok(()),
-            false => Err(argument(name, format!("{} has {found} rows where A has {rows} {of_a}", path.display()))),
-        };
-        check(dense_header(path)?.rows)?;
+        check_rows(name, path, dense_header(path)?.rows, rows)?;
         let progress = Progress::of(path);
         let update = |done, total| progress.update(done, total);
         let operand: Mat<T> = read_dense(path, ReadOptions::default().progress(&update))?;
-        check(operand.rows())?;
+        check_rows(name, path, operand.rows(), rows)?;
         Ok(Some(operand))
     }
 }

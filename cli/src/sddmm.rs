@@ -8,6 +8,7 @@ use super::Verdict;
 use super::device::{self, DeviceName};
 use super::heads::{self, Heads};
 use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
+use super::matrix_streamed::{self, Passes, refused};
 use super::reorder::{Order, Ordered};
 use super::tensor_ops;
 use super::timing::{Check, StoredDtype, Times};
@@ -22,17 +23,21 @@ pub struct Args {
     /// Instead of dot products, rows of C and B by this operation, element by element: N numbers for each nonzero
     #[arg(long, value_enum, value_name = "OP")]
     elementwise: Option<tensor_ops::Op>,
+    #[command(flatten)]
+    passes: Passes,
 }
 
 /// Runs, verifies and times the operation.
 pub fn run(args: &Args) -> Result<Verdict> {
     match args.elementwise {
+        _ if args.passes.mib.is_some() && args.heads.are_asked_for() => Err(refused("heads")),
         None if args.heads.are_asked_for() => run_heads(&args.common, &args.heads),
         Some(_) if args.heads.are_asked_for() => {
             Err(Error::Argument { name: "heads", detail: "are for dot products: without --elementwise".to_owned() })
         }
+        Some(_) if args.passes.mib.is_some() => Err(refused("rows element by element")),
         Some(op) => run_elementwise(&args.common, op.arithmetic()),
-        None => run_dots(&args.common),
+        None => run_dots(&args.common, args.passes.mib),
     }
 }
 
@@ -114,9 +119,12 @@ fn wrong<T: Scalar>(op: Arithmetic, a: &Csr<T>, c: MatRef<'_, T>, b: MatRef<'_, 
 }
 
 /// Dot products.
-fn run_dots(args: &Common) -> Result<Verdict> {
+fn run_dots(args: &Common, passes: Option<usize>) -> Result<Verdict> {
     if !matches!(args.edge, EdgeName::Identity | EdgeName::Scale) {
         return Err(args.no_edge("sddmm"));
+    }
+    if let Some(mib) = passes {
+        return matrix_streamed::sddmm(args, mib);
     }
     if args.ranks.mpi {
         return args.run_on_ranks(Op::Sddmm, false);

@@ -13,6 +13,7 @@ use super::Verdict;
 use super::device::{self, DeviceName};
 use super::heads::{self, Heads};
 use super::matrix::{Common, EdgeName, Measured, Ready, dense_bytes, sparse_bytes};
+use super::matrix_streamed::{self, Passes, refused};
 use super::reorder::{Order, Ordered};
 use super::timing::{Check, StoredDtype, Times};
 
@@ -33,6 +34,8 @@ pub struct Args {
     /// this file, a .npy; -1 in rows without nonzeros
     #[arg(long, value_name = "FILE", conflicts_with = "semiring")]
     positions: Option<PathBuf>,
+    #[command(flatten)]
+    passes: Passes,
 }
 
 /// A semiring and its name.
@@ -107,6 +110,14 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let common = &args.common;
     if common.edge != EdgeName::Identity {
         return Err(common.no_edge("spmm"));
+    }
+    if let Some(mib) = args.passes.mib {
+        return match args.rule().0 {
+            _ if args.heads.are_asked_for() => Err(refused("heads")),
+            _ if args.positions.is_some() => Err(refused("positions")),
+            "spmm" => matrix_streamed::spmm(common, mib),
+            name => Err(refused(name)),
+        };
     }
     if args.heads.are_asked_for() {
         args.check_heads()?;

@@ -51,9 +51,7 @@ pub struct Times {
 impl Times {
     /// Runs `run` once and then `repeat` times; or until it is warm, and then for about a second and at least five times.
     pub fn measure(repeat: Option<usize>, mut run: impl FnMut() -> Result<()>) -> Result<Self> {
-        if repeat == Some(0) {
-            return Err(Error::Argument { name: "repeat", detail: "0 runs have no time; at least 1".to_owned() });
-        }
+        check_repeat(repeat)?;
         let start = Instant::now();
         let mut shortest = f64::INFINITY;
         while shortest == f64::INFINITY || repeat.is_none() && start.elapsed() < WARM_UP {
@@ -63,10 +61,24 @@ impl Times {
         Ok(Self::of((0..runs).map(|_| seconds(&mut run)).collect::<Result<Vec<_>>>()?))
     }
 
+    /// Runs `run` `repeat` times, or once, and not to warm up: of runs that read files as large as memory, none is warm.
+    pub fn cold(repeat: Option<usize>, mut run: impl FnMut() -> Result<()>) -> Result<Self> {
+        check_repeat(repeat)?;
+        Ok(Self::of((0..repeat.unwrap_or(1)).map(|_| seconds(&mut run)).collect::<Result<Vec<_>>>()?))
+    }
+
     /// Of the runs that took `seconds`, at least one.
     pub fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         Self { min: seconds[0], median: seconds[seconds.len() / 2], runs: seconds.len() }
+    }
+}
+
+/// Whether there is a run to be timed.
+fn check_repeat(repeat: Option<usize>) -> Result<()> {
+    match repeat {
+        Some(0) => Err(Error::Argument { name: "repeat", detail: "0 runs have no time; at least 1".to_owned() }),
+        _ => Ok(()),
     }
 }
 

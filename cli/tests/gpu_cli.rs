@@ -330,3 +330,37 @@ fn cp_reaches_the_fit_of_the_processor() {
         }
     }
 }
+
+#[test]
+fn a_device_has_a_roofline_of_its_own() {
+    let Some(device) = device() else { return };
+    let (name, _, double) = features(&device);
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let out = out.to_str().unwrap();
+    for (dtype, input, operations) in [
+        ("f32", ["--random", "300x200@0.9"], 3),
+        ("f32", ["--generate", "skew:40x30x20:2000"], 5),
+        ("f64", ["--generate", "skew:40x30x20:2000"], 5),
+    ] {
+        let args =
+            [&["roofline", "--device", "gpu", "--repeat", "1", "--dtype", dtype, "--out", out], &input[..]].concat();
+        if dtype == "f64" && !double {
+            refused(&args);
+            continue;
+        }
+        let report = json(&[&args[..], &["--json"]].concat());
+        assert!(report["device"].as_str().unwrap().contains(name), "{report}");
+        assert_eq!(report["points"].as_array().unwrap().len(), operations, "{report}");
+        let levels = report["ceilings"]["levels"].as_array().unwrap();
+        let names: Vec<_> = levels.iter().map(|level| level["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["near", "shared", "memory"]);
+        let rates = levels.iter().flat_map(|level| ["copy", "add", "multiply_add"].map(|key| &level[key]));
+        let mut rates = rates.chain([&report["ceilings"]["multiply_add"]]);
+        assert!(rates.all(|rate| rate.as_f64().is_some_and(|rate| rate > 0.0)), "{report}");
+        for picture in report["pictures"].as_array().unwrap() {
+            assert!(Path::new(picture.as_str().unwrap()).exists());
+        }
+    }
+    assert!(refused(&["roofline", "--device", "hetero", "--out", out]).contains("of one device"));
+}

@@ -5,8 +5,9 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use sparsimd::generate::{random_matrix, skewed};
-use sparsimd::io::{Matrix, ReadOptions, read_dense, write_matrix, write_tensor};
+use sparsimd::Mat;
+use sparsimd::generate::{random_matrix, skewed, uniform_dense};
+use sparsimd::io::{Matrix, ReadOptions, read_dense, write_dense, write_matrix, write_tensor};
 
 /// Processor time of one run, in seconds: what would not end is stopped by a signal, which the tests refuse.
 const PROCESSOR_SECONDS: usize = 60;
@@ -160,4 +161,63 @@ fn cp_of_a_file_larger_than_memory() {
     for more in [["--method", "opt"], ["--device", "gpu"]] {
         assert_eq!(limited(LIMIT, &[&args[..], &["--memory", "32"], &more].concat()).status.code(), Some(2));
     }
+}
+
+/// SpMM and SDDMM of a matrix and a dense operand that together are four times as large as the memory that the program may use, and
+/// the results of runs in memory.
+#[test]
+fn matrices_larger_than_memory() {
+    const LIMIT: usize = 96;
+    const COLUMNS: usize = 48;
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = |name: &str| dir.path().join(name);
+    let (a, b, c) = (file("a.tnsb"), file("b.npy"), file("c.npy"));
+    let dims = [3000, 500_000];
+    let mut matrix = skewed::<f32>(&dims, 26_000_000, 1).expect("a matrix");
+    matrix.sort(&[0, 1]).expect("a matrix");
+    write_tensor(&a, &matrix).expect("a file");
+    drop(matrix);
+    for (path, rows) in [(&b, dims[1]), (&c, dims[0])] {
+        let dense: Mat<f32> = uniform_dense(rows, COLUMNS, 3).expect("a matrix");
+        write_dense(path, dense.as_ref()).expect("a file");
+    }
+    let bytes = |path: &Path| path.metadata().expect("a file").len();
+    assert!(bytes(&a) + bytes(&b) >= ((4 * LIMIT) << 20) as u64);
+    let program =
+        |args: &[&str]| Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(args).output().expect("the program");
+    let operands: [&[&str]; 2] = [&["spmm"], &["sddmm", "--edge", "scale", "--c", name(&c)]];
+    for op in operands {
+        let args = [op, &["--matrix", name(&a), "--b", name(&b), "--dtype", "f32", "--threads", "2"]].concat();
+        let result = |folder: &str, more: &[&str], limit: Option<usize>| {
+            let out = file(&format!("{folder}.npy"));
+            let args = [&args[..], more, &["--out", name(&out)]].concat();
+            let done = limit.map_or_else(|| program(&args), |mib| limited(mib, &args));
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            read_dense::<f32>(&out, ReadOptions::default()).expect("a matrix")
+        };
+        let (passes, whole) = (result("passes", &["--passes", "40"], Some(LIMIT)), result("whole", &[], None));
+        assert_eq!((passes.rows(), passes.cols()), (whole.rows(), whole.cols()));
+        // Rows of some ten thousand products of two numbers below 1/2, in two orders.
+        let near = |(a, b): (&[f32], &[f32])| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-2);
+        assert!(passes.iter_rows().zip(whole.iter_rows()).all(near));
+        assert!(whole.iter_rows().flatten().any(|x| x.abs() > 0.1));
+        // Without passes there is not enough memory, and too little for passes is said.
+        assert_eq!(limited(LIMIT, &args).status.code(), Some(2));
+        let refused = |more: &[&str]| {
+            let out = limited(LIMIT, &[&args[..], more].concat());
+            assert_eq!(out.status.code(), Some(2), "{more:?}: {out:?}");
+            String::from_utf8_lossy(&out.stderr).into_owned()
+        };
+        assert!(refused(&["--passes", "1"]).contains("memory: 1 MiB; "));
+        for more in [["--path", "panel"], ["--device", "gpu"], ["--reorder", "rcm"], ["--effort", "measure"]] {
+            assert!(refused(&[&["--passes", "40"], &more[..]].concat()).contains("passes: "), "{more:?}");
+        }
+        assert!(refused(&["--passes", "40", "--out", "c.txt"]).contains("out: c.txt"));
+    }
+    for more in [["--reduce", "max"], ["--semiring", "min-plus"]] {
+        let args = [&["spmm", "--matrix", name(&a), "--b", name(&b), "--passes", "40"], &more[..]].concat();
+        assert_eq!(limited(LIMIT, &args).status.code(), Some(2));
+    }
+    let args = ["sddmm", "--matrix", name(&a), "-n", "8", "--passes", "40", "--elementwise", "add"];
+    assert_eq!(limited(LIMIT, &args).status.code(), Some(2));
 }

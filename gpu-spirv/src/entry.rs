@@ -1,8 +1,9 @@
 //! Entry points: they name the buffers and call the bodies, once for each element type.
 
+use sparsimd_gpu_abi::ceiling::REGISTERS;
 use sparsimd_gpu_abi::edge::SOFTMAX;
 use sparsimd_gpu_abi::{
-    ElementwiseParams, FusedParams, MttkrpParams, SddmmParams, SpmmParams, TILE_BYTES, Tiled, WORKGROUP,
+    CeilingParams, ElementwiseParams, FusedParams, MttkrpParams, SddmmParams, SpmmParams, TILE_BYTES, Tiled, WORKGROUP,
 };
 use spirv_std::glam::{UVec2, UVec3, UVec4};
 use spirv_std::spirv;
@@ -10,7 +11,7 @@ use spirv_std::spirv;
 use crate::panels::{Memory, Panels, ThreadIndex};
 use crate::spmm::{Nonzeros, Shape};
 use crate::team::{Place, Subgroup, linear};
-use crate::{elementwise, fusedmm, fusedmm_tiled, gather, mttkrp, sddmm, sddmm_tiled, spmm, spmm_tiled, ttv};
+use crate::{ceilings, elementwise, fusedmm, fusedmm_tiled, gather, mttkrp, sddmm, sddmm_tiled, spmm, spmm_tiled, ttv};
 
 /// Workgroup memory.
 struct Tile<'a, V, const N: usize>(&'a mut [V; N]);
@@ -355,6 +356,24 @@ macro_rules! entry_points {
         ) {
             let i = linear(workgroup, workgroups) * WORKGROUP + local;
             elementwise::body(variant, p.pairwise != 0, p.count, i, p.scalar, x, y, z);
+        }
+
+        /// [`ceilings::stream`] or [`ceilings::registers`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn ceilings(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(local_invocation_index)] local: u32,
+            #[spirv(spec_constant(id = 2, default = 0))] variant: u32,
+            #[spirv(push_constant)] p: &CeilingParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] x: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] y: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] z: &mut [$v],
+        ) {
+            if variant == REGISTERS {
+                ceilings::registers(p, workgroup.x * WORKGROUP + local, z);
+            } else {
+                ceilings::stream(variant, p, workgroup.x, local, x, y, z);
+            }
         }
     };
 }

@@ -10,6 +10,7 @@
 #![allow(clippy::too_many_arguments)] // a kernel's arguments are its buffers
 
 pub mod block;
+pub mod ceilings;
 pub mod elementwise;
 #[cfg(target_arch = "spirv")]
 pub mod entry;

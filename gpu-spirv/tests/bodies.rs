@@ -6,11 +6,11 @@ mod common;
 use std::sync::Mutex;
 
 use common::{COLUMNS, Emulation, ROWS, SHAPES, by_fours, close, dense, dot, matrix, random, vec4};
-use sparsimd_gpu_abi::{FusedParams, SddmmParams, SpmmParams, edge};
+use sparsimd_gpu_abi::{CeilingParams, FusedParams, SddmmParams, SpmmParams, WORKGROUP, ceiling, edge};
 use sparsimd_shaders::block::Element;
 use sparsimd_shaders::spmm::{Nonzeros, Shape};
 use sparsimd_shaders::team::{Place, Team};
-use sparsimd_shaders::{elementwise, fusedmm, gather, sddmm, spmm, ttv};
+use sparsimd_shaders::{ceilings, elementwise, fusedmm, gather, sddmm, spmm, ttv};
 use spirv_std::glam::{DVec4, Vec4};
 
 #[test]
@@ -233,4 +233,34 @@ fn ttv_and_elementwise() {
         elementwise::body(sparsimd_gpu_abi::operator::DIV, true, 3, i, 0.0, &[1.0, 2.0, 3.0], &[4.0, 4.0, 2.0], &mut z);
     }
     assert_eq!(z, [0.25, 0.5, 1.5]);
+}
+
+#[test]
+fn ceilings_pass_over_their_slices() {
+    let (groups, slices, slice) = (5u32, 3u32, 200u32);
+    let block = |k: u32, of: f32| Vec4::splat(of + k as f32);
+    let x: Vec<Vec4> = (0..slices * slice).map(|k| block(k, 1.0)).collect();
+    let y: Vec<Vec4> = (0..slices * slice).map(|k| block(k, 5000.0)).collect();
+    for (turn, passes) in [(0, 1), (0, 4), (1, 1), (1, 5)] {
+        let p = CeilingParams { scale: 0.5f32, shift: 1.0, slice, slices, turn, passes };
+        for variant in [ceiling::COPY, ceiling::ADD, ceiling::MULTIPLY_ADD] {
+            let mut z = vec![Vec4::NAN; (groups * slice) as usize];
+            for group in 0..groups {
+                (0..WORKGROUP).for_each(|local| ceilings::stream(variant, &p, group, local, &x, &y, &mut z));
+            }
+            for (k, &z) in (0..).zip(&z) {
+                // The slice that the last pass read.
+                let from = (k / slice + turn * (passes - 1)) % slices * slice + k % slice;
+                let (x, y) = (x[from as usize], y[from as usize]);
+                let want = [x, x + y, x + y * 0.5][variant as usize];
+                assert_eq!(z, want, "block {k}, variant {variant}, turn {turn}, {passes} passes");
+            }
+        }
+        let mut z = vec![Vec4::NAN; 2];
+        ceilings::registers(&p, 1, &mut z);
+        // Each of the eight is shift (1 - scale^passes) / (1 - scale) + scale^passes first, first = 0.5, 1.5, ..., 7.5.
+        let power = 0.5f64.powi(passes as i32);
+        close(z[1].x.into(), 8.0 * 2.0 * (1.0 - power) + power * 32.0, "sum of the chains");
+        assert!(z[0].is_nan());
+    }
 }

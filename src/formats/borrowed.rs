@@ -248,6 +248,12 @@ impl<'a> PatternRef<'a> {
         Self { rows: pattern.rows(), cols: pattern.cols(), row_ptr, col_idx, owner: None }
     }
 
+    /// The pattern of arrays that are known to hold what [`PatternRef::new`] asks for, row pointers from 0 to all columns.
+    pub(crate) fn from_checked(rows: usize, cols: usize, row_ptr: &'a [usize], col_idx: &'a [u32]) -> Self {
+        debug_assert!(Self::located(rows, cols, row_ptr, col_idx).is_ok_and(|own| own.nnz() == col_idx.len()));
+        Self { rows, cols, row_ptr: RowPointers::of(row_ptr), col_idx, owner: None }
+    }
+
     /// Number of rows.
     pub fn rows(self) -> usize {
         self.rows

@@ -48,6 +48,7 @@ kernels! {
     MTTKRP_NONZEROS = "mttkrp_nonzeros";
     TTV = "ttv";
     ELEMENTWISE = "elementwise";
+    CEILINGS = "ceilings";
 }
 
 /// Atomic addition is there for f32 alone.

@@ -8,6 +8,7 @@
 //! Determinism: the same operands, device and shape give the same bits; no atomics are used, but where they are asked for
 //! ([`Gpu::tensor_atomic`]).
 
+mod ceilings;
 mod edge;
 mod elementwise;
 mod error;
@@ -27,6 +28,7 @@ mod tiled;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use ceilings::{DeviceCeilings, DeviceLevel};
 pub use edge::{DeviceEdge, EdgeKind};
 pub use fibers::GpuFibers;
 pub use operands::{GpuMat, GpuValues};

@@ -25,6 +25,18 @@ pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::i
     write(path, fill).map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
+/// [`write_atomically`], by a `fill` that may fail for other reasons than the file; those of the file are [`Error::Io`] of `path`.
+pub(super) fn write_pieces(path: &Path, fill: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    let mut failed = None;
+    let written = write_atomically(path, |out| {
+        fill(out).map_err(|error| {
+            failed = Some(error);
+            std::io::Error::other("the contents could not be made")
+        })
+    });
+    failed.map_or(written, Err)
+}
+
 fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> std::io::Result<()> {
     let compressed = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
     if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {

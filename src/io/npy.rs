@@ -10,7 +10,7 @@
 //! Elements of 2, 4 or 8 bytes (`f2`, `f4`, `f8`) are read, of either byte order; little-endian ones are written. numpy has no bf16: what
 //! `ml_dtypes` adds to it is written as bytes without a meaning, `V2`, and so here; reading takes them for bf16.
 
-use std::io::{Cursor, Read};
+use std::io::{Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
 use sparsimd_kernels::{Number, Scalar, Stored, bf16, f16};
@@ -27,23 +27,47 @@ const LONGEST_HEADER: usize = 64 << 10;
 /// The elements start at a multiple of this, as numpy has it.
 const ALIGN: usize = 64;
 /// Elements that are read at a time.
-const PIECE: usize = 32 << 10;
+pub(super) const PIECE: usize = 32 << 10;
+
+/// How elements are stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Element {
+    /// 2, 4 or 8.
+    pub bytes: usize,
+    /// Whether those of 2 bytes are bf16.
+    brain: bool,
+    pub big_endian: bool,
+}
+
+impl Element {
+    /// Calls `put(k, x)` with each element x of `bytes`, and its number k; `bytes` are overwritten.
+    #[inline]
+    pub fn decode(self, bytes: &mut [u8], mut put: impl FnMut(usize, f64)) {
+        if self.big_endian {
+            bytes.chunks_exact_mut(self.bytes).for_each(<[u8]>::reverse);
+        }
+        match self.bytes {
+            2 if self.brain => {
+                bytes.as_chunks().0.iter().enumerate().for_each(|(k, &x)| put(k, bf16::from_le_bytes(x).into()))
+            }
+            2 => bytes.as_chunks().0.iter().enumerate().for_each(|(k, &x)| put(k, f16::from_le_bytes(x).into())),
+            4 => bytes.as_chunks().0.iter().enumerate().for_each(|(k, &x)| put(k, f32::from_le_bytes(x).into())),
+            _ => bytes.as_chunks().0.iter().enumerate().for_each(|(k, &x)| put(k, f64::from_le_bytes(x))),
+        }
+    }
+}
 
 /// An open file whose header has been read.
-struct Npy {
+pub(super) struct Npy {
     path: PathBuf,
-    source: Source,
+    pub source: Source,
     /// Bytes before the elements.
-    start: usize,
-    /// Bytes of an element, 2, 4 or 8.
-    element: usize,
-    /// Whether elements of 2 bytes are bf16.
-    brain: bool,
-    big_endian: bool,
+    pub start: usize,
+    pub element: Element,
     /// Whether elements come column by column.
-    by_columns: bool,
-    rows: usize,
-    cols: usize,
+    pub by_columns: bool,
+    pub rows: usize,
+    pub cols: usize,
 }
 
 /// What the header's text says.
@@ -124,7 +148,7 @@ impl<'a> Literal<'a> {
 
 impl Npy {
     /// Opens `path` and reads its header.
-    fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path) -> Result<Self> {
         let io = |source| Error::Io { path: path.to_owned(), source };
         let fail = |detail: String| Err(Error::Parse { path: path.to_owned(), line: 0, detail });
         let mut source = Source::open(path).map_err(io)?;
@@ -157,7 +181,7 @@ impl Npy {
         else {
             return fail(format!("the header {} does not describe an array of numbers", quoted(header.trim_end())));
         };
-        let (big_endian, element) = match &descr[..] {
+        let (big_endian, bytes) = match &descr[..] {
             "<f2" | "=f2" | "<V2" | "|V2" => (false, 2),
             ">f2" => (true, 2),
             "<f4" | "=f4" => (false, 4),
@@ -174,19 +198,36 @@ impl Npy {
             [rows, cols] => (rows, cols),
             _ => return fail(format!("an array of {} dimensions; matrices have 2, vectors 1", shape.len())),
         };
-        let brain = descr.ends_with("V2");
-        Ok(Self { path: path.to_owned(), source, start, element, brain, big_endian, by_columns, rows, cols })
+        let element = Element { bytes, brain: descr.ends_with("V2"), big_endian };
+        Ok(Self { path: path.to_owned(), source, start, element, by_columns, rows, cols })
+    }
+
+    fn fault(&self, detail: String) -> Error {
+        Error::Parse { path: self.path.clone(), line: 0, detail }
+    }
+
+    /// Bytes of all elements.
+    pub fn bytes(&self) -> Result<usize> {
+        let bytes = self.rows.checked_mul(self.cols).and_then(|count| count.checked_mul(self.element.bytes));
+        bytes
+            .filter(|&bytes| bytes <= isize::MAX as usize)
+            .ok_or_else(|| self.fault(format!("{} x {} elements do not fit the address space", self.rows, self.cols)))
+    }
+
+    /// Whether the elements' `bytes` are what follows the header: `there` bytes.
+    pub fn check_length(&self, bytes: usize, there: u64) -> Result<()> {
+        if there == bytes as u64 {
+            return Ok(());
+        }
+        let word = if there < bytes as u64 { "only " } else { "more: " };
+        let (rows, cols) = (self.rows, self.cols);
+        Err(self.fault(format!("the header asks for {rows} x {cols} elements, {bytes} bytes; {word}{there} follow")))
     }
 
     /// The elements, after their number is known to be there.
     fn read<T: Scalar>(mut self, options: ReadOptions<'_>) -> Result<Mat<T>> {
         let io = |source| Error::Io { path: self.path.clone(), source };
-        let fail = |detail: String| Err(Error::Parse { path: self.path.clone(), line: 0, detail });
-        let (rows, cols) = (self.rows, self.cols);
-        let bytes = rows.checked_mul(cols).and_then(|count| count.checked_mul(self.element));
-        let Some(bytes) = bytes.filter(|&bytes| bytes <= isize::MAX as usize) else {
-            return fail(format!("{rows} x {cols} elements do not fit the address space"));
-        };
+        let (rows, cols, bytes) = (self.rows, self.cols, self.bytes()?);
         // What is compressed or comes from a pipe is not known to be there before it has been read.
         let (mut held, mut there) =
             (Cursor::new(Vec::new()), self.source.meter.stored.saturating_sub(self.start as u64));
@@ -195,39 +236,26 @@ impl Npy {
             (&mut self.source.reader).take(bytes as u64 + 1).read_to_end(content).map_err(io)?;
             there = content.len() as u64;
         }
-        if there != bytes as u64 {
-            let word = if there < bytes as u64 { "only " } else { "more: " };
-            return fail(format!("the header asks for {rows} x {cols} elements, {bytes} bytes; {word}{there} follow"));
-        }
-        memory::ensure(self.path.display(), bytes / self.element * size_of::<T>())?;
+        self.check_length(bytes, there)?;
+        let each = self.element.bytes;
+        memory::ensure(self.path.display(), bytes / each * size_of::<T>())?;
         let mut out = Mat::zeros(rows, cols)?;
         let reader: &mut dyn Read = if self.source.plain { &mut self.source.reader } else { &mut held };
         let len = if self.by_columns { rows } else { cols };
-        let (count, mut line, mut at) = (bytes / self.element, 0, 0);
-        let mut piece = vec![0u8; self.element * PIECE.min(count)];
+        let (count, mut line, mut at) = (bytes / each, 0, 0);
+        let mut piece = vec![0u8; each * PIECE.min(count)];
         for start in (0..count).step_by(PIECE) {
-            let mut piece = &mut piece[..self.element * PIECE.min(count - start)];
+            let mut piece = &mut piece[..each * PIECE.min(count - start)];
             reader.read_exact(piece).map_err(io)?;
             self.source.meter.report(options);
-            if self.big_endian {
-                piece.chunks_exact_mut(self.element).for_each(<[u8]>::reverse);
-            }
             while !piece.is_empty() {
                 // Up to the end of the line: a row, or a column in Fortran's order.
-                let (part, rest) = piece.split_at_mut(piece.len().min(self.element * (len - at)));
-                let mut put = |k: usize, x: f64| match self.by_columns {
+                let (part, rest) = piece.split_at_mut(piece.len().min(each * (len - at)));
+                self.element.decode(part, |k, x| match self.by_columns {
                     true => out.row_mut(at + k)[line] = T::from_f64(x),
                     false => out.row_mut(line)[at + k] = T::from_f64(x),
-                };
-                match self.element {
-                    2 if self.brain => {
-                        part.as_chunks().0.iter().enumerate().for_each(|(k, &x)| put(k, bf16::from_le_bytes(x).into()))
-                    }
-                    2 => part.as_chunks().0.iter().enumerate().for_each(|(k, &x)| put(k, f16::from_le_bytes(x).into())),
-                    4 => part.as_chunks().0.iter().enumerate().for_each(|(k, &x)| put(k, f32::from_le_bytes(x).into())),
-                    _ => part.as_chunks().0.iter().enumerate().for_each(|(k, &x)| put(k, f64::from_le_bytes(x))),
-                }
-                at += part.len() / self.element;
+                });
+                at += part.len() / each;
                 if at == len {
                     (line, at) = (line + 1, 0);
                 }
@@ -241,7 +269,7 @@ impl Npy {
 /// Shape and element type of the matrix in the `.npy` file `path`.
 pub(super) fn npy_header(path: &Path) -> Result<DenseHeader> {
     let Npy { rows, cols, element, .. } = Npy::open(path)?;
-    Ok(DenseHeader { rows, cols, element: Some(element) })
+    Ok(DenseHeader { rows, cols, element: Some(element.bytes) })
 }
 
 /// The matrix in the `.npy` file `path`, elements rounded to `T`; a vector is one column.
@@ -262,44 +290,56 @@ pub fn write_npy<D: Stored>(path: &Path, shape: &[usize], a: MatRef<'_, D>) -> R
     if shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim)) != a.rows().checked_mul(a.cols()) {
         return Err(Error::argument("shape", format!("{shape:?} for {} x {} elements", a.rows(), a.cols())));
     }
-    let descr = match D::DTYPE {
+    let head = head::<D>(shape)?;
+    write_atomically(path, |out| {
+        out.write_all(&head)?;
+        write_elements(out, a)
+    })
+}
+
+/// The type of elements of `D`.
+fn descr<D: Stored>() -> &'static str {
+    match D::DTYPE {
         "f64" => "<f8",
         "f32" => "<f4",
         "f16" => "<f2",
         _ => "<V2",
-    };
+    }
+}
+
+/// What comes before the elements of an array of `shape`.
+pub(super) fn head<D: Stored>(shape: &[usize]) -> Result<Vec<u8>> {
     let dims: String = shape.iter().map(|dim| format!("{dim}, ")).collect();
     // One dimension keeps its comma, as tuples of Python's do.
     let dims = if shape.len() == 1 { dims.trim_end() } else { dims.trim_end_matches(", ") };
-    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
+    let header = format!("{{'descr': '{}', 'fortran_order': False, 'shape': ({dims}), }}", descr::<D>());
     let before = MAGIC.len() + 4;
     let len = (before + header.len() + 1).next_multiple_of(ALIGN) - before;
-    header.extend(std::iter::repeat_n(' ', len - 1 - header.len()));
     let Ok(header_len) = u16::try_from(len) else {
         return Err(Error::argument("shape", format!("{} dimensions", shape.len())));
     };
-    write_atomically(path, |out| {
-        out.write_all(MAGIC)?;
-        out.write_all(&[1, 0])?;
-        out.write_all(&header_len.to_le_bytes())?;
-        writeln!(out, "{header}")?;
-        let mut bytes = Vec::new();
-        for row in a.iter_rows() {
-            for part in row.chunks(PIECE) {
-                bytes.clear();
-                // Exact: the numbers are of that type.
-                let each = part.iter().map(|x| x.widen().to_f64());
-                match descr {
-                    "<f8" => each.for_each(|x| bytes.extend(x.to_le_bytes())),
-                    "<f4" => each.for_each(|x| bytes.extend((x as f32).to_le_bytes())),
-                    "<f2" => each.for_each(|x| bytes.extend(f16::from_f64(x).to_le_bytes())),
-                    _ => each.for_each(|x| bytes.extend(bf16::from_f64(x).to_le_bytes())),
-                }
-                out.write_all(&bytes)?;
+    let padded = format!("{header:<width$}\n", width = len - 1);
+    Ok([&MAGIC[..], &[1, 0], &header_len.to_le_bytes(), padded.as_bytes()].concat())
+}
+
+/// Writes the elements of `a`, row by row.
+pub(super) fn write_elements<D: Stored>(out: &mut dyn Write, a: MatRef<'_, D>) -> std::io::Result<()> {
+    let mut bytes = Vec::new();
+    for row in a.iter_rows() {
+        for part in row.chunks(PIECE) {
+            bytes.clear();
+            // Exact: the numbers are of that type.
+            let each = part.iter().map(|x| x.widen().to_f64());
+            match descr::<D>() {
+                "<f8" => each.for_each(|x| bytes.extend(x.to_le_bytes())),
+                "<f4" => each.for_each(|x| bytes.extend((x as f32).to_le_bytes())),
+                "<f2" => each.for_each(|x| bytes.extend(f16::from_f64(x).to_le_bytes())),
+                _ => each.for_each(|x| bytes.extend(bf16::from_f64(x).to_le_bytes())),
             }
+            out.write_all(&bytes)?;
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::report::Section;
 use super::results::{Case, Results};
 use super::{Bench, Job, Suite, report};
 use crate::machine::ceilings;
-use crate::roofline::{Point, Roofline};
+use crate::roofline::{Point, Roofline, levels_of};
 
 /// The paper's k.
 const K: usize = 1024;
@@ -142,7 +142,8 @@ fn roofline(bench: &Bench, results: &Results, folder: &Path) -> Result<Option<Se
     let points: Vec<_> = timed().filter(|case| case.input == input).filter_map(point).collect();
     let title = format!("M/K/N/zeros = {input}, {} thread(s)", bench.cpu.threads());
     let (fma, add) = (ceilings.fma_f32.all, ceilings.add_f32.all);
-    let [svg, _] = Roofline { title, ceilings: &ceilings, fma, add, points: &points }.save(folder)?;
+    let [svg, _] =
+        Roofline { title, levels: &levels_of(&ceilings), fma, add: Some(add), points: &points }.save(folder)?;
     let text = "Bytes are those that the operation asks memory for: each use of a row of a dense operand counts, whether or \
                 not a cache still has it. A dot above the line of a level of memory is served from a nearer one.";
     Ok(Some(Section {

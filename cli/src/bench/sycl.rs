@@ -17,7 +17,7 @@ use super::results::{Case, Results};
 use super::tensors::{Input, Kept, cuts, empty, factors, race, way};
 use super::{Bench, Job, Suite};
 use crate::machine::ceilings;
-use crate::roofline::{Point, Roofline};
+use crate::roofline::{Point, Roofline, levels_of};
 use crate::timing::timed;
 
 /// Columns of the matrices.
@@ -156,7 +156,8 @@ impl Suite for Sycl {
             let points: Vec<_> = cases.iter().filter(|case| SHOWN.contains(&case.n)).filter_map(point).collect();
             let title = format!("{}, {} thread(s), dots: input and columns", method.name(), bench.cpu.threads());
             let own = folder.join(method.name().to_lowercase());
-            let [svg, _] = Roofline { title, ceilings: &ceilings, fma, add, points: &points }.save(&own)?;
+            let [svg, _] =
+                Roofline { title, levels: &levels_of(&ceilings), fma, add: Some(add), points: &points }.save(&own)?;
             let text = "Operations and bytes by the paper's Table 2, of the granularity that was faster. Row- and \
                         fiber-centric: a task computes whole rows of the output; element-centric: one register of \
                         columns of them, both on compressed sparse fibers."

@@ -1,5 +1,6 @@
 //! `sparsimd roofline`.
 
+mod device;
 mod picture;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use sparsimd::plan::{MttkrpFormat, Op, PlanOptions, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, Result, Scalar, edge};
 use sparsimd_measure::{Ceilings, TensorCounts, TensorOp, Work};
 
+use super::device::{DeviceName, DeviceScalar, Place};
 use super::executor::Executor;
 use super::machine::{ceilings, f32_lanes, table};
 use super::matrix::{REUSE, RandomSpec};
@@ -21,7 +23,7 @@ use super::progress::Progress;
 use super::tensor::TensorFormat;
 use super::timing::{Dtype, Times};
 use super::{Verdict, output, tensor};
-pub use picture::Roofline;
+pub use picture::{Roofline, levels_of};
 
 /// Arguments of `roofline`.
 #[derive(Debug, clap::Args)]
@@ -43,6 +45,8 @@ pub struct Args {
     /// Element type
     #[arg(long, value_enum, default_value_t = Dtype::F32)]
     dtype: Dtype,
+    #[command(flatten)]
+    place: Place,
     #[command(flatten)]
     executor: Executor,
     /// Measured runs of each operation [default: about a second of them]
@@ -115,8 +119,11 @@ pub fn run(args: &Args) -> Result<Verdict> {
     }
 }
 
-fn draw<T: Scalar>(args: &Args) -> Result<Verdict> {
+fn draw<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
     let cpu = args.executor.cpu()?;
+    if args.place.device != DeviceName::Cpu {
+        return device::draw::<T>(args, &cpu);
+    }
     // The input first: a mistake there should not wait for the machine to be measured.
     let (input, operations) = match args.load::<T>(&cpu)? {
         Loaded::Matrix(name, a) => (args.matrix_name(&name, &a), args.matrix_operations(&cpu, &a)?),
@@ -127,17 +134,7 @@ fn draw<T: Scalar>(args: &Args) -> Result<Verdict> {
     let (fma, add) = if is_f32 { (ceilings.fma_f32, ceilings.add_f32) } else { (ceilings.fma_f64, ceilings.add_f64) };
     let bandwidth = |level: Option<&sparsimd_measure::LevelCeiling>| level.map_or(0.0, |l| l.read.all);
     let (near, far) = (bandwidth(ceilings.levels.first()), bandwidth(ceilings.levels.last()));
-    let points: Vec<_> = operations
-        .into_iter()
-        .map(|Operation { label, format, work, times }| Point {
-            label: label.to_owned(),
-            format: format.map(str::to_owned),
-            intensity: work.intensity(),
-            gflops: work.flops / times.min / 1e9,
-            dram_roof: fma.all.min(work.intensity() * far),
-            roof: fma.all.min(work.intensity() * near),
-        })
-        .collect();
+    let points = points(operations, fma.all, near, far);
     let title = format!(
         "{}: {}, {}, {} thread(s)  |  {input}",
         cpu.machine().processor(),
@@ -145,7 +142,7 @@ fn draw<T: Scalar>(args: &Args) -> Result<Verdict> {
         T::NAME,
         ceilings.threads
     );
-    let picture = Roofline { title, ceilings: &ceilings, fma: fma.all, add: add.all, points: &points };
+    let picture = Roofline { title, levels: &levels_of(&ceilings), fma: fma.all, add: Some(add.all), points: &points };
     let pictures = picture.save(&args.out)?.map(|path| path.display().to_string());
     if args.json {
         let pictures = pictures.to_vec();
@@ -155,22 +152,33 @@ fn draw<T: Scalar>(args: &Args) -> Result<Verdict> {
     }
     let mut lines = vec![table(&ceilings, f32_lanes(cpu.machine()))];
     lines.extend(kept.map(|path| format!("kept in {} (--fresh measures again)", path.display())));
-    lines.push(format!(
-        "\n{input}, {}\n{:<20}{:>12}{:>10}{:>12}{:>12}",
-        T::NAME,
-        "",
-        "FLOP/byte",
-        "GFLOP/s",
-        "DRAM roof",
-        "L1 roof"
-    ));
-    lines.extend(points.iter().map(|p| {
-        let label = p.format.as_ref().map_or(p.label.clone(), |format| format!("{} ({format})", p.label));
-        format!("{label:<20}{:>12.3}{:>10.1}{:>12.1}{:>12.1}", p.intensity, p.gflops, p.dram_roof, p.roof)
-    }));
+    lines.extend(point_lines(&format!("{input}, {}", T::NAME), &points, ["DRAM roof", "L1 roof"]));
     lines.push(format!("drawn to {}", pictures.join(" and ")));
     output::line(&lines.join("\n"))?;
     Ok(Verdict::Good)
+}
+
+/// The operations under roofs of `fma` GFLOP/s and of the GB/s of the nearest and the farthest level.
+fn points(operations: Vec<Operation>, fma: f64, near: f64, far: f64) -> Vec<Point> {
+    let point = |Operation { label, format, work, times }: Operation| Point {
+        label: label.to_owned(),
+        format: format.map(str::to_owned),
+        intensity: work.intensity(),
+        gflops: work.flops / times.min / 1e9,
+        dram_roof: fma.min(work.intensity() * far),
+        roof: fma.min(work.intensity() * near),
+    };
+    operations.into_iter().map(point).collect()
+}
+
+/// The points as a table under `title`, with these names of the roofs.
+fn point_lines(title: &str, points: &[Point], [far, near]: [&str; 2]) -> Vec<String> {
+    let head = format!("\n{title}\n{:<20}{:>12}{:>10}{far:>12}{near:>12}", "", "FLOP/byte", "GFLOP/s");
+    let line = |p: &Point| {
+        let label = p.format.as_ref().map_or(p.label.clone(), |format| format!("{} ({format})", p.label));
+        format!("{label:<20}{:>12.3}{:>10.1}{:>12.1}{:>12.1}", p.intensity, p.gflops, p.dram_roof, p.roof)
+    };
+    std::iter::once(head).chain(points.iter().map(line)).collect()
 }
 
 enum Loaded<T> {
@@ -248,9 +256,9 @@ impl Args {
         ])
     }
 
-    fn tensor_operations<T: Scalar>(&self, cpu: &Cpu, x: &CooTensor<T>) -> Result<Vec<Operation>> {
-        let order = x.order();
-        let mode = self.mode.unwrap_or(order - 1);
+    /// The mode of the tensor operations, after it and the rank have been checked.
+    fn mode_of<T: Scalar>(&self, x: &CooTensor<T>) -> Result<usize> {
+        let (order, mode) = (x.order(), self.mode.unwrap_or(x.order() - 1));
         if self.rank == 0 {
             return Err(Error::Argument { name: "rank", detail: "0 columns; at least 1".to_owned() });
         }
@@ -258,6 +266,11 @@ impl Args {
             let detail = format!("{mode} is not a mode of a tensor of order {order}");
             return Err(Error::Argument { name: "mode", detail });
         }
+        Ok(mode)
+    }
+
+    fn tensor_operations<T: Scalar>(&self, cpu: &Cpu, x: &CooTensor<T>) -> Result<Vec<Operation>> {
+        let (order, mode) = (x.order(), self.mode_of(x)?);
         let counts = cpu.install(|| TensorCounts::of(x))?;
         let work = |op| counts.work::<T>(op, mode, self.rank);
         let u = cpu.install(|| generate::uniform_dense::<T>(x.dims()[mode], self.rank, self.seed + 1))?;

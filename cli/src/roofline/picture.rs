@@ -20,11 +20,17 @@ const TEXT: f64 = 20.0;
 /// What is drawn.
 pub struct Roofline<'a> {
     pub title: String,
-    pub ceilings: &'a Ceilings,
-    /// GFLOP/s of multiply-adds and of additions.
+    /// Levels of memory, nearest first, and their GB/s.
+    pub levels: &'a [(String, f64)],
+    /// GFLOP/s of multiply-adds, and of additions where they are known.
     pub fma: f64,
-    pub add: f64,
+    pub add: Option<f64>,
     pub points: &'a [Point],
+}
+
+/// Each level's name and GB/s of loads, all threads together.
+pub fn levels_of(ceilings: &Ceilings) -> Vec<(String, f64)> {
+    ceilings.levels.iter().map(|level| (level.name.clone(), level.read.all)).collect()
 }
 
 impl Roofline<'_> {
@@ -35,11 +41,11 @@ impl Roofline<'_> {
 
     /// Ends of both axes: powers of two that hold all dots and the ridges of all levels.
     fn ranges(&self) -> [(f64, f64); 2] {
-        let bandwidths = || self.ceilings.levels.iter().map(|l| l.read.all);
+        let bandwidths = || self.levels.iter().map(|level| level.1);
         let slowest = bandwidths().fold(f64::INFINITY, f64::min);
         let xs = || self.points.iter().map(|p| p.intensity).filter(|&x| x > 0.0);
         let ys = self.points.iter().map(|p| p.gflops).filter(|&y| y > 0.0);
-        let left = xs().fold(self.add / bandwidths().fold(0.0, f64::max), f64::min);
+        let left = xs().fold(self.add.unwrap_or(self.fma) / bandwidths().fold(0.0, f64::max), f64::min);
         let right = xs().fold(self.fma / slowest, f64::max);
         let x = (power_of_two(left / 4.0, f64::floor), power_of_two(right * 2.0, f64::ceil));
         let bottom = ys.fold(slowest * x.0 * 2.0, f64::min);
@@ -87,10 +93,12 @@ impl Roofline<'_> {
         let mut texts: Vec<(String, (f64, f64), RGBColor)> = Vec::new();
         let mut labels = Labels::default();
 
-        for (name, roof, color) in
-            [("multiply-add peak", self.fma, BLACK), ("vector add peak", self.add, RGBColor(110, 110, 110))]
-        {
-            let from = self.ceilings.levels.iter().map(|l| roof / l.read.all).fold(f64::INFINITY, f64::min).max(x.0);
+        let peaks = [
+            Some(("multiply-add peak", self.fma, BLACK)),
+            self.add.map(|add| ("vector add peak", add, RGBColor(110, 110, 110))),
+        ];
+        for (name, roof, color) in peaks.into_iter().flatten() {
+            let from = self.levels.iter().map(|level| roof / level.1).fold(f64::INFINITY, f64::min).max(x.0);
             chart
                 .draw_series([PathElement::new(vec![(from, roof), (x.1, roof)], color.stroke_width(3))])
                 .map_err(text)?;
@@ -103,15 +111,14 @@ impl Roofline<'_> {
         }
         // Right and lower end of the label before.
         let mut before = [f64::NEG_INFINITY; 2];
-        for (i, level) in self.ceilings.levels.iter().enumerate() {
+        for (i, &(ref name, bandwidth)) in self.levels.iter().enumerate() {
             let color = COLORS[i % COLORS.len()];
-            let bandwidth = level.read.all;
             // From the left or lower edge of the picture to the multiply-add peak.
             let from = x.0.max(y.0 / bandwidth);
             let to = (self.fma / bandwidth).min(x.1);
             let ends = vec![(from, from * bandwidth), (to, to * bandwidth)];
             chart.draw_series([PathElement::new(ends, color.stroke_width(3))]).map_err(text)?;
-            let label = format!("{} {bandwidth:.0} GB/s", level.name);
+            let label = format!("{name} {bandwidth:.0} GB/s");
             let start = at(from, from * bandwidth);
             // Right of and below the line's start, where it rises away from the text, and below the label of a line that starts close
             // by; farther right at the lower edge, where the text must be above the start.
@@ -132,7 +139,7 @@ impl Roofline<'_> {
             labels.avoid([px - 8.0, py - 8.0, px + 8.0, py + 8.0]);
         }
         for (i, point) in dots.iter().enumerate() {
-            let color = COLORS[(i + self.ceilings.levels.len()) % COLORS.len()];
+            let color = COLORS[(i + self.levels.len()) % COLORS.len()];
             let (px, py) = at(point.intensity, point.gflops);
             let dot = Circle::new((point.intensity, point.gflops), 7, color.filled());
             chart.draw_series([dot]).map_err(text)?;

@@ -73,6 +73,20 @@ pub mod operator {
     pub const DIV: u32 = 3;
 }
 
+/// Values of [`spec::VARIANT`] where it chooses what `ceilings` does.
+pub mod ceiling {
+    /// z = x.
+    pub const COPY: u32 = 0;
+    /// z = x + y.
+    pub const ADD: u32 = 1;
+    /// z = x + s y.
+    pub const MULTIPLY_ADD: u32 = 2;
+    /// Multiply-adds in registers.
+    pub const REGISTERS: u32 = 3;
+    /// Blocks of a lane that are multiplied and added to, each on its own.
+    pub const CHAINS: u32 = 8;
+}
+
 /// Push constants: words and floats without padding, so that the host may copy them byte by byte.
 ///
 /// # Safety
@@ -251,6 +265,24 @@ params! {
         ordered,
         /// Elements that count in the last block of `width`: 1 to 4. The others are stored as zeros.
         tail,
+    }
+}
+
+params! {
+    /// Push constants of `ceilings`.
+    CeilingParams {
+        /// s of the multiply-adds, below 1: sums stay finite.
+        scale,
+        /// What is added in registers.
+        shift,
+        /// Blocks of a slice.
+        slice,
+        /// Slices of x and y.
+        slices,
+        /// Slices that a workgroup goes on after each pass: 0 or 1.
+        turn,
+        /// Passes over a slice, or multiply-adds of a block in registers.
+        passes,
     }
 }
 

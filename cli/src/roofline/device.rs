@@ -1,0 +1,178 @@
+//! `sparsimd roofline --device gpu`: a device's own ceilings, and the operations on it.
+
+use serde::Serialize;
+use sparsimd::formats::FiberCoo;
+use sparsimd::gpu::{DeviceCeilings, DeviceScalar, Gpu, Kind};
+use sparsimd::ops::Arithmetic;
+use sparsimd::plan::{Op, PlanOptions, TensorOptions};
+use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, Result, edge, generate};
+use sparsimd_measure::{TensorCounts, TensorOp, Work};
+
+use super::{Args, Loaded, Operation, Point, Roofline, point_lines};
+use crate::device::Devices;
+use crate::matrix::REUSE;
+use crate::mttkrp::format_of;
+use crate::timing::Times;
+use crate::{Verdict, output};
+
+#[derive(Serialize)]
+struct Level {
+    name: &'static str,
+    bytes: usize,
+    copy: f64,
+    add: f64,
+    multiply_add: f64,
+}
+
+/// GFLOP/s and GB/s.
+#[derive(Serialize)]
+struct Ceilings {
+    multiply_add: f64,
+    levels: Vec<Level>,
+    device_clock: bool,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    input: &'a str,
+    dtype: &'static str,
+    device: &'a str,
+    /// The device is the processor, by its driver: figures of no other device.
+    on_processor: bool,
+    points: &'a [Point],
+    ceilings: Ceilings,
+    pictures: Vec<String>,
+}
+
+/// Measures the device and the operations on it, prints both and draws them.
+pub fn draw<T: DeviceScalar>(args: &Args, cpu: &Cpu) -> Result<Verdict> {
+    let Some(Devices::One(gpu)) = Devices::open(&args.place, cpu)? else {
+        let detail = "a roofline is of one device: cpu or gpu[:INDEX|:NAME]".to_owned();
+        return Err(Error::Argument { name: "device", detail });
+    };
+    let (input, operations) = match args.load::<T>(cpu)? {
+        Loaded::Matrix(name, a) => (args.matrix_name(&name, &a), matrix_operations(args, cpu, &gpu, &a)?),
+        Loaded::Tensor(name, x) => (args.tensor_name(&name, &x), tensor_operations(args, cpu, &gpu, &x)?),
+    };
+    output::note("measuring the device's ceilings, some seconds ...");
+    let measured = gpu.ceilings::<T>()?;
+    let levels: Vec<(String, f64)> = measured.levels.iter().map(|l| (l.name.to_owned(), l.multiply_add)).collect();
+    let (near, far) = (levels.first().map_or(0.0, |l| l.1), levels.last().map_or(0.0, |l| l.1));
+    let points = super::points(operations, measured.multiply_add, near, far);
+    let name = &gpu.info().name;
+    let on_processor = gpu.info().kind == Kind::Cpu;
+    let mark = if on_processor { " (the processor's driver)" } else { "" };
+    let title = format!("{name}{mark}: {}  |  {input}", T::NAME);
+    let picture = Roofline { title, levels: &levels, fma: measured.multiply_add, add: None, points: &points };
+    let pictures = picture.save(&args.out)?.map(|path| path.display().to_string()).to_vec();
+    if args.json {
+        let level = |l: &sparsimd::gpu::DeviceLevel| Level {
+            name: l.name,
+            bytes: l.bytes,
+            copy: l.copy,
+            add: l.add,
+            multiply_add: l.multiply_add,
+        };
+        let DeviceCeilings { multiply_add, device_clock, .. } = measured;
+        let ceilings = Ceilings { multiply_add, levels: measured.levels.iter().map(level).collect(), device_clock };
+        let dtype = T::NAME;
+        output::json(&Report {
+            input: &input,
+            dtype,
+            device: name,
+            on_processor,
+            points: &points,
+            ceilings,
+            pictures,
+        })?;
+        return Ok(Verdict::Good);
+    }
+    let clock = if measured.device_clock { "the device's clock" } else { "the processor's clock" };
+    let mut lines = vec![
+        format!("{name}{mark}, by {clock}"),
+        format!("multiply-add {:<10}{:>10.1}  GFLOP/s", T::NAME, measured.multiply_add),
+        format!("{:<23}{:>10}{:>10}{:>14}  GB/s", "", "copy", "add", "multiply-add"),
+    ];
+    lines.extend(measured.levels.iter().map(|l| {
+        let label = format!("{} ({} KiB)", l.name, l.bytes >> 10);
+        format!("{label:<23}{:>10.1}{:>10.1}{:>14.1}", l.copy, l.add, l.multiply_add)
+    }));
+    lines.extend(point_lines(&format!("{input}, {}", T::NAME), &points, ["memory roof", "near roof"]));
+    lines.push(format!("drawn to {}", pictures.join(" and ")));
+    output::line(&lines.join("\n"))?;
+    Ok(Verdict::Good)
+}
+
+/// Times `run`; the shortest is the device's, in kernels, where it has a clock.
+fn measure(gpu: &Gpu, args: &Args, mut run: impl FnMut() -> Result<()>) -> Result<Times> {
+    let mut shortest = f64::INFINITY;
+    gpu.take_kernel_time();
+    let times = Times::measure(args.repeat, || {
+        run()?;
+        shortest = shortest.min(gpu.take_kernel_time().unwrap_or(f64::INFINITY));
+        Ok(())
+    })?;
+    Ok(if shortest.is_finite() { Times { min: shortest, ..times } } else { times })
+}
+
+fn matrix_operations<T: DeviceScalar>(args: &Args, cpu: &Cpu, gpu: &Gpu, a: &Csr<T>) -> Result<Vec<Operation>> {
+    let dense = |rows, which| {
+        let dense = cpu.install(|| generate::uniform_dense::<T>(rows, args.n, args.seed + which))?;
+        gpu.mat(dense.as_ref())
+    };
+    let prepare = |op| gpu.prepare(a, &PlanOptions::new(op, args.n).reuse(REUSE));
+    let (c, b, d) = (dense(a.rows(), 1)?, dense(a.cols(), 2)?, dense(a.cols(), 3)?);
+    let mut rows = gpu.zeros(a.rows(), args.n)?;
+    let pattern = a.pattern();
+    let prepared = prepare(Op::Spmm)?;
+    let spmm = measure(gpu, args, || gpu.spmm(T::ONE, &prepared, &b, T::ZERO, &mut rows))?;
+    let prepared = prepare(Op::Sddmm)?;
+    let mut values = gpu.new_values(a.nnz())?;
+    let sddmm = measure(gpu, args, || gpu.sddmm(&prepared, &c, &b, &mut values))?;
+    let prepared = prepare(Op::FusedMm)?;
+    let fused = measure(gpu, args, || gpu.fusedmm(&prepared, edge::Identity, &c, &b, &d, &mut rows))?;
+    let operation = |label, work, times| Operation { label, format: None, work, times };
+    Ok(vec![
+        operation("SpMM", Work::spmm::<T>(pattern, args.n), spmm),
+        operation("SDDMM", Work::sddmm::<T>(pattern, args.n), sddmm),
+        operation("FusedMM", Work::fusedmm::<T>(pattern, args.n), fused),
+    ])
+}
+
+fn tensor_operations<T: DeviceScalar>(args: &Args, cpu: &Cpu, gpu: &Gpu, x: &CooTensor<T>) -> Result<Vec<Operation>> {
+    let mode = args.mode_of(x)?;
+    let counts = cpu.install(|| TensorCounts::of(x))?;
+    let work = |op| counts.work::<T>(op, mode, args.rank);
+    let dense = |rows: usize, which| cpu.install(|| generate::uniform_dense::<T>(rows, args.rank, args.seed + which));
+    let fibers = cpu.install(|| FiberCoo::new(x.clone(), mode))?;
+    let on_device = gpu.fibers(&fibers)?;
+    let (left, right) = (gpu.values(x.values())?, gpu.values(x.values())?);
+    let mut values = gpu.new_values(x.nnz())?;
+    let tew = measure(gpu, args, || gpu.tew(&left, Arithmetic::Add, &right, &mut values))?;
+    let ts = measure(gpu, args, || gpu.ts(&left, Arithmetic::Mul, T::from_f64(1.5), &mut values))?;
+    let v = gpu.values(&generate::uniform_values::<T>(x.dims()[mode], args.seed + 2))?;
+    let mut y = gpu.new_values(fibers.num_fibers())?;
+    let ttv = measure(gpu, args, || gpu.ttv_into(&on_device, &v, &mut y))?;
+    let u = gpu.mat(dense(x.dims()[mode], 1)?.as_ref())?;
+    let mut rows = gpu.zeros(fibers.num_fibers(), args.rank)?;
+    let ttm = measure(gpu, args, || gpu.ttm_into(&on_device, &u, &mut rows))?;
+    let coo = |label, op, times| Operation { label, format: Some("coo"), work: work(op), times };
+    let mut operations = vec![
+        coo("TEW", TensorOp::Tew, tew),
+        coo("TS", TensorOp::Ts, ts),
+        coo("TTV", TensorOp::Ttv, ttv),
+        coo("TTM", TensorOp::Ttm, ttm),
+    ];
+    if x.order() > 1 {
+        let factors = x.dims().iter().zip(0..).map(|(&rows, m)| dense(rows, m)).collect::<Result<Vec<_>>>()?;
+        let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();
+        let tensor = cpu.install(|| gpu.prepare_mttkrp(x, format_of(args.format)))?;
+        let (on_device, mut out) = (gpu.factors(&views)?, gpu.zeros(x.dims()[mode], args.rank)?);
+        let times = measure(gpu, args, || gpu.mttkrp(&tensor, &on_device, mode, &mut out))?;
+        // The processor's counts of the same format.
+        let same = cpu.prepare_tensor(x, &TensorOptions::new(args.rank).format(Some(tensor.format())))?;
+        let work = Work::mttkrp::<T>(x.order(), x.nnz(), &cpu.install(|| same.counts(mode)), args.rank);
+        operations.push(Operation { label: "MTTKRP", format: Some(tensor.format().name()), work, times });
+    }
+    Ok(operations)
+}

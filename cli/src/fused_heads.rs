@@ -53,7 +53,7 @@ impl Fused {
 
     /// Whether ranks have it, or its gradients.
     pub fn is_for_ranks(&self) -> bool {
-        self.heads == 1 && self.scores == ScoresName::Dots && self.dropout == 0.0 && !self.causal
+        !self.heads.are_asked_for() && self.scores == ScoresName::Dots && self.dropout == 0.0 && !self.causal
     }
 
     /// The nonzeros of `a` that count.

@@ -36,6 +36,7 @@ mod reorder;
 mod roofline;
 mod sddmm;
 mod simulate;
+mod source;
 mod spmm;
 mod stats;
 mod tensor;

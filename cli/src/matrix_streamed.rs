@@ -110,6 +110,7 @@ impl Pass {
         let done = Measured {
             plan: format!("passes over {}, {} MiB", self.a.path().display(), self.memory >> 20),
             path: Strategy::Direct,
+            heads: 1,
             prepare_s: 0.0,
             times,
             check,

@@ -101,13 +101,13 @@ fn heads_of_batches() {
     }
 }
 
-/// What a row block copies of B is what its own blocks have of it: a batch is not run worse than its members.
+/// A batch of some members is not run worse than one of them.
 #[test]
 fn batches_have_the_plan_of_their_members() {
     let cpu = Cpu::builder().arch(Arch::detect()).threads(2).pin(false).build().unwrap();
     for (zeros, wanted) in [(0.8, Strategy::Panel), (0.999, Strategy::Direct)] {
         let one = generate::random_matrix::<f32>(256, 256, zeros, 3).unwrap();
-        for count in [1, 16, 1000] {
+        for count in [1, 16] {
             let batch = Csr::block_diagonal(vec![&one; count]).unwrap();
             for op in [Op::Spmm, Op::Sddmm, Op::FusedMm] {
                 let (stats, options) = (Stats::of(batch.pattern()), PlanOptions::new(op, 128).reuse(1000));

@@ -315,9 +315,8 @@ impl PanelPlan {
             return Some(format!("{worth:.1} nonzeros of a row in a panel do not pay for its row of C").into());
         }
         // Copying a panel into L1 must be a small part of using it: a copied row costs what a nonzero of the direct path does.
-        let block_rows = self.block_rows.min(stats.rows);
-        let block_nnz = stats.nnz as f64 / stats.rows.max(1) as f64 * block_rows as f64;
-        let touched = stats.reach(block_rows).min(block_nnz / per_segment.max(1.0) * self.width as f64);
+        let block_nnz = stats.nnz as f64 / stats.rows.max(1) as f64 * self.block_rows.min(stats.rows) as f64;
+        let touched = (stats.cols as f64).min(block_nnz / per_segment.max(1.0) * self.width as f64);
         let copies_per_nonzero = touched / block_nnz.max(1.0);
         (copies_per_nonzero > MOST_COPIES)
             .then(|| format!("panels would be copied {copies_per_nonzero:.2} times per use").into())

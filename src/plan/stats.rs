@@ -23,9 +23,6 @@ pub struct Stats {
     pub max_row: usize,
     /// Mean nonzeros of a row in a panel of 32, 64, 128 and 256 columns where it has any.
     per_segment: [f64; WIDTH_BITS.len()],
-    /// Mean columns from a row's first nonzero to its last, and how far the middle of these moves from one row to the next.
-    span: f64,
-    drift: f64,
 }
 
 impl Stats {
@@ -36,7 +33,7 @@ impl Stats {
         let rows = pattern.rows();
         let step = rows.div_ceil(SAMPLE).max(1);
         let mut segments = [0usize; WIDTH_BITS.len()];
-        let (mut nnz, mut span, mut way, mut middle) = (0, 0.0, 0.0, None);
+        let mut nnz = 0;
         for i in (0..rows).step_by(step) {
             let row = pattern.row(i);
             nnz += row.len();
@@ -45,14 +42,8 @@ impl Stats {
                 *segments += usize::from(!row.is_empty());
                 *segments += row.windows(2).filter(|w| (w[0] ^ w[1]) >> bits != 0).count();
             }
-            if let (Some(&first), Some(&last)) = (row.iter().min(), row.iter().max()) {
-                let now = (f64::from(first) + f64::from(last)) / 2.0;
-                span += f64::from(last - first) + 1.0;
-                way += middle.replace(now).map_or(0.0, |before: f64| (now - before).abs());
-            }
         }
         let per_segment = segments.map(|segments| nnz as f64 / segments.max(1) as f64);
-        let sampled = rows.div_ceil(step).max(1) as f64;
         Self {
             rows,
             cols: pattern.cols(),
@@ -60,26 +51,18 @@ impl Stats {
             empty_rows: lens().filter(|&len| len == 0).count(),
             max_row: lens().max().unwrap_or(0),
             per_segment,
-            span: span / sampled,
-            drift: way / (rows.max(1) as f64),
         }
     }
 
     /// The size of `pattern` and nothing else, without a pass over it: enough for the direct path.
     pub(crate) fn size_of(pattern: PatternRef<'_>) -> Self {
         let (rows, cols, nnz) = (pattern.rows(), pattern.cols(), pattern.nnz());
-        let (span, drift) = (cols as f64, 0.0);
-        Self { rows, cols, nnz, empty_rows: 0, max_row: 0, per_segment: [0.0; WIDTH_BITS.len()], span, drift }
+        Self { rows, cols, nnz, empty_rows: 0, max_row: 0, per_segment: [0.0; WIDTH_BITS.len()] }
     }
 
     /// Share of the entries that are nonzero.
     pub fn density(&self) -> f64 {
         self.nnz as f64 / (self.rows as f64 * self.cols as f64).max(1.0)
-    }
-
-    /// About how many columns `rows` neighbouring rows reach: all, unless nonzeros are near a diagonal as those of bands and batches are.
-    pub fn reach(&self, rows: usize) -> f64 {
-        (self.span + self.drift * rows as f64).min(self.cols as f64)
     }
 
     /// Mean nonzeros of a row in a panel of `width` columns where it has any, interpolated between the counted widths.

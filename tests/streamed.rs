@@ -71,7 +71,6 @@ fn damaged_files_are_refused_at_the_end_of_a_pass() {
     let x = skewed::<f32>(&[300, 200, 50], 10_000, 3).unwrap();
     write_tnsb(&path, &x).unwrap();
     let good = std::fs::read(&path).unwrap();
-    let mut refused = 0;
     for at in [200, 40_500, 81_000, 160_000] {
         let mut bad = good.clone();
         // The lowest bit: coordinates stay in range.
@@ -80,9 +79,8 @@ fn damaged_files_are_refused_at_the_end_of_a_pass() {
         let stream = TnsbStream::open(&path).unwrap();
         let pass = stream.pass::<f32>(999, |_, chunk| Ok(chunk));
         assert!(matches!(pass, Err(Error::Parse { .. })), "byte {at}: {pass:?}");
-        refused += usize::from(stream.norm_and_checksum::<f32>().is_err());
+        assert!(stream.norm_and_checksum::<f32>().is_err(), "byte {at}");
     }
-    assert_eq!(refused, 1, "the values alone");
     std::fs::write(&path, &good[..good.len() - 8]).unwrap();
     assert!(matches!(TnsbStream::open(&path), Err(Error::Parse { .. })));
 }

@@ -8,6 +8,7 @@ use sparsimd_kernels::{Scalar, Stored};
 
 use super::atomic::write_pieces;
 use super::npy::{Element, Npy, PIECE, head, write_elements};
+use super::tnsb_stream::read_ahead;
 use crate::dense::{MatMut, MatRef, check_range};
 use crate::error::{Error, Result};
 use crate::memory;
@@ -73,8 +74,9 @@ impl NpyStream {
         let io = |source| Error::Io { path: self.path.clone(), source };
         let mut file = File::open(&self.path).map_err(io)?;
         // No overflow: all elements fit the address space.
-        let start = self.start as u64 + (first * cols * self.element.bytes) as u64;
-        file.seek(SeekFrom::Start(start)).map_err(io)?;
+        let start = self.start + first * cols * self.element.bytes;
+        read_ahead(&file, start, rows * cols * self.element.bytes);
+        file.seek(SeekFrom::Start(start as u64)).map_err(io)?;
         // Whole rows at a time; of long ones, parts.
         let (mut row, mut at) = (0, 0);
         let mut piece: Vec<u8> = memory::zeros(self.path.display(), self.element.bytes * PIECE.min(rows * cols))?;

@@ -98,7 +98,7 @@ impl TnsbStream {
                     // No more arrays come when the consumer has failed.
                     let Ok(mut arrays) = emptied.recv() else { return };
                     let last = first + len >= *nnz;
-                    let read = sections.fill(len.min(nnz - first), &mut arrays);
+                    let read = sections.fill(first, len.min(nnz - first), &mut arrays);
                     let read = read.and_then(|()| if last { sections.check() } else { Ok(()) });
                     let failed = read.is_err();
                     if to_consumer.send(read.map(|()| arrays)).is_err() || failed {
@@ -137,6 +137,17 @@ impl TnsbStream {
     }
 }
 
+/// Asks the system to read these bytes of `file` into its cache meanwhile: by itself it reads some pages ahead alone, and the disk waits
+/// for whoever works on what was read. A hint: nothing depends on it.
+pub(super) fn read_ahead(file: &File, start: usize, len: usize) {
+    #[cfg(target_os = "linux")]
+    if let Some(len) = std::num::NonZeroU64::new(len as u64) {
+        let _ = rustix::fs::fadvise(file, start as u64, Some(len), rustix::fs::Advice::WillNeed);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (file, start, len);
+}
+
 /// A pass over a file: a handle for each section, and its checksum so far.
 struct Sections<'a> {
     stream: &'a TnsbStream,
@@ -162,8 +173,14 @@ impl<'a> Sections<'a> {
         Error::Io { path: self.stream.path.clone(), source }
     }
 
-    /// The next `n` nonzeros.
-    fn fill<T: Scalar>(&mut self, n: usize, (coords, values): &mut Arrays<T>) -> Result<()> {
+    /// The nonzeros from `first` on, which are the next, `n` of them.
+    fn fill<T: Scalar>(&mut self, first: usize, n: usize, (coords, values): &mut Arrays<T>) -> Result<()> {
+        // While these are checked, the disk goes on with the next ones.
+        for (section, (file, &(start, _))) in self.files.iter().zip(&self.stream.header.sections).enumerate() {
+            let of_values = section == self.stream.dims().len();
+            let each = if of_values { self.stream.header.value_type.bytes() } else { size_of::<u32>() };
+            read_ahead(file, start + first * each, 2 * n * each);
+        }
         for (section, coords) in coords.iter_mut().enumerate() {
             coords.resize(n, 0);
             for piece in coords.chunks_mut(PIECE / size_of::<u32>()) {

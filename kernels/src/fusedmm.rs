@@ -216,7 +216,8 @@ unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
             for tile in tiles_of::<S, D>(task.width, 8) {
                 let mut rows = task.rows_of(task.d, start, tile);
                 if task.d == task.b {
-                    // They have just been read.
+                    // They have just been read. To prefetch those of the dots to come is no gain: 1.0 to 1.1 times the time with whole
+                    // rows, 1.0 to 1.13 with a half of each here and the other beside the dots (six graphs, N = 128, f32, Zen 4).
                     rows.prefetch_distance = 0;
                 }
                 with_width!(tile, add_tile::<S, D>(simd, tile, e.add(tile.start), &rows, len, w, mode));

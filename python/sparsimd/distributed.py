@@ -58,9 +58,10 @@ def _library() -> ctypes.CDLL:
     library.sparsimd_mpi_spmm.argtypes = [pointer, size, pointer, size, pointer, size]
     library.sparsimd_mpi_spmm_transposed.argtypes = library.sparsimd_mpi_spmm.argtypes
     library.sparsimd_mpi_sddmm.argtypes = [pointer, number, size, pointer, size, pointer, size, pointer]
-    rows, real = [pointer, size], ctypes.c_double
+    rows: list[type[Any]] = [pointer, size]
+    real = ctypes.c_double
     library.sparsimd_mpi_sddmm_gradient.argtypes = [pointer, size, *rows, *rows, pointer, *rows, *rows]
-    fused = [pointer, number, real, size, *rows, *rows, size, *rows]
+    fused: list[type[Any]] = [pointer, number, real, size, *rows, *rows, size, *rows]
     library.sparsimd_mpi_fusedmm.argtypes = [*fused, *rows]
     library.sparsimd_mpi_fusedmm_gradient.argtypes = [*fused, *rows, *rows, *rows, *rows, pointer]
     library.sparsimd_mpi_destroy.argtypes = [pointer]

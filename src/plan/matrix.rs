@@ -310,7 +310,8 @@ impl PanelPlan {
             Op::Spmm | Op::SpmmTransposed => per_segment,
             Op::Sddmm | Op::FusedMm => stats.per_segment(width_of(widest_tile(self.op, all, target), machine, target)),
         };
-        let near = stats.cols.saturating_mul(self.n * target.value_bytes) <= machine.l2_bytes() / 2;
+        let row_bytes = self.n.saturating_mul(target.value_bytes);
+        let near = stats.cols.saturating_mul(row_bytes) <= machine.l2_bytes() / 2;
         if worth < least_segment(self.op, all, near, target) {
             return Some(format!("{worth:.1} nonzeros of a row in a panel do not pay for its row of C").into());
         }

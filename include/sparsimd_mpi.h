@@ -5,7 +5,7 @@
  * communicator call the same functions in the same order. Dense matrices are row-major, the elements of a row side by side, rows
  * ld... elements apart. Elements are float, or double where `double_precision` is 1; arrays of no elements may be null. A result shares
  * no memory with another array of the call. Operands are read where they are, and results written where they go; rows that travel are
- * copied into messages.
+ * copied.
  *
  * Functions return 0, or another number when a rank has failed: then on all ranks, and sparsimd_mpi_last_error() says of which one.
  * A matrix is used by the thread that made it, which is one that may call MPI, and destroyed before MPI_Finalize. MPI has been started
@@ -23,6 +23,15 @@
 extern "C" {
 #endif
 
+/* What a matrix is laid out, and its algorithm chosen, for: other operations run too. */
+enum {
+  SPARSIMD_MPI_SPMM = 0,
+  SPARSIMD_MPI_SDDMM = 1,
+  SPARSIMD_MPI_FUSEDMM = 2,
+  SPARSIMD_MPI_FUSEDMM_SOFTMAX = 3, /* with one of the softmax functions */
+  SPARSIMD_MPI_FUSEDMM_GRADIENT = 4
+};
+
 /* This rank's part of A, and how products run. */
 typedef struct sparsimd_mpi_given {
   size_t rows;             /* rows of A, and of C, on this rank */
@@ -32,7 +41,9 @@ typedef struct sparsimd_mpi_given {
   const uint32_t *col_idx; /* columns, ascending in each row */
   const void *values;      /* as many values as columns */
   int double_precision;    /* 0: float, 1: double */
+  int operation;           /* SPARSIMD_MPI_SPMM, ..., the same on all ranks */
   size_t n;                /* columns of B that are expected: other numbers run too, but the plan is made for this one */
+  size_t width;            /* likewise, of D (FusedMM); 0: as many */
   int algorithm;           /* 0: what the plan finds faster; 1: rows that nonzeros name; 2: all rows of B pass by */
   size_t replication;      /* ranks that share rows (algorithm 2), which divides the ranks; 0: the plan's choice */
   size_t threads;          /* of this rank; 0: its share of the machine's processors */

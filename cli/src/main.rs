@@ -43,6 +43,7 @@ mod tensor;
 mod tensor_ops;
 mod timing;
 mod topology;
+mod ttm_streamed;
 mod tucker;
 mod tune;
 
@@ -99,7 +100,7 @@ enum Command {
     /// CP decomposition: by alternating least squares, all factors at once, or of counts by Poisson regression.
     Cp(cp::Args),
     /// Tensor times matrix, in one mode or in each.
-    Ttm(tensor_ops::ProductArgs),
+    Ttm(tensor_ops::TtmArgs),
     /// Tensor times vector, in one mode or in each.
     Ttv(tensor_ops::ProductArgs),
     /// Element by element of two tensors.
@@ -166,7 +167,8 @@ impl Command {
             Self::Sddmm(args) => args.common.settle("sddmm", &["c", "b"]),
             Self::Fusedmm(args) => args.common.settle("fusedmm", &["c", "b", "d"]),
             Self::Mttkrp(args) => args.settle(),
-            Self::Ttm(args) | Self::Ttv(args) => args.settle(),
+            Self::Ttm(args) => args.product.settle(),
+            Self::Ttv(args) => args.settle(),
             _ => Ok(()),
         }
     }
@@ -196,7 +198,8 @@ impl Command {
             Self::Cp(args) => Some(args.operand()),
             Self::Tucker(args) => Some(args.operand()),
             Self::Power(args) => Some(args.operand()),
-            Self::Ttm(args) | Self::Ttv(args) => args.operand(),
+            Self::Ttm(args) => args.product.operand(),
+            Self::Ttv(args) => args.operand(),
             Self::Stats(args) => Some(args.operand()),
             _ => None,
         }

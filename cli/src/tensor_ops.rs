@@ -57,6 +57,17 @@ impl ProductArgs {
     }
 }
 
+/// Arguments of `ttm`.
+#[derive(Debug, clap::Args)]
+pub struct TtmArgs {
+    #[command(flatten)]
+    pub product: ProductArgs,
+    /// MiB of memory for a .tnsb file that is larger, whose nonzeros are sorted with the mode last: the file is read once, and --out is
+    /// written as the product is made. --verify needs both in memory besides
+    #[arg(long, value_name = "MIB", requires = "tensor")]
+    passes: Option<usize>,
+}
+
 /// Arguments of `tew` and `ts`.
 #[derive(Debug, clap::Args)]
 pub struct ElementwiseArgs {
@@ -104,7 +115,11 @@ impl Op {
 }
 
 /// `ttm`.
-pub fn ttm(args: &ProductArgs) -> Result<Verdict> {
+pub fn ttm(args: &TtmArgs) -> Result<Verdict> {
+    let (passes, args) = (args.passes, &args.product);
+    if let Some(mib) = passes {
+        return super::ttm_streamed::run(&args.common, &args.folders, mib);
+    }
     match args.common.dtype {
         StoredDtype::F32 => product::<f32>(args, true),
         StoredDtype::F64 => product::<f64>(args, true),
@@ -249,7 +264,7 @@ impl Sweep {
     }
 
     /// Adds the operations and bytes of a mode's TTM.
-    fn count_ttm<D: Stored>(&mut self, nnz: usize, dim: usize, fibers: usize, cols: usize) {
+    pub(super) fn count_ttm<D: Stored>(&mut self, nnz: usize, dim: usize, fibers: usize, cols: usize) {
         self.flops += 2.0 * nnz as f64 * cols as f64;
         // Every nonzero with its coordinate, every pointer, U and Y once.
         self.bytes += (nnz * (size_of::<D::Scalar>() + 4) + fibers * 8 + (dim + fibers) * cols * size_of::<D>()) as f64;

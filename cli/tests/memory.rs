@@ -5,9 +5,9 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use sparsimd::Mat;
 use sparsimd::generate::{random_matrix, skewed, uniform_dense};
-use sparsimd::io::{Matrix, ReadOptions, read_dense, write_dense, write_matrix, write_tensor};
+use sparsimd::io::{Matrix, ReadOptions, read_dense, read_tns, write_dense, write_matrix, write_tensor};
+use sparsimd::{CooTensor, Mat};
 
 /// Processor time of one run, in seconds: what would not end is stopped by a signal, which the tests refuse.
 const PROCESSOR_SECONDS: usize = 60;
@@ -160,6 +160,68 @@ fn cp_of_a_file_larger_than_memory() {
     assert!(String::from_utf8_lossy(&little.stderr).contains("memory: 1 MiB; "), "{little:?}");
     for more in [["--method", "opt"], ["--device", "gpu"]] {
         assert_eq!(limited(LIMIT, &[&args[..], &["--memory", "32"], &more].concat()).status.code(), Some(2));
+    }
+}
+
+/// TTM of a tensor four times as large as the memory that the program may use, and the product that it has in memory.
+#[test]
+fn ttm_of_a_file_larger_than_memory() {
+    const LIMIT: usize = 96;
+    // Fibers of the last mode, of every eighth place from one of the first eight on.
+    const DIMS: [usize; 3] = [41, 500, 10_000];
+    const FIBER: usize = DIMS[2] / 8;
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("large.tnsb");
+    let nnz = DIMS[0] * DIMS[1] * FIBER;
+    let coords = |of: &dyn Fn(usize) -> usize| (0..nnz).map(|p| of(p) as u32).collect::<Vec<_>>();
+    let fiber = |p: usize| p / FIBER;
+    let all = vec![
+        coords(&|p| fiber(p) / DIMS[1]),
+        coords(&|p| fiber(p) % DIMS[1]),
+        coords(&|p| p % FIBER * 8 + fiber(p) % 8),
+    ];
+    let values = (0..nnz).map(|p| (p % 7) as f32 - 2.0).collect();
+    write_tensor(&file, &CooTensor::new(DIMS.to_vec(), all, values).expect("a tensor")).expect("a file");
+    assert!(file.metadata().expect("a file").len() >= ((4 * LIMIT) << 20) as u64);
+    let args = |mode: &'static str| {
+        let args = ["ttm", "--tensor", name(&file), "--rank", "8", "--mode", mode, "--repeat", "1", "--threads", "2"];
+        args.map(str::to_owned)
+    };
+    let run = |limit: Option<usize>, mode: &'static str, more: &[&str]| {
+        let args = args(mode);
+        let args: Vec<&str> = args.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        limit.map_or_else(
+            || Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(&args).output().expect("the program"),
+            |mib| limited(mib, &args),
+        )
+    };
+    let product = |folder: &str, limit: Option<usize>, more: &[&str]| {
+        let out = dir.path().join(folder);
+        let done = run(limit, "2", &[&["--out", name(&out)][..], more].concat());
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let mut y = read_tns::<f32>(&out.join("mode2.tns"), false, ReadOptions::default()).expect("a tensor");
+        y.sort(&[0, 1, 2]).expect("a tensor");
+        y
+    };
+    let (passes, whole) = (product("passes", Some(LIMIT), &["--passes", "32"]), product("whole", None, &[]));
+    assert_eq!((passes.dims(), passes.nnz()), (&[DIMS[0], DIMS[1], 8][..], DIMS[0] * DIMS[1] * 8));
+    assert!(passes.all_coords() == whole.all_coords());
+    // Sums of a thousand products of a number up to 4 and one below 1/2, in two orders.
+    assert!(passes.values().iter().zip(whole.values()).all(|(a, b)| (a - b).abs() < 1e-2));
+    assert!(whole.values().iter().any(|x| x.abs() > 1.0));
+    // Compared with loops, where memory has all of it.
+    assert!(run(None, "2", &["--passes", "64", "--verify"]).status.success());
+    // Without passes there is not enough memory; too little for passes, and another order, are said.
+    let refused = |limit: usize, mode: &'static str, more: &[&str]| {
+        let out = run(Some(limit), mode, more);
+        assert_eq!(out.status.code(), Some(2), "{more:?}: {out:?}");
+        String::from_utf8_lossy(&out.stderr).into_owned()
+    };
+    assert!(refused(LIMIT, "2", &[]).contains("bytes of memory"));
+    assert!(refused(LIMIT, "2", &["--passes", "1"]).contains("memory: 1 MiB; "));
+    assert!(refused(LIMIT, "0", &["--passes", "32"]).contains("not in order with mode 0 last"));
+    for more in [["--format", "csf-all"], ["--alg", "element"], ["--device", "gpu"]] {
+        assert!(refused(LIMIT, "2", &[&["--passes", "32"], &more[..]].concat()).contains("passes: "), "{more:?}");
     }
 }
 

@@ -110,6 +110,16 @@ int main(int argc, char **argv) {
   int failed = sparsimd_mpi_spmm(a, rank == size - 1 ? N + 1 : N, b, N, c, N + 1);
   wrong += !failed;
   sparsimd_mpi_destroy(a);
+  /* For dot products, and for what there is not. */
+  given.operation = SPARSIMD_MPI_SDDMM;
+  check(sparsimd_mpi_create(MPI_Comm_c2f(comm), &given, &a), world);
+  float dots[ROWS];
+  check(sparsimd_mpi_sddmm(a, 0, N, c, N + 1, b, N, dots), world);
+  for (int i = 0; i < ROWS; ++i) wrong += 2.0f * dots[i] != values[i];
+  sparsimd_mpi_destroy(a);
+  given.operation = 5;
+  wrong += !sparsimd_mpi_create(MPI_Comm_c2f(comm), &given, &a);
+  given.operation = SPARSIMD_MPI_SPMM;
   /* Rows that no memory has. */
   given.rows = SIZE_MAX;
   wrong += !sparsimd_mpi_create(MPI_Comm_c2f(comm), &given, &a);

@@ -5,6 +5,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::count::Traffic;
 use crate::error::{Error, Result};
 
 /// A message to rank `.0`.
@@ -35,10 +36,17 @@ pub trait Comm {
     /// # Errors
     /// As [`Comm::exchange`].
     fn least(&self, x: u64) -> Result<u64> {
-        let mut least = [x];
-        combine(self, &mut least, |a, b| *a = b.min(*a))?;
-        Ok(least[0])
+        least_of(self, x)
     }
+
+    /// Whether all ranks are on one machine and may have memory in common, which then carries rows in place of messages. The same on all
+    /// ranks.
+    fn one_machine(&self) -> bool {
+        false
+    }
+
+    /// Learns of messages that memory in common has carried.
+    fn note(&self, _traffic: Traffic) {}
 }
 
 impl dyn Comm + '_ {
@@ -170,6 +178,13 @@ fn bytes<T: Pod>(data: &[T]) -> &[u8] {
     bytemuck::cast_slice(data)
 }
 
+/// The least of all ranks' `x`, by messages.
+fn least_of(comm: &(impl Comm + ?Sized), x: u64) -> Result<u64> {
+    let mut least = [x];
+    combine(comm, &mut least, |a, b| *a = b.min(*a))?;
+    Ok(least[0])
+}
+
 /// Combines `x` over all ranks with the commutative `f`, by recursive doubling: the ranks past the largest power of two hand
 /// their numbers to those below and get the result back.
 fn combine<T: Pod + Zeroable>(comm: &(impl Comm + ?Sized), x: &mut [T], f: impl Fn(&mut T, T)) -> Result<()> {
@@ -232,5 +247,21 @@ impl Comm for Group<'_> {
         let sends: Vec<_> = sends.iter().map(|&(to, data)| (self.ranks[to], data)).collect();
         let mut receives: Vec<_> = receives.iter_mut().map(|(from, room)| (self.ranks[*from], &mut **room)).collect();
         self.parent.exchange(&sends, &mut receives, work)
+    }
+
+    fn least(&self, x: u64) -> Result<u64> {
+        match self.size() == self.parent.size() {
+            // Of the same ranks, in another order.
+            true => self.parent.least(x),
+            false => least_of(self, x),
+        }
+    }
+
+    fn one_machine(&self) -> bool {
+        self.parent.one_machine()
+    }
+
+    fn note(&self, traffic: Traffic) {
+        self.parent.note(traffic);
     }
 }

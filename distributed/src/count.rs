@@ -27,6 +27,16 @@ pub struct CountComm<'a> {
     traffic: Cell<Traffic>,
 }
 
+impl std::ops::AddAssign for Traffic {
+    fn add_assign(&mut self, other: Self) {
+        self.messages_sent += other.messages_sent;
+        self.bytes_sent += other.bytes_sent;
+        self.messages_received += other.messages_received;
+        self.bytes_received += other.bytes_received;
+        self.time += other.time;
+    }
+}
+
 impl<'a> CountComm<'a> {
     /// Over `comm`.
     pub fn new(comm: &'a (dyn Comm + 'a)) -> Self {
@@ -55,13 +65,12 @@ impl Comm for CountComm<'_> {
             work();
             worked += start.elapsed();
         });
-        let before = self.traffic.get();
-        self.traffic.set(Traffic {
-            messages_sent: before.messages_sent + sends.len(),
-            bytes_sent: before.bytes_sent + sends.iter().map(|(_, data)| data.len()).sum::<usize>(),
-            messages_received: before.messages_received + receives.len(),
-            bytes_received: before.bytes_received + receives.iter().map(|(_, room)| room.len()).sum::<usize>(),
-            time: before.time + start.elapsed().saturating_sub(worked),
+        self.note(Traffic {
+            messages_sent: sends.len(),
+            bytes_sent: sends.iter().map(|(_, data)| data.len()).sum(),
+            messages_received: receives.len(),
+            bytes_received: receives.iter().map(|(_, room)| room.len()).sum(),
+            time: start.elapsed().saturating_sub(worked),
         });
         done
     }
@@ -69,8 +78,17 @@ impl Comm for CountComm<'_> {
     fn least(&self, x: u64) -> Result<u64> {
         let start = Instant::now();
         let least = self.comm.least(x);
-        let before = self.traffic.get();
-        self.traffic.set(Traffic { time: before.time + start.elapsed(), ..before });
+        self.note(Traffic { time: start.elapsed(), ..Traffic::default() });
         least
+    }
+
+    fn one_machine(&self) -> bool {
+        self.comm.one_machine()
+    }
+
+    fn note(&self, traffic: Traffic) {
+        let mut all = self.traffic.get();
+        all += traffic;
+        self.traffic.set(all);
     }
 }

@@ -4,7 +4,9 @@ use bytemuck::Pod;
 use sparsimd::{Mat, MatMut, MatRef, Scalar};
 
 use crate::blocks::Blocks;
+use crate::comm::Comm;
 use crate::error::{Error, Result};
+use crate::shared::Map;
 
 /// An element type whose bytes are sent as they are: `f32` or `f64`.
 pub trait Element: Scalar + Pod {}
@@ -12,10 +14,38 @@ impl Element for f32 {}
 impl Element for f64 {}
 
 /// The rows of a dense matrix that a rank has: those of its block.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct DistMat<T> {
     rows: usize,
-    local: Mat<T>,
+    local: Local<T>,
+}
+
+/// Where they are.
+#[derive(Debug)]
+enum Local<T> {
+    Own(Mat<T>),
+    Common(Common<T>),
+}
+
+/// Rows of all ranks, one after the other, of which a rank reads others' only together with them.
+#[derive(Debug)]
+pub(crate) struct Common<T> {
+    map: Map<T>,
+    shape: [usize; 2],
+    /// This rank's.
+    rows: usize,
+    stride: usize,
+}
+
+/// In memory of this rank alone.
+impl<T: Element> Clone for DistMat<T> {
+    fn clone(&self) -> Self {
+        let own = match &self.local {
+            Local::Own(own) => own.clone(),
+            Local::Common(common) => common.local().to_mat().expect("memory for a copy"),
+        };
+        Self { rows: self.rows, local: Local::Own(own) }
+    }
 }
 
 impl<T: Element> DistMat<T> {
@@ -24,7 +54,7 @@ impl<T: Element> DistMat<T> {
     /// # Errors
     /// As [`Mat::zeros`].
     pub fn zeros(blocks: &Blocks, rank: usize, cols: usize) -> Result<Self> {
-        Ok(Self { rows: blocks.len(), local: Mat::zeros(blocks.range(rank).len(), cols)? })
+        Ok(Self { rows: blocks.len(), local: Local::Own(Mat::zeros(blocks.range(rank).len(), cols)?) })
     }
 
     /// `rank`'s rows of the matrix with element `f(i, j)` at row `i`, counted in the whole matrix, and column `j`.
@@ -34,7 +64,7 @@ impl<T: Element> DistMat<T> {
     pub fn from_fn(blocks: &Blocks, rank: usize, cols: usize, mut f: impl FnMut(usize, usize) -> T) -> Result<Self> {
         let first = blocks.range(rank).start;
         let local = Mat::from_fn(blocks.range(rank).len(), cols, |i, j| f(first + i, j))?;
-        Ok(Self { rows: blocks.len(), local })
+        Ok(Self { rows: blocks.len(), local: Local::Own(local) })
     }
 
     /// `local` as `rank`'s rows.
@@ -47,7 +77,31 @@ impl<T: Element> DistMat<T> {
             let detail = format!("{} rows for a block of {rows}", local.rows());
             return Err(Error::shape("a distributed matrix", detail));
         }
-        Ok(Self { rows: blocks.len(), local })
+        Ok(Self { rows: blocks.len(), local: Local::Own(local) })
+    }
+
+    /// The same rows in memory that all ranks have in common, where they are on one machine and can have it; else as they are. Operations read
+    /// B and D there: no row travels, and the aware algorithm's own and other rows are one part. Their nonzeros are laid out once more for
+    /// that.
+    ///
+    /// # Errors
+    /// As [`Comm::exchange`] and [`Mat::zeros`].
+    pub fn into_common(self, comm: &dyn Comm) -> Result<Self> {
+        let Local::Own(own) = &self.local else { return Ok(self) };
+        if !comm.one_machine() {
+            return Ok(self);
+        }
+        // Rows begin where they do in a matrix of one rank.
+        let stride = comm.agree(Mat::<T>::zeros(0, own.cols()).map_err(Error::from))?.as_ref().stride();
+        let lens = comm.all_gather(&[own.rows() as u64], &vec![1; comm.size()])?;
+        let first = lens[..comm.rank()].iter().sum::<u64>() as usize;
+        let rows = lens.iter().sum::<u64>() as usize;
+        let range = first * stride..(first + own.rows()) * stride;
+        let Ok(map) = Map::new(comm, rows.saturating_mul(stride), range) else { return Ok(self) };
+        let mut common = Common { map, shape: [rows, own.cols()], rows: own.rows(), stride };
+        let mut to = common.local_mut();
+        own.iter_rows().enumerate().for_each(|(i, from)| to.reborrow().into_row(i).copy_from_slice(from));
+        Ok(Self { rows: self.rows, local: Local::Common(common) })
     }
 
     /// Rows of all ranks together.
@@ -57,27 +111,74 @@ impl<T: Element> DistMat<T> {
 
     /// Number of columns.
     pub fn cols(&self) -> usize {
-        self.local.cols()
+        self.local().cols()
     }
 
     /// This rank's rows.
-    pub fn local(&self) -> &Mat<T> {
-        &self.local
+    pub fn local(&self) -> MatRef<'_, T> {
+        match &self.local {
+            Local::Own(own) => own.as_ref(),
+            Local::Common(common) => common.local(),
+        }
     }
 
     /// This rank's rows, to be changed.
-    pub fn local_mut(&mut self) -> &mut Mat<T> {
-        &mut self.local
+    pub fn local_mut(&mut self) -> MatMut<'_, T> {
+        match &mut self.local {
+            Local::Own(own) => own.as_mut(),
+            Local::Common(common) => common.local_mut(),
+        }
     }
 
     /// This rank's rows, with the number of all.
     pub(crate) fn view(&self) -> Rows<'_, T> {
-        Rows { all: self.rows, local: self.local.as_ref() }
+        let common = if let Local::Common(common) = &self.local { Some(common) } else { None };
+        Rows { all: self.rows, local: self.local(), common }
     }
 
     /// Likewise, to be changed.
     pub(crate) fn view_mut(&mut self) -> RowsMut<'_, T> {
-        RowsMut { all: self.rows, local: self.local.as_mut() }
+        RowsMut { all: self.rows, local: self.local_mut() }
+    }
+}
+
+/// Why a view of [`Common`] is one.
+const FITS: &str = "the memory was made for these rows";
+
+impl<T: Element> Common<T> {
+    fn local(&self) -> MatRef<'_, T> {
+        MatRef::new(self.map.own(), self.rows, self.shape[1], self.stride).expect(FITS)
+    }
+
+    fn local_mut(&mut self) -> MatMut<'_, T> {
+        MatMut::new(self.map.own_mut(), self.rows, self.shape[1], self.stride).expect(FITS)
+    }
+
+    /// Whether all ranks have these of all of the same.
+    fn same(comm: &dyn Comm, matrices: &[Option<&Self>]) -> Result<bool> {
+        let number = |all: Option<u64>, a: &Option<&Self>| Some(all?.rotate_left(21) ^ a.as_ref()?.map.number());
+        let here = matrices.iter().fold(Some(0), number);
+        let least = comm.least(here.unwrap_or(0))?;
+        Ok(comm.least(u64::from(here == Some(least)))? == 1)
+    }
+
+    /// What `read` makes of the whole of `matrices`, if every rank has these of all in common: all ranks call this.
+    pub fn read<R>(
+        comm: &dyn Comm,
+        matrices: &[Option<&Self>],
+        read: impl FnOnce(&[MatRef<'_, T>]) -> Result<R>,
+    ) -> Result<Option<R>> {
+        if !comm.one_machine() || !Self::same(comm, matrices)? {
+            return Ok(None);
+        }
+        let matrices: Vec<&Self> = matrices.iter().flatten().copied().collect();
+        let maps: Vec<&Map<T>> = matrices.iter().map(|a| &a.map).collect();
+        let read = |all: &[&[T]]| {
+            let data = matrices.iter().zip(all.iter().copied());
+            let views = data.map(|(a, data)| MatRef::new(data, a.shape[0], a.shape[1], a.stride));
+            read(&views.collect::<sparsimd::Result<Vec<_>>>()?)
+        };
+        Map::all(comm, &maps, read).map(Some)
     }
 }
 
@@ -86,6 +187,8 @@ impl<T: Element> DistMat<T> {
 pub(crate) struct Rows<'a, T> {
     pub all: usize,
     pub local: MatRef<'a, T>,
+    /// Others' rows beside them.
+    pub common: Option<&'a Common<T>>,
 }
 
 impl<T> Rows<'_, T> {
@@ -102,7 +205,7 @@ pub(crate) struct RowsMut<'a, T> {
 
 impl<T> RowsMut<'_, T> {
     pub fn as_ref(&self) -> Rows<'_, T> {
-        Rows { all: self.all, local: self.local.as_ref() }
+        Rows { all: self.all, local: self.local.as_ref(), common: None }
     }
 }
 

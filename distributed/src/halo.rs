@@ -6,6 +6,7 @@ use sparsimd::{MatMut, MatRef};
 
 use crate::blocks::Blocks;
 use crate::comm::Comm;
+use crate::count::Traffic;
 use crate::dense::{Element, Packed, add, unpack};
 use crate::error::Result;
 
@@ -43,6 +44,18 @@ impl Halo {
     /// Rows of this rank that others have as ghosts, once for each of them.
     pub fn given(&self) -> usize {
         self.sends.iter().map(|(_, rows)| rows.len()).sum()
+    }
+
+    /// Tells `comm` that rows of `width` elements have come and gone without messages: read where they are.
+    pub fn note<T>(&self, comm: &dyn Comm, width: usize) {
+        let bytes = |rows: usize| rows * width * size_of::<T>();
+        comm.note(Traffic {
+            messages_sent: self.sends.len(),
+            bytes_sent: bytes(self.given()),
+            messages_received: self.receives.len(),
+            bytes_received: bytes(self.ghosts()),
+            ..Traffic::default()
+        });
     }
 
     /// The rows of matrices that others have as ghosts, of which this rank has the rows `own`, go to them in `outgoing` (as many rows as are

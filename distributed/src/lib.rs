@@ -48,6 +48,7 @@ mod partition;
 mod plan;
 mod read;
 mod schedule;
+mod shared;
 mod softmax;
 mod tensor;
 mod threads;

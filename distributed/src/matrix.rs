@@ -32,8 +32,12 @@ pub struct DistCsr<T> {
     /// The rows of A here.
     pub(crate) here: Range<usize>,
     pub(crate) parts: Vec<Part<T>>,
-    /// For the aware algorithm.
+    /// For the aware algorithm; and the columns of its second part.
     pub(crate) halo: Option<Halo>,
+    ghosts: Vec<u32>,
+    /// Both of its parts as one, with all columns of A: where B is in memory that ranks have in common, and when it is asked for.
+    whole: OnceLock<Part<T>>,
+    options: Option<PlanOptions>,
     /// For each rank of the fiber: which of this rank's nonzeros went to it.
     pub(crate) gone: Vec<Vec<usize>>,
     /// How many nonzeros came from each rank of the fiber.
@@ -98,18 +102,19 @@ impl<T: Element> DistCsr<T> {
         }
         let here = rows.grouped(replication).range(rank / replication);
         let (came, entries) = gather_fiber(&fiber, sent)?;
-        let (halo, parts) = match algorithm {
+        let (halo, ghosts, parts) = match algorithm {
             Algorithm::Aware => {
                 let (ghosts, parts) = comm.agree(split_own(&cols.range(rank), here.len(), &entries, here.start))?;
-                (Some(Halo::new(comm, cols, &ghosts)?), parts)
+                (Some(Halo::new(comm, cols, &ghosts)?), ghosts, parts)
             }
             Algorithm::DenseShift { .. } => {
                 let order = ring_order(comm.size(), replication, rank);
-                (None, comm.agree(split_blocks(cols, &order, here.len(), &entries, here.start))?)
+                (None, Vec::new(), comm.agree(split_blocks(cols, &order, here.len(), &entries, here.start))?)
             }
         };
         let (rows, cols, nnz) = (rows.clone(), cols.clone(), local.nnz());
-        Ok(Self { rank, rows, cols, nnz, algorithm, here, parts, halo, gone, came, rooms: Mutex::default() })
+        let (whole, options, rooms) = (OnceLock::new(), None, Mutex::default());
+        Ok(Self { rank, rows, cols, nnz, algorithm, here, parts, halo, ghosts, whole, options, gone, came, rooms })
     }
 
     /// Lays the nonzeros out for the operation of `options`, as [`Cpu::prepare`] does; other operations run directly.
@@ -120,7 +125,30 @@ impl<T: Element> DistCsr<T> {
         for part in &mut self.parts {
             part.prepared = Some((options.op(), cpu.prepare(&part.a, options)?));
         }
+        (self.options, self.whole) = (Some(*options), OnceLock::new());
         Ok(())
+    }
+
+    /// The nonzeros of the aware algorithm's parts, in the order in which this rank gave them.
+    pub(crate) fn whole(&self, cpu: &Cpu) -> Result<&Part<T>> {
+        if let Some(whole) = self.whole.get() {
+            return Ok(whole);
+        }
+        let mut row_ptr = vec![0; self.here.len() + 1];
+        let (mut col_idx, mut values) = (vec![0; self.nnz], vec![T::ZERO; self.nnz]);
+        let first = self.cols.range(self.rank).start as u32;
+        for (number, part) in self.parts.iter().enumerate() {
+            row_ptr.iter_mut().zip(part.a.pattern().row_ptr()).for_each(|(all, own)| *all += own);
+            for ((&p, &j), &value) in part.origin.iter().zip(part.a.pattern().col_idx()).zip(part.a.values()) {
+                col_idx[p] = if number == 0 { first + j } else { self.ghosts[j as usize] };
+                values[p] = value;
+            }
+        }
+        let a = Csr::new(Pattern::new(self.here.len(), self.cols.len(), row_ptr, col_idx)?, values)?;
+        let prepared = self.options.as_ref().map(|options| Ok((options.op(), cpu.prepare(&a, options)?)));
+        let prepared = prepared.transpose().map_err(|error: sparsimd::Error| error)?;
+        let whole = Part { a, prepared, origin: (0..self.nnz).collect(), columns: OnceLock::new() };
+        Ok(self.whole.get_or_init(|| whole))
     }
 
     /// How its operations run.

@@ -24,6 +24,8 @@ pub struct MpiComm {
     ranks: ManuallyDrop<SimpleCommunicator>,
     /// The lowest rank on this rank's machine.
     node: usize,
+    /// Whether all ranks are on it.
+    one_machine: bool,
     /// Ends MPI when it is dropped: last. None where somebody else has started it.
     universe: Option<Universe>,
     /// Some MPIs' handles are numbers, which any thread could use.
@@ -129,8 +131,10 @@ impl MpiComm {
 
     fn of(ranks: SimpleCommunicator, universe: Option<Universe>) -> Self {
         let mut lowest = ranks.rank();
-        ranks.split_shared(ranks.rank()).process_at_rank(0).broadcast_into(&mut lowest);
-        Self { ranks: ManuallyDrop::new(ranks), node: lowest as usize, universe, _one_thread: PhantomData }
+        let here = ranks.split_shared(ranks.rank());
+        here.process_at_rank(0).broadcast_into(&mut lowest);
+        let (node, one_machine) = (lowest as usize, here.size() == ranks.size());
+        Self { ranks: ManuallyDrop::new(ranks), node, one_machine, universe, _one_thread: PhantomData }
     }
 
     /// Ends all of the communicator's ranks, with `status`.
@@ -190,5 +194,9 @@ impl Comm for MpiComm {
             outgoing.into_iter().for_each(mpi::request::Request::wait_without_status);
             done
         })
+    }
+
+    fn one_machine(&self) -> bool {
+        self.one_machine
     }
 }

@@ -11,12 +11,12 @@
 
 use sparsimd::edge::Edge;
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, CsrRef, Mat};
+use sparsimd::{Cpu, CsrRef, Mat, MatRef};
 
 use crate::comm::Comm;
 use crate::dense::{DistMat, Element, Rows, RowsMut, add};
 use crate::error::{Error, Result};
-use crate::matrix::DistCsr;
+use crate::matrix::{DistCsr, Part};
 
 impl<T: Element> DistCsr<T> {
     /// C = A B; B has the rows of A's columns, C those of A's rows.
@@ -30,9 +30,16 @@ impl<T: Element> DistCsr<T> {
     }
 
     /// [`DistCsr::spmm`] of rows that are anywhere; likewise the others.
-    pub(crate) fn spmm_of(&self, cpu: &Cpu, comm: &dyn Comm, b: Rows<'_, T>, c: RowsMut<'_, T>) -> Result<()> {
+    pub(crate) fn spmm_of(&self, cpu: &Cpu, comm: &dyn Comm, b: Rows<'_, T>, mut c: RowsMut<'_, T>) -> Result<()> {
         const OP: &str = "distributed spmm";
         let n = b.cols();
+        let done = self.in_place(cpu, comm, &[b], n, |a, dense| {
+            self.check(OP, &[("B", b, false, n), ("C", c.as_ref(), true, n)])?;
+            Ok(cpu.spmm(T::ONE, a.operand(Op::Spmm), dense[0], T::ZERO, c.local.reborrow())?)
+        })?;
+        if done {
+            return Ok(());
+        }
         let checked = self.check(OP, &[("B", b, false, n), ("C", c.as_ref(), true, n)]);
         let shared = comm.agree(checked.and_then(|()| self.output(n)))?;
         self.product(cpu, comm, None, b, shared, c)
@@ -117,20 +124,31 @@ impl<T: Element> DistCsr<T> {
     ) -> Result<()> {
         const OP: &str = "distributed sddmm";
         let n = c.cols();
-        let checked = self.check(OP, &[("C", c, true, n), ("B", b, false, n)]);
-        comm.agree(checked.and_then(|()| self.check_numbers(OP, "values", values.len())))?;
+        let numbers = values.len();
+        let check = || {
+            self.check(OP, &[("C", c, true, n), ("B", b, false, n)])?;
+            self.check_numbers(OP, "values", numbers)
+        };
+        let dots = |part: &Part<T>, c: MatRef<'_, T>, b: MatRef<'_, T>, dots: &mut [T]| match scaled {
+            true => cpu.sddmm_scaled(part.operand(Op::Sddmm), c, b, dots),
+            false => cpu.sddmm(part.operand(Op::Sddmm), c, b, dots),
+        };
+        let done = self.in_place(cpu, comm, &[b], n, |a, dense| {
+            check()?;
+            Ok(dots(a, c.local, dense[0], values)?)
+        })?;
+        if done {
+            return Ok(());
+        }
+        comm.agree(check())?;
         let gathered = self.gather(comm, c.local)?;
         let c = gathered.as_ref().map_or(c.local, Mat::as_ref);
         let mut came = vec![T::ZERO; self.came.iter().sum()];
         let done = self.each_part(comm, &[b.local], |part, dense| {
             let part = &self.parts[part];
-            let mut dots = vec![T::ZERO; part.a.nnz()];
-            let operand = part.operand(Op::Sddmm);
-            match scaled {
-                true => cpu.sddmm_scaled(operand, c, dense[0], &mut dots)?,
-                false => cpu.sddmm(operand, c, dense[0], &mut dots)?,
-            }
-            part.origin.iter().zip(dots).for_each(|(&p, dot)| came[p] = dot);
+            let mut of_part = vec![T::ZERO; part.a.nnz()];
+            dots(part, c, dense[0], &mut of_part)?;
+            part.origin.iter().zip(of_part).for_each(|(&p, dot)| came[p] = dot);
             Ok(())
         });
         comm.agree(done)?;
@@ -173,13 +191,26 @@ impl<T: Element> DistCsr<T> {
         const OP: &str = "distributed fusedmm";
         let d = other.unwrap_or(b);
         let (n, width) = (c.cols(), d.cols());
-        let operands = [("C", c, true, n), ("B", b, false, n), ("D", d, false, width), ("E", e.as_ref(), true, width)];
+        let check = |e: Rows<'_, T>| {
+            self.check(OP, &[("C", c, true, n), ("B", b, false, n), ("D", d, false, width), ("E", e, true, width)])
+        };
+        let both = if other.is_none() { &[b][..] } else { &[b, d][..] };
+        // A softmax's D travels also where it is B.
+        let travel = if F::SOFTMAX { n + width } else { both.iter().map(Rows::cols).sum() };
+        let done = self.in_place(cpu, comm, both, travel, |a, dense| {
+            check(e.as_ref())?;
+            let (b, d) = (dense[0], dense[dense.len() - 1]);
+            Ok(cpu.fusedmm(a.operand(Op::FusedMm), edge, c.local, b, d, e.local.reborrow())?)
+        })?;
+        if done {
+            return Ok(());
+        }
         if let (true, Some(built_in)) = (F::SOFTMAX, F::BUILT_IN) {
-            comm.agree(self.check(OP, &operands))?;
+            comm.agree(check(e.as_ref()))?;
             return self.softmax(cpu, comm, built_in(edge), [c, b, d], e);
         }
         let room = || Ok((self.output(width)?, self.zeros(width)?));
-        let (mut shared, mut term) = comm.agree(self.check(OP, &operands).and_then(|()| room()))?;
+        let (mut shared, mut term) = comm.agree(check(e.as_ref()).and_then(|()| room()))?;
         let mut out = shared.as_mut().map_or_else(|| e.local.reborrow(), Mat::as_mut);
         let gathered = self.gather(comm, c.local)?;
         let c = gathered.as_ref().map_or(c.local, Mat::as_ref);

@@ -2,12 +2,12 @@
 
 use std::sync::PoisonError;
 
-use sparsimd::{Mat, MatMut, MatRef};
+use sparsimd::{Cpu, Mat, MatMut, MatRef};
 
 use crate::comm::{Comm, Group};
-use crate::dense::{Element, Packed, add, pack, unpack};
+use crate::dense::{Common, Element, Packed, Rows, add, pack, unpack};
 use crate::error::Result;
-use crate::matrix::{DistCsr, fiber, ring, ring_order};
+use crate::matrix::{DistCsr, Part, fiber, ring, ring_order};
 
 impl<T: Element> DistCsr<T> {
     /// Zeros for the rows of A here.
@@ -36,6 +36,25 @@ impl<T: Element> DistCsr<T> {
     /// Keeps rooms for the next run, and no others.
     fn keep<const K: usize>(&self, rooms: [Packed<T>; K]) {
         *self.rooms.lock().unwrap_or_else(PoisonError::into_inner) = rooms.into();
+    }
+
+    /// Calls `compute` once, with all nonzeros here and the whole of `dense`, if all ranks have that in common and the algorithm is the aware
+    /// one; whether it did. Rows of `width` elements would have travelled.
+    pub(crate) fn in_place(
+        &self,
+        cpu: &Cpu,
+        comm: &dyn Comm,
+        dense: &[Rows<'_, T>],
+        width: usize,
+        compute: impl FnOnce(&Part<T>, &[MatRef<'_, T>]) -> Result<()>,
+    ) -> Result<bool> {
+        let Some(halo) = &self.halo else { return Ok(false) };
+        let common: Vec<_> = dense.iter().map(|rows| rows.common).collect();
+        let done = Common::read(comm, &common, |dense| compute(self.whole(cpu)?, dense))?;
+        if done.is_some() {
+            halo.note::<T>(comm, width);
+        }
+        Ok(done.is_some())
     }
 
     /// Calls `compute` for each part with the rows of `dense` that it names. Whatever it returns, all messages are exchanged.

@@ -7,7 +7,7 @@ mod matrices;
 use matrices::{bits, shapes, skewed};
 use sparsimd::edge::{self, BuiltIn};
 use sparsimd::reference::{self, Expected, FusedGradients, Scores, Weighting};
-use sparsimd::{Cpu, Csr, CsrRef, Mat, generate};
+use sparsimd::{Cpu, Csr, CsrRef, Mat, MatRef, generate};
 use sparsimd_distributed::{
     Algorithm, Blocks, Cluster, Comm, CountComm, DistCsr, DistGradient, DistMat, DistPlan, Element, Operation, Result,
     ThreadComm,
@@ -99,7 +99,7 @@ impl<T: Element> Case<T> {
         let nan = |blocks, cols| DistMat::from_fn(blocks, rank, cols, |_, _| T::from_f64(f64::NAN)).unwrap();
         let first = self.a.pattern().row_ptr()[rows.range(rank).start];
         let mut worst = 0.0f64;
-        let mut compare = |expected: &Expected, got: &Mat<T>, blocks: &Blocks| {
+        let mut compare = |expected: &Expected, got: MatRef<'_, T>, blocks: &Blocks| {
             // Other ranks' rows are right by being the reference's.
             let (own, values) = (blocks.range(rank), expected.values());
             let whole = Mat::from_fn(blocks.len(), got.cols(), |i, j| match own.contains(&i) {
@@ -182,7 +182,7 @@ fn the_same_ranks_give_the_same_bits() {
                 for _ in 0..2 {
                     a.spmm_transposed(&cpu(), comm, &share(&case.c, &rows, comm.rank()), &mut b).unwrap();
                 }
-                bits(b.local().as_ref())
+                bits(b.local())
             })
         };
         assert_eq!(run(), run());

@@ -8,7 +8,7 @@ mod matrices;
 use matrices::{bits, shapes, skewed};
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::{self, Expected};
-use sparsimd::{Cpu, Csr, CsrRef, Mat, edge, generate};
+use sparsimd::{Cpu, Csr, CsrRef, Mat, MatRef, edge, generate};
 use sparsimd_distributed::{
     Algorithm, Blocks, Cluster, Comm, CountComm, DistCsr, DistMat, DistPlan, Element, Operation, Result, ThreadComm,
     Traffic,
@@ -87,7 +87,7 @@ impl<T: Element> Case<T> {
         let (b, d) = (share(&self.b, cols, rank), share(&self.d, cols, rank));
         let c = share(&self.c, rows, rank);
         let mut worst = 0.0f64;
-        let mut compare = |expected: &Expected, got: &Mat<T>| {
+        let mut compare = |expected: &Expected, got: MatRef<'_, T>| {
             // Other ranks' rows are right by being the reference's.
             let own = rows.range(rank);
             let values = expected.values();
@@ -179,7 +179,7 @@ fn prepared_parts_give_the_product_and_the_same_bits_again() {
             let whole = Mat::from_vec(case.a.rows(), N[0], stacked).unwrap();
             assert!(case.product.deviation(whole.as_ref()).unwrap().error <= 1.0);
             for (x, y) in first.iter().zip(&second) {
-                assert_eq!(bits(x.local().as_ref()), bits(y.local().as_ref()));
+                assert_eq!(bits(x.local()), bits(y.local()));
             }
         }
     }

@@ -25,6 +25,7 @@ from ._sparsimd import SparsimdError
 __all__ = ["Matrix", "spmm"]
 
 _ALGORITHMS = {"auto": 0, "aware": 1, "dense": 2}
+_OPERATIONS = {"spmm": 0, "sddmm": 1, "fusedmm": 2, "fusedmm_softmax": 3, "fusedmm_gradient": 4}
 _EDGES = {"identity": 0, "scale": 1, "sigmoid": 2, "softmax": 3, "leaky_relu": 4, "softmax_leaky_relu": 5}
 
 
@@ -37,7 +38,9 @@ class _Given(ctypes.Structure):
         ("col_idx", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
         ("double_precision", ctypes.c_int),
+        ("operation", ctypes.c_int),
         ("n", ctypes.c_size_t),
+        ("width", ctypes.c_size_t),
         ("algorithm", ctypes.c_int),
         ("replication", ctypes.c_size_t),
         ("threads", ctypes.c_size_t),
@@ -97,8 +100,12 @@ class Matrix:
         It is duplicated.
     b_rows : int, optional
         Rows of B on this rank. As many as of A, if it is not given.
+    operation : {"spmm", "sddmm", "fusedmm", "fusedmm_softmax", "fusedmm_gradient"}
+        What the matrix is laid out, and its algorithm chosen, for; others run too.
     n : int
         Columns of B that are expected; other numbers run too.
+    width : int
+        Likewise, of D (FusedMM); 0 for as many.
     algorithm : {"auto", "aware", "dense"}
         Which rows of B a rank receives: those that its nonzeros name, or all, block by block.
     replication : int
@@ -115,7 +122,9 @@ class Matrix:
         comm: Any,
         *,
         b_rows: int | None = None,
+        operation: str = "spmm",
         n: int = 32,
+        width: int = 0,
         algorithm: str = "auto",
         replication: int = 0,
         threads: int = 0,
@@ -123,6 +132,8 @@ class Matrix:
         self._handle = ctypes.c_void_p()
         if algorithm not in _ALGORITHMS:
             raise ValueError(f"algorithm: {algorithm!r}; one of {', '.join(_ALGORITHMS)}")
+        if operation not in _OPERATIONS:
+            raise ValueError(f"operation: {operation!r}; one of {', '.join(_OPERATIONS)}")
         values = np.ascontiguousarray(a.data)
         if values.dtype not in (np.float32, np.float64):
             raise TypeError(f"data: {values.dtype}; float32 or float64")
@@ -141,7 +152,9 @@ class Matrix:
             columns.ctypes.data,
             values.ctypes.data,
             int(values.dtype == np.float64),
+            _OPERATIONS[operation],
             n,
+            width,
             _ALGORITHMS[algorithm],
             replication,
             threads,

@@ -55,7 +55,12 @@ def main() -> None:
         got = distributed.spmm(a[own], b[own_b], comm, threads=1)
         assert got.dtype == dtype
         np.testing.assert_allclose(got, (a @ b)[own], **near)
-        for options in ({"algorithm": "aware"}, {"algorithm": "dense", "replication": size}):
+        for options in (
+            {"algorithm": "aware", "operation": "sddmm"},
+            {"algorithm": "dense", "replication": size, "operation": "fusedmm"},
+            {"operation": "fusedmm_softmax", "n": n, "width": 4},
+            {"operation": "fusedmm_gradient", "n": n, "width": 4},
+        ):
             with distributed.Matrix(a[own], comm, b_rows=cols[rank + 1] - cols[rank], threads=1, **options) as matrix:
                 np.testing.assert_allclose(matrix.spmm(b[own_b]), (a @ b)[own], **near)
                 np.testing.assert_allclose(matrix.spmm_transposed(c[own]), (a.T @ c)[own_b], **near)

@@ -36,7 +36,7 @@ pub use part::{MtxPart, read_mtx_part};
 pub use smtx::{read_smtx, write_smtx};
 pub use tensor::{Duplicates, TensorFormat, check_finite, read_tensor, write_tensor};
 pub use text::ReadOptions;
-pub use tns::{read_tns, read_tns_part, write_tns};
+pub use tns::{read_tns, read_tns_part, write_tns, write_tns_blocks};
 pub use tnsb::{TnsbFile, read_tnsb, write_tnsb, write_tnsb_as};
 pub use tnsb_part::read_tnsb_part;
 pub use tnsb_stream::TnsbStream;

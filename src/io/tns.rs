@@ -9,15 +9,17 @@
 //! Without a header the first entry tells the order and the largest coordinates the lengths. Values are read as f64 and
 //! rounded to the element type.
 
+use std::io::Write;
 use std::path::Path;
 
 use sparsimd_kernels::Scalar;
 
+use super::atomic::write_pieces;
 use super::number::{Cursor, write_chunks};
 use super::text::{Cut, Fault, ReadOptions, Text, concat, quoted};
 use super::write_atomically;
-use crate::error::Result;
-use crate::formats::{CooTensor, MAX_ORDER};
+use crate::error::{Error, Result};
+use crate::formats::{CooTensor, MAX_ORDER, SemiCoo};
 use crate::parallel;
 
 /// What the lines of a file must look like.
@@ -232,8 +234,7 @@ pub fn write_tns<T: Scalar>(path: &Path, tensor: &CooTensor<T>, header: bool, ze
     let base = u64::from(!zero_based);
     write_atomically(path, |out| {
         if header {
-            let dims: Vec<String> = tensor.dims().iter().map(usize::to_string).collect();
-            writeln!(out, "{}\n{}", tensor.order(), dims.join(" "))?;
+            write_header(out, tensor.dims())?;
         }
         write_chunks(out, tensor.nnz(), |text, range| {
             for p in range {
@@ -242,6 +243,50 @@ pub fn write_tns<T: Scalar>(path: &Path, tensor: &CooTensor<T>, header: bool, ze
                 }
                 text.float(tensor.values()[p]).byte(b'\n');
             }
+        })
+    })
+}
+
+/// The order and the lengths.
+fn write_header(out: &mut dyn Write, dims: &[usize]) -> std::io::Result<()> {
+    let lens: Vec<String> = dims.iter().map(usize::to_string).collect();
+    writeln!(out, "{}\n{}", dims.len(), lens.join(" "))
+}
+
+/// Writes a tensor of the lengths `dims` to the `.tns` file `path`, with a header and 1-based, whose blocks come some at a time: `fill` calls
+/// what it is given with each of them. Zeros are left out; a name ending in `.gz` is compressed.
+///
+/// # Errors
+/// What `fill` returns; [`Error::Shape`] for blocks of a tensor of other lengths; [`Error::Io`]. Nothing is left behind.
+pub fn write_tns_blocks<T: Scalar>(
+    path: &Path,
+    dims: &[usize],
+    fill: impl FnOnce(&mut dyn FnMut(&SemiCoo<T>) -> Result<()>) -> Result<()>,
+) -> Result<()> {
+    write_pieces(path, |out| {
+        let io = |source| Error::Io { path: path.to_owned(), source };
+        write_header(out, dims).map_err(io)?;
+        fill(&mut |y| {
+            if y.dims() != dims {
+                return Err(Error::shape("write_tns_blocks", format!("blocks of {:?} for {dims:?}", y.dims())));
+            }
+            let block = y.block_len();
+            let written = write_chunks(out, y.num_blocks() * block, |text, range| {
+                let mut place = [0; MAX_ORDER];
+                for p in range.filter(|p| y.values().row(p / block)[p % block] != T::ZERO) {
+                    y.sparse_modes().iter().zip(y.all_coords()).for_each(|(&mode, i)| place[mode] = i[p / block]);
+                    let mut rest = p % block;
+                    for &mode in y.dense_modes().iter().rev() {
+                        place[mode] = (rest % dims[mode]) as u32;
+                        rest /= dims[mode];
+                    }
+                    for &i in &place[..dims.len()] {
+                        text.unsigned(u64::from(i) + 1).byte(b' ');
+                    }
+                    text.float(y.values().row(p / block)[p % block]).byte(b'\n');
+                }
+            });
+            written.map_err(io)
         })
     })
 }

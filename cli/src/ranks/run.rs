@@ -174,6 +174,11 @@ impl<'a, T: Element> Run<'a, T> {
         DistMat::new(blocks, rank, generate::uniform_rows(blocks.range(rank), self.args.n, seed)?)
     }
 
+    /// Likewise, of rows that others need: in memory of all ranks, where they have that.
+    fn needed(&self, comm: &dyn Comm, which: u64) -> Result<DistMat<T>> {
+        comm.agree(self.operand(comm.rank(), &self.given.cols, which))?.into_common(comm)
+    }
+
     /// Likewise, all of it: to compare with.
     pub fn whole(&self, rows: usize, which: u64) -> Result<Mat<T>> {
         Ok(generate::uniform_dense(rows, self.args.n, self.args.source.seed.wrapping_add(which))?)
@@ -187,23 +192,22 @@ impl<'a, T: Element> Run<'a, T> {
             Op::FusedMm => self.fused_by_edge(comm)?,
             Op::Sddmm => {
                 let scaled = self.args.edge == EdgeName::Scale;
-                let (c, b) =
-                    comm.agree(self.operand(rank, rows, 1).and_then(|c| Ok((c, self.operand(rank, cols, 2)?))))?;
+                let (c, b) = (comm.agree(self.operand(rank, rows, 1))?, self.needed(comm, 2)?);
                 let mut values = vec![T::ZERO; local.nnz()];
                 let runs = self.measure(comm, |comm| self.a.sddmm(&self.cpu, comm, scaled, &c, &b, &mut values))?;
                 let check = self.check(comm, || {
                     let b = self.whole(cols.len(), 2)?;
-                    let expected = reference::sddmm(local, scaled, c.local().as_ref(), b.as_ref())?;
+                    let expected = reference::sddmm(local, scaled, c.local(), b.as_ref())?;
                     Ok(expected.deviation_of_values(&values)?)
                 })?;
                 (runs, check)
             }
             _ => {
-                let b = comm.agree(self.operand(rank, cols, 1))?;
+                let b = self.needed(comm, 1)?;
                 let mut c = comm.agree(DistMat::zeros(rows, rank, n))?;
                 let runs = self.measure(comm, |comm| self.a.spmm(&self.cpu, comm, &b, &mut c))?;
                 let check = self.check(comm, || {
-                    let (b, got) = (self.whole(cols.len(), 1)?, c.local().as_ref());
+                    let (b, got) = (self.whole(cols.len(), 1)?, c.local());
                     Ok(reference::spmm(T::ONE, local, b.as_ref(), T::ZERO, got)?.deviation(got)?)
                 })?;
                 (runs, check)
@@ -245,16 +249,13 @@ impl<'a, T: Element> Run<'a, T> {
         }
         let RowsOf { rows, cols, local, .. } = &self.given;
         let rank = comm.rank();
-        let operands = || -> Result<_> {
-            let e = DistMat::zeros(rows, rank, self.args.n)?;
-            Ok((self.operand(rank, rows, 1)?, self.operand(rank, cols, 2)?, self.operand(rank, cols, 3)?, e))
-        };
-        let (c, b, d, mut e) = comm.agree(operands())?;
+        let operands = || -> Result<_> { Ok((self.operand(rank, rows, 1)?, DistMat::zeros(rows, rank, self.args.n)?)) };
+        let ((c, mut e), b, d) = (comm.agree(operands())?, self.needed(comm, 2)?, self.needed(comm, 3)?);
         let runs = self.measure(comm, |comm| self.a.fusedmm(&self.cpu, comm, edge, &c, &b, &d, &mut e))?;
         let check = self.check(comm, || {
             let (b, d) = (self.whole(cols.len(), 2)?, self.whole(cols.len(), 3)?);
-            let expected = reference::fusedmm(local, wanted, c.local().as_ref(), b.as_ref(), d.as_ref())?;
-            Ok(expected.deviation(e.local().as_ref())?)
+            let expected = reference::fusedmm(local, wanted, c.local(), b.as_ref(), d.as_ref())?;
+            Ok(expected.deviation(e.local())?)
         })?;
         Ok((runs, check))
     }

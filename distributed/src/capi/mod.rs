@@ -62,8 +62,12 @@ pub struct Given {
     pub values: *const c_void,
     /// 0: single precision, 1: double.
     pub double_precision: c_int,
+    /// What the matrix is laid out for, a sparsimd_mpi_operation; others run too.
+    pub operation: c_int,
     /// Columns of B that the plan expects.
     pub n: usize,
+    /// Columns of D that it expects; 0: as many.
+    pub width: usize,
     /// 0: the plan's choice; 1: aware; 2: dense shift.
     pub algorithm: c_int,
     /// Of dense shift; 0: the plan's choice.
@@ -117,11 +121,25 @@ unsafe fn build<T: Element>(comm: MpiComm, given: &Given) -> Result<Box<dyn Oper
         (_, Algorithm::DenseShift { replication }) => [0, replication].contains(&given.replication),
     };
     let n = given.n.max(1);
+    let (operation, op) = ranks.agree(planned(given.operation, n, if given.width == 0 { n } else { given.width }))?;
     let cluster = Cluster::default().measured(ranks)?;
-    let plan = DistPlan::new(ranks, &rows, &cols, &local, Operation::Spmm { n }, cluster, allowed)?;
+    let plan = DistPlan::new(ranks, &rows, &cols, &local, operation, cluster, allowed)?;
     let mut a = DistCsr::new(ranks, &rows, &cols, &local, plan.chosen().algorithm)?;
-    ranks.agree(a.prepare(&cpu, &PlanOptions::new(Op::Spmm, n)))?;
+    ranks.agree(a.prepare(&cpu, &PlanOptions::new(op, n)))?;
     Ok(Box::new(Ranks { a, rows, cols, cpu, comm }))
+}
+
+/// What a sparsimd_mpi_operation moves, and which of the library's operations its nonzeros are laid out for: a softmax, and gradients, begin
+/// with dot products.
+fn planned(operation: c_int, n: usize, width: usize) -> Result<(Operation, Op)> {
+    Ok(match operation {
+        0 => (Operation::Spmm { n }, Op::Spmm),
+        1 => (Operation::Sddmm { n }, Op::Sddmm),
+        2 => (Operation::FusedMm { n, width, same: false, softmax: false }, Op::FusedMm),
+        3 => (Operation::FusedMm { n, width, same: false, softmax: true }, Op::Sddmm),
+        4 => (Operation::FusedMmGradient { n, width, same: false, softmax: true, values: false }, Op::Sddmm),
+        other => return Err(Error::argument("operation", format!("{other} is not a sparsimd_mpi_operation"))),
+    })
 }
 
 /// `run`'s status; a panic ends the program.

@@ -136,7 +136,7 @@ impl<T: Element> Ranks<T> {
         let len = extent(name, rows, n, stride)?;
         // SAFETY: the rules of this module.
         let data = unsafe { arrays.operand(name, data.cast_const().cast::<T>(), len) }?;
-        Ok(Rows { all: blocks.len(), local: MatRef::new(data, rows, n, stride)? })
+        Ok(Rows { all: blocks.len(), local: MatRef::new(data, rows, n, stride)?, common: None })
     }
 
     /// Room for them.

@@ -29,6 +29,12 @@ impl<T: Scalar> Coo<T> {
         Ok(Self { rows, cols, row_idx, col_idx, values })
     }
 
+    /// The matrix of arrays that are known to be valid.
+    pub(crate) fn from_checked(rows: usize, cols: usize, row_idx: Vec<u32>, col_idx: Vec<u32>, values: Vec<T>) -> Self {
+        debug_assert!(CooRef::new(rows, cols, &row_idx, &col_idx, &values).is_ok());
+        Self { rows, cols, row_idx, col_idx, values }
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows

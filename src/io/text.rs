@@ -3,7 +3,7 @@
 //! ```text
 //! while blocks are left:
 //!     join( read (and inflate) the next batch of blocks,
-//!           parse the blocks of the last batch in parallel, hand the results on in order )
+//!           parse the blocks of the last batch in parallel, then hand the results on in order )
 //! ```
 //! A block ends between two lines, or between two words where a format has lines without bound, so that each can be
 //! parsed alone. Memory is two batches, whatever the file's size or its compression ratio.
@@ -358,21 +358,31 @@ impl<'a> Text<'a> {
         let mut free = Vec::new();
         while !batch.is_empty() {
             self.ensure_batches()?;
-            let (next, parsed) = parallel::join(
+            let (next, taken) = parallel::join(
                 || self.read_batch(cut, &mut carry, free),
-                || parallel::map_tasks(batch.len(), |k| (parse(batch[k].text()), ends_of_lines(batch[k].text()))),
-            );
-            for (block, (result, lines)) in batch.iter().zip(parsed) {
-                match result.map_err(Stop::from).and_then(|r| sink(block.text(), r)) {
-                    Ok(()) => {}
-                    Err(Stop::Fault(fault)) => {
-                        self.line += fault.line + 1;
-                        return Err(self.fault(fault.detail));
+                || {
+                    let parsed =
+                        parallel::map_tasks(batch.len(), |k| (parse(batch[k].text()), ends_of_lines(batch[k].text())));
+                    let (mut lines, mut bytes) = (0, 0);
+                    for (block, (result, ends)) in batch.iter().zip(parsed) {
+                        let taken = result.map_err(Stop::from).and_then(|r| sink(block.text(), r));
+                        taken.map_err(|stop| (lines, stop))?;
+                        lines += ends;
+                        bytes += block.len as u64;
                     }
-                    Err(Stop::Error(error)) => return Err(error),
+                    Ok((lines, bytes))
+                },
+            );
+            match taken {
+                Ok((lines, bytes)) => {
+                    self.line += lines;
+                    self.bytes += bytes;
                 }
-                self.line += lines;
-                self.bytes += block.len as u64;
+                Err((lines, Stop::Fault(fault))) => {
+                    self.line += lines + fault.line + 1;
+                    return Err(self.fault(fault.detail));
+                }
+                Err((_, Stop::Error(error))) => return Err(error),
             }
             free = std::mem::replace(&mut batch, next?);
         }

@@ -42,6 +42,19 @@ pub(crate) fn reserve<E>(what: impl Display, len: usize) -> Result<Vec<E>> {
     Ok(array)
 }
 
+/// Makes room for `more` elements of `what` behind those of `array`: for twice as many as there are, if there is too little.
+pub(crate) fn grow<E>(what: impl Display, array: &mut Vec<E>, more: usize) -> Result<()> {
+    if array.capacity() - array.len() >= more {
+        return Ok(());
+    }
+    let bytes = array.len().max(more).saturating_mul(size_of::<E>());
+    available(&what, bytes)?;
+    array.try_reserve(more).map_err(|_| refused(&what, bytes))?;
+    let spare = array.spare_capacity_mut();
+    advise_huge_pages(spare.as_mut_ptr(), spare.len());
+    Ok(())
+}
+
 /// Whether `bytes` of memory can be allocated for `what` now. They are not kept: another thread may take them.
 pub(crate) fn ensure(what: impl Display, bytes: usize) -> Result<()> {
     reserve::<u8>(what, bytes).map(drop)
@@ -75,6 +88,9 @@ mod tests {
         for bytes in [1 << 50, usize::MAX] {
             assert!(matches!(ensure("x", bytes), Err(Error::Memory { bytes: got, .. }) if got == bytes));
         }
+        let mut array = vec![1u32];
+        grow("x", &mut array, 100).unwrap();
+        assert!(array.capacity() > 100 && array == [1] && grow("x", &mut array, usize::MAX).is_err());
         assert!(zeros::<u64>("x", usize::MAX).is_err() && reserve::<u64>("x", usize::MAX).is_err());
         let text = ensure("a matrix", usize::MAX).unwrap_err().to_string();
         assert_eq!(text, format!("a matrix: {} bytes of memory are not available", usize::MAX));

@@ -396,8 +396,27 @@ fn long_files_are_read_in_order() {
     assert!(std::fs::metadata(&path).unwrap().len() > 8 << 20);
     let one = rayon_pool(1).install(|| read_matrix::<f64>(&path, options()).unwrap());
     let three = rayon_pool(3).install(|| read_matrix::<f64>(&path, options()).unwrap());
-    assert_eq!(one, Matrix::Values(a));
+    assert_eq!(one, Matrix::Values(a.clone()));
     assert_eq!(one, three);
+    // A pattern that is packed so well that its bytes promise fewer entries than it has.
+    let packed = dir.path().join("a.mtx.gz");
+    write_matrix(&packed, &Matrix::<f64>::Pattern(a.pattern().clone())).unwrap();
+    assert!(std::fs::metadata(&packed).unwrap().len() / 4 < a.nnz() as u64);
+    assert_eq!(read_matrix::<f64>(&packed, options()).unwrap(), Matrix::Pattern(a.pattern().clone()));
+    // Lines of other forms among plain ones, and in another order.
+    let plain = std::fs::read_to_string(&path).unwrap();
+    let (head, lines) = (plain.lines().take(2), plain.lines().skip(2));
+    let odd = lines.enumerate().map(|(k, line)| match k % 7 {
+        1 => line.replace(' ', "\t "),
+        2 => format!("  {line} \r"),
+        3 => format!("% 1 1 1\n\n{line}"),
+        4 => line.replacen(' ', " 000000000", 1),
+        _ => line.to_owned(),
+    });
+    let mut odd: Vec<String> = head.map(str::to_owned).chain(odd).collect();
+    assert_eq!(read_matrix::<f64>(&file(dir.path(), "odd.mtx", odd.join("\n").as_bytes()), options()).unwrap(), one);
+    odd[2..].reverse();
+    assert_eq!(read_matrix::<f64>(&file(dir.path(), "back.mtx", odd.join("\n").as_bytes()), options()).unwrap(), one);
     // A mistake near the end is found at its line.
     let mut text = std::fs::read(&path).unwrap();
     let at = text.len() - 3;

@@ -73,7 +73,7 @@ where
     }
     Format::of(path).map_err(|_| exception(unknown(path)))?;
     let matrix = released(py, |cpu| cpu.install(|| read_matrix::<T>(path, ReadOptions::default()))?.into_csr())?;
-    Ok(Bound::new(py, Csr::of_core(py, &matrix)?)?.into_any())
+    Ok(Bound::new(py, Csr::of_core(py, matrix)?)?.into_any())
 }
 
 /// The error for a name of no known format.

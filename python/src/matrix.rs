@@ -81,9 +81,9 @@ impl Csr {
     }
 
     /// The matrix that has memory of its own.
-    pub fn of_core<T: Value>(py: Python<'_>, matrix: &sparsimd::Csr<T>) -> PyResult<Self> {
-        let data = PyArray1::from_slice(py, matrix.values());
-        Self::on(Structure::new(Arc::clone(matrix.pattern())), data.as_any())
+    pub fn of_core<T: Value>(py: Python<'_>, matrix: sparsimd::Csr<T>) -> PyResult<Self> {
+        let structure = Structure::new(Arc::clone(matrix.pattern()));
+        Self::on(structure, PyArray1::from_vec(py, matrix.into_values()).as_any())
     }
 }
 

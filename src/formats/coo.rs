@@ -1,5 +1,7 @@
 //! Coordinate format of a matrix: the hub that files are read into and every other format is made from.
 
+use std::sync::Arc;
+
 use sparsimd_kernels::Scalar;
 
 use super::csr::{Csr, Pattern};
@@ -27,6 +29,12 @@ impl<T: Scalar> Coo<T> {
     pub fn new(rows: usize, cols: usize, row_idx: Vec<u32>, col_idx: Vec<u32>, values: Vec<T>) -> Result<Self> {
         CooRef::new(rows, cols, &row_idx, &col_idx, &values)?;
         Ok(Self { rows, cols, row_idx, col_idx, values })
+    }
+
+    /// The matrix of arrays that are known to be valid.
+    pub(crate) fn from_checked(rows: usize, cols: usize, row_idx: Vec<u32>, col_idx: Vec<u32>, values: Vec<T>) -> Self {
+        debug_assert!(CooRef::new(rows, cols, &row_idx, &col_idx, &values).is_ok());
+        Self { rows, cols, row_idx, col_idx, values }
     }
 
     /// Number of rows.
@@ -72,6 +80,26 @@ impl<T: Scalar> Coo<T> {
     #[inline(never)]
     pub fn to_csr(&self) -> Result<Csr<T>> {
         self.as_ref().to_csr()
+    }
+
+    /// The same matrix by rows in the memory of the entries, if they come by rows with columns ascending; else, or where there is no
+    /// memory for the row pointers, the entries again.
+    pub(crate) fn into_csr(self) -> Result<Csr<T>, Self> {
+        let place = |p: usize| (self.row_idx[p], self.col_idx[p]);
+        if !parallel::all(self.nnz().saturating_sub(1), |p| place(p) < place(p + 1)) {
+            return Err(self);
+        }
+        let Ok(mut row_ptr) = memory::zeros("CSR", self.rows + 1) else { return Err(self) };
+        parallel::chunks_mut(&mut row_ptr, GRAIN, |k, starts| {
+            let mut p = self.row_idx.partition_point(|&row| (row as usize) < k * GRAIN);
+            for (i, start) in (k * GRAIN..).zip(starts) {
+                p += self.row_idx[p..].iter().take_while(|&&row| (row as usize) < i).count();
+                *start = p;
+            }
+        });
+        // Indices were checked when the matrix was made, and no place comes twice among those that ascend.
+        let pattern = Pattern::from_parts(self.rows, self.cols, row_ptr, self.col_idx);
+        Ok(Csr::from_parts(Arc::new(pattern), self.values))
     }
 
     /// Two entries at the same place, as positions in storage order: of all that come again, the first one, and the one
@@ -273,7 +301,8 @@ mod tests {
     #[test]
     fn entries_in_any_order_make_the_same_rows_on_any_number_of_threads() {
         for (rows, cols) in [(900, 700), (1, 200_000), (200_000, 1), (0, 4), (3, 0), (1, 1)] {
-            let want = entries(rows, cols, |p| p).to_csr().unwrap();
+            let by_rows = entries(rows, cols, |p| p);
+            let want = by_rows.to_csr().unwrap();
             assert_eq!(want.nnz(), (rows * cols).div_ceil(7));
             for i in 0..rows {
                 let row = want.pattern().row(i);
@@ -286,12 +315,17 @@ mod tests {
             let scattered = entries(rows, cols, |p| p.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             for threads in [1, 2, 3, 8] {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                for coo in [&by_columns, &scattered] {
+                for coo in [&by_rows, &by_columns, &scattered] {
                     assert_eq!(pool.install(|| coo.to_csr()).unwrap(), want, "{rows} x {cols}, {threads} threads");
                 }
+                assert_eq!(pool.install(|| by_rows.clone().into_csr()).unwrap(), want, "{rows} x {cols}");
             }
+            let ascend = cols < 2 || rows < 2;
+            assert_eq!(by_columns.clone().into_csr(), if ascend { Ok(want) } else { Err(by_columns) });
         }
         let twice = Coo::new(2, 3, vec![1, 0, 1], vec![2, 0, 2], vec![1.0, 2.0, 3.0]).unwrap();
         assert!(matches!(twice.to_csr(), Err(Error::Structure { .. })));
+        let twice = Coo::new(2, 3, vec![0, 1, 1], vec![0, 2, 2], vec![2.0, 1.0, 3.0]).unwrap();
+        assert_eq!(twice.clone().into_csr(), Err(twice));
     }
 }

@@ -194,6 +194,11 @@ impl<T: Copy> Csr<T> {
         &mut self.values
     }
 
+    /// The value of each nonzero, without its place.
+    pub fn into_values(self) -> Vec<T> {
+        self.values
+    }
+
     /// A view of the whole matrix.
     pub fn as_ref(&self) -> CsrRef<'_, T> {
         self.into()

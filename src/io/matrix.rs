@@ -8,7 +8,7 @@ use sparsimd_kernels::Scalar;
 use super::mtx::at_repeated;
 use super::{Format, ReadOptions, read_mtx, read_smtx, write_mtx, write_smtx};
 use crate::error::{Error, Result};
-use crate::formats::{Csr, Pattern};
+use crate::formats::{Coo, Csr, Pattern};
 use crate::memory;
 
 /// What a matrix file holds.
@@ -71,7 +71,9 @@ pub fn read_matrix<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<M
     match Format::of(path)? {
         Format::Mtx => {
             let (coo, valued) = read_mtx::<T>(path, options)?;
-            let csr = coo.to_csr().map_err(|e| at_repeated(path, &coo).unwrap_or_else(|| whole_file(path, e)))?;
+            let sorted =
+                |coo: Coo<T>| coo.to_csr().map_err(|e| at_repeated(path, &coo).unwrap_or_else(|| whole_file(path, e)));
+            let csr = coo.into_csr().or_else(sorted)?;
             Ok(if valued { Matrix::Values(csr) } else { Matrix::Pattern(Arc::clone(csr.pattern())) })
         }
         Format::Smtx => read_smtx(path, options).map(Matrix::Pattern),

@@ -2,15 +2,17 @@
 //! any of them gzip-compressed; binary tensors `.tnsb`.
 //!
 //! A reader streams the text in blocks that are parsed by all threads of the rayon pool it is called in, while the next
-//! blocks are being read and decompressed. What it holds grows with the entries actually seen, never with a number that
-//! a header merely claims. A writer fills a temporary file beside the target and renames it: nothing is half-written.
+//! blocks are being read and decompressed. What it touches grows with the entries actually seen, never with a number that
+//! a header merely claims: room is made for no more than the file's bytes can hold. A writer fills a temporary file beside
+//! the target and renames it: nothing is half-written.
 
 mod atomic;
 mod dense;
+mod entries;
 mod format;
 mod matrix;
 mod mtx;
-mod mtx_stream;
+mod mtx_write;
 mod npy;
 mod npy_stream;
 mod number;
@@ -28,8 +30,8 @@ pub use atomic::write_atomically;
 pub use dense::{DenseFormat, DenseHeader, dense_header, read_dense, write_dense};
 pub use format::Format;
 pub use matrix::{Matrix, read_matrix, write_matrix};
-pub use mtx::{read_mtx, read_mtx_dense, write_mtx, write_mtx_dense};
-pub use mtx_stream::write_mtx_entries;
+pub use mtx::{read_mtx, read_mtx_dense};
+pub use mtx_write::{write_mtx, write_mtx_dense, write_mtx_entries};
 pub use npy::{read_npy, write_npy};
 pub use npy_stream::{NpyStream, write_npy_rows};
 pub use part::{MtxPart, read_mtx_part};

@@ -13,10 +13,10 @@ use std::path::Path;
 
 use sparsimd_kernels::Scalar;
 
-use super::number::{Cursor, write_chunks};
-use super::text::{Cut, Fault, ReadOptions, Text, concat, quoted};
-use super::{Matrix, write_atomically};
-use crate::dense::{Mat, MatRef};
+use super::entries::{Entries, Gathered, Lists};
+use super::number::Cursor;
+use super::text::{Cut, Fault, ReadOptions, Text, quoted};
+use crate::dense::Mat;
 use crate::error::{Error, Result};
 use crate::formats::Coo;
 
@@ -50,14 +50,8 @@ pub(super) struct Header {
     pub entries: u64,
 }
 
-/// Entries of a stretch of the file, mirror images included.
-pub(super) struct Entries<T> {
-    pub rows: Vec<u32>,
-    pub cols: Vec<u32>,
-    pub values: Vec<T>,
-    /// How many the file has, without mirror images.
-    pub stored: u64,
-}
+/// A line's row, column and value.
+type Entry = (u32, u32, f64);
 
 /// The matrix in the Matrix Market file `path`, entries in file order, and whether the file has values: those of field
 /// `pattern` have none, and 1 stands for each.
@@ -67,12 +61,13 @@ pub(super) struct Entries<T> {
 pub fn read_mtx<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<(Coo<T>, bool)> {
     let mut text = Text::open(path, options)?;
     let header = read_header(&mut text)?;
-    let entries =
-        if header.coordinate { read_coordinates(&mut text, &header)? } else { read_array(&mut text, &header)? };
+    let (entries, stored) = match header.coordinate {
+        true => read_coordinates(&mut text, &header, header.entries)?,
+        false => read_array(&mut text, &header)?,
+    };
+    check_all(&text, &header, stored)?;
     check_dims(&text, &header, text.bytes())?;
-    let Entries { rows, cols, values, .. } = entries;
-    let coo = Coo::new(header.rows as usize, header.cols as usize, rows, cols, values);
-    Ok((coo.map_err(|e| super::matrix::whole_file(path, e))?, header.field != Field::Pattern))
+    Ok((to_coo(&header, entries), header.field != Field::Pattern))
 }
 
 /// The dense matrix in the Matrix Market file `path`, which must be of format `array`.
@@ -82,9 +77,10 @@ pub fn read_mtx<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<(Coo
 pub fn read_mtx_dense<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<Mat<T>> {
     let mut text = Text::open(path, options)?;
     let header = read_array_header(&mut text)?;
-    let entries = read_array::<T>(&mut text, &header)?;
+    let (entries, stored) = read_array::<T>(&mut text, &header)?;
+    check_all(&text, &header, stored)?;
     let mut out = Mat::zeros(header.rows as usize, header.cols as usize)?;
-    for ((&i, &j), &x) in entries.rows.iter().zip(&entries.cols).zip(&entries.values) {
+    for ((&i, &j), &x) in entries.indices[0].iter().zip(&entries.indices[1]).zip(&entries.values) {
         out.row_mut(i as usize)[j as usize] = x;
     }
     Ok(out)
@@ -183,74 +179,78 @@ pub(super) fn read_header(text: &mut Text<'_>) -> Result<Header> {
     Ok(Header { coordinate, field, symmetry, rows, cols, entries })
 }
 
-/// The error of a file whose end comes before the last entry.
-fn too_few(text: &Text<'_>, seen: u64, header: &Header) -> Error {
-    text.fault(format!("the file ends after {seen} of {} entries", header.entries))
+/// Whether the file has as many entries as its header says; more are an error of their line.
+fn check_all(text: &Text<'_>, header: &Header, stored: u64) -> Result<()> {
+    if stored < header.entries {
+        return Err(text.fault(format!("the file ends after {stored} of {} entries", header.entries)));
+    }
+    Ok(())
 }
 
-fn read_coordinates<T: Scalar>(text: &mut Text<'_>, header: &Header) -> Result<Entries<T>> {
-    let mut chunks: Vec<Entries<T>> = Vec::new();
+/// The matrix of `entries`, whose indices were checked when they were parsed.
+pub(super) fn to_coo<T: Scalar>(header: &Header, mut entries: Entries<T>) -> Coo<T> {
+    let [rows, cols] = [0, 1].map(|mode| std::mem::take(&mut entries.indices[mode]));
+    Coo::from_checked(header.rows as usize, header.cols as usize, rows, cols, entries.values)
+}
+
+/// The entries of the rest of a coordinate file, mirror images included, and how many the file has without these: at most `limit`.
+pub(super) fn read_coordinates<T: Scalar>(
+    text: &mut Text<'_>,
+    header: &Header,
+    limit: u64,
+) -> Result<(Entries<T>, u64)> {
+    let lists = Lists::new();
+    let mirrored = if header.symmetry == Symmetry::General { 1 } else { 2 };
+    // What the header claims, as far as the file can have it: a line has four bytes at least.
+    let expected = mirrored * header.entries.min(text.share() / 4);
+    let mut gathered = Gathered::new(text.path(), 2, expected as usize, &lists)?;
     let mut seen = 0u64;
     text.parse_blocks(
         Cut::Lines,
-        |block| parse_coordinates(block, header, u64::MAX),
-        |block, chunk| {
-            let left = header.entries - seen;
-            if chunk.stored > left {
+        |block| parse_coordinates(block, header, u64::MAX, &lists),
+        |block, (entries, stored)| {
+            let left = limit - seen;
+            if stored > left {
                 // Again, only to find the line of the first one too many.
-                parse_coordinates::<T>(block, header, left)?;
+                parse_coordinates::<T>(block, header, left, &lists)?;
             }
-            seen += chunk.stored;
-            chunks.push(chunk);
-            Ok(())
+            seen += stored;
+            Ok(gathered.push(entries)?)
         },
     )?;
-    if seen < header.entries {
-        return Err(too_few(text, seen, header));
-    }
-    Ok(Entries {
-        rows: concat(text.path(), &mut chunks, |c| &mut c.rows)?,
-        cols: concat(text.path(), &mut chunks, |c| &mut c.cols)?,
-        values: concat(text.path(), &mut chunks, |c| &mut c.values)?,
-        stored: seen,
-    })
+    Ok((gathered.finish()?, seen))
 }
 
 /// Parses whole lines `i j [value]`, at most `limit` of them.
-pub(super) fn parse_coordinates<T: Scalar>(block: &[u8], header: &Header, limit: u64) -> Result<Entries<T>, Fault> {
+fn parse_coordinates<T: Scalar>(
+    block: &[u8],
+    header: &Header,
+    limit: u64,
+    lists: &Lists<T>,
+) -> Result<(Entries<T>, u64), Fault> {
     // A short entry, "123 456 1.25\n"; a mirror image each for those of symmetric files.
     let mirrored = if header.symmetry == Symmetry::General { 1 } else { 2 };
-    let guess = mirrored * block.len() / 12;
-    let mut out = Entries {
-        rows: Vec::with_capacity(guess),
-        cols: Vec::with_capacity(guess),
-        values: Vec::with_capacity(guess),
-        stored: 0,
-    };
+    let mut out = lists.take(2, mirrored * block.len() / 12);
+    let [mut rows, mut cols] = [0, 1].map(|mode| std::mem::take(&mut out.indices[mode]));
+    let mut stored = 0;
     let mut text = Cursor::new(block);
     loop {
-        text.skip_space();
-        match text.peek() {
-            None => return Ok(out),
-            Some(b'%') => {
-                text.skip_line();
-                continue;
-            }
-            Some(_) => {}
-        }
-        if out.stored == limit {
-            return Err(fault(&text, format!("more entries than the {} of the size line", header.entries)));
-        }
-        let i = index(&mut text, "row", header.rows)?;
-        let j = index(&mut text, "column", header.cols)?;
-        let value = match header.field {
-            Field::Pattern => T::ONE,
-            field => T::from_f64(value(&mut text, field)?),
+        let plain = if stored < limit { plain_entry(text, header) } else { None };
+        let (i, j, value);
+        ((i, j, value), text) = match plain {
+            Some(entry) => entry,
+            None => match next_entry(text, header, stored == limit)? {
+                Some(entry) => entry,
+                None => {
+                    out.indices = vec![rows, cols];
+                    return Ok((out, stored));
+                }
+            },
         };
-        end_of_line(&mut text)?;
-        out.stored += 1;
-        out.rows.push(i);
-        out.cols.push(j);
+        let value = T::from_f64(value);
+        stored += 1;
+        rows.push(i);
+        cols.push(j);
         out.values.push(value);
         if header.symmetry == Symmetry::General {
             continue;
@@ -263,15 +263,58 @@ pub(super) fn parse_coordinates<T: Scalar>(block: &[u8], header: &Header, limit:
             _ => value,
         };
         if i != j {
-            out.rows.push(j);
-            out.cols.push(i);
+            rows.push(j);
+            cols.push(i);
             out.values.push(mirror);
         }
     }
 }
 
-/// Takes a 1-based index up to `bound`, as a 0-based one.
+/// Takes a line `i j [value]` and its end, as nearly all lines are; else nothing.
 #[inline(always)]
+fn plain_entry<'a>(mut ahead: Cursor<'a>, header: &Header) -> Option<(Entry, Cursor<'a>)> {
+    let i = ahead.unsigned()?.wrapping_sub(1);
+    ahead.take_blanks()?;
+    let j = ahead.unsigned()?.wrapping_sub(1);
+    let mut value = 1.0;
+    if header.field != Field::Pattern {
+        ahead.take_blanks()?;
+        value = ahead.float()?;
+    }
+    ahead.skip_blanks();
+    let integral = header.field != Field::Integer || value.fract() == 0.0;
+    let faulty = i >= header.rows || j >= header.cols || !integral || (header.symmetry == Symmetry::Skew && i == j);
+    if faulty || !ahead.take_newline() {
+        return None;
+    }
+    Some(((i as u32, j as u32, value), ahead))
+}
+
+/// Takes the next entry, up to the end of its line; `None` at the end of the block. After a `full` number of entries there may be no more.
+#[inline(never)]
+fn next_entry<'a>(mut text: Cursor<'a>, header: &Header, full: bool) -> Result<Option<(Entry, Cursor<'a>)>, Fault> {
+    loop {
+        text.skip_space();
+        match text.peek() {
+            None => return Ok(None),
+            Some(b'%') => text.skip_line(),
+            Some(_) if full => {
+                return Err(fault(&text, format!("more entries than the {} of the size line", header.entries)));
+            }
+            Some(_) => break,
+        }
+    }
+    let i = index(&mut text, "row", header.rows)?;
+    let j = index(&mut text, "column", header.cols)?;
+    let value = match header.field {
+        Field::Pattern => 1.0,
+        field => value(&mut text, field)?,
+    };
+    end_of_line(&mut text)?;
+    Ok(Some(((i, j, value), text)))
+}
+
+/// Takes a 1-based index up to `bound`, as a 0-based one.
 fn index(text: &mut Cursor<'_>, name: &str, bound: u64) -> Result<u32, Fault> {
     text.skip_blanks();
     let word = *text;
@@ -284,7 +327,6 @@ fn index(text: &mut Cursor<'_>, name: &str, bound: u64) -> Result<u32, Fault> {
 }
 
 /// Takes the value of an entry.
-#[inline(always)]
 fn value(text: &mut Cursor<'_>, field: Field) -> Result<f64, Fault> {
     text.skip_blanks();
     let word = *text;
@@ -329,20 +371,21 @@ fn at_entry<T: Scalar>(path: &Path, wanted: usize, detail: String) -> Error {
     let search = || {
         let mut text = Text::open(path, ReadOptions::default())?;
         let header = read_header(&mut text)?;
+        let lists = Lists::new();
         let mut seen = 0;
         text.parse_blocks(
             Cut::Lines,
-            |block| parse_coordinates::<T>(block, &header, u64::MAX),
-            |block, chunk| {
-                let left = wanted - seen;
-                seen += chunk.rows.len();
-                if left >= chunk.rows.len() {
+            |block| parse_coordinates::<T>(block, &header, u64::MAX, &lists),
+            |block, (entries, _)| {
+                let (left, [rows, cols]) = (wanted - seen, [0, 1].map(|mode| &entries.indices[mode]));
+                seen += rows.len();
+                if left >= rows.len() {
                     return Ok(());
                 }
                 // Lines before the entry's: each stands for it and, off the diagonal of a symmetric file, for its mirror.
                 let (mut at, mut lines) = (0, 0);
                 loop {
-                    let mirrored = header.symmetry != Symmetry::General && chunk.rows[at] != chunk.cols[at];
+                    let mirrored = header.symmetry != Symmetry::General && rows[at] != cols[at];
                     at += 1 + usize::from(mirrored);
                     if at > left {
                         break;
@@ -350,8 +393,8 @@ fn at_entry<T: Scalar>(path: &Path, wanted: usize, detail: String) -> Error {
                     lines += 1;
                 }
                 // The first entry too many is the one that is searched for.
-                let stop = parse_coordinates::<T>(block, &header, lines).map(|_| ());
-                stop.map_err(|fault| Fault { detail: detail.clone(), ..fault })
+                let stop = parse_coordinates::<T>(block, &header, lines, &lists).map(drop);
+                Ok(stop.map_err(|fault| Fault { detail: detail.clone(), ..fault })?)
             },
         )
     };
@@ -360,9 +403,9 @@ fn at_entry<T: Scalar>(path: &Path, wanted: usize, detail: String) -> Error {
 }
 
 /// The nonzeros of an array: its values come column by column, of a symmetric one only those from the diagonal down, of
-/// a skew-symmetric one only those below it.
-fn read_array<T: Scalar>(text: &mut Text<'_>, header: &Header) -> Result<Entries<T>> {
-    let mut out = Entries { rows: Vec::new(), cols: Vec::new(), values: Vec::new(), stored: 0 };
+/// a skew-symmetric one only those below it. And how many values there are.
+fn read_array<T: Scalar>(text: &mut Text<'_>, header: &Header) -> Result<(Entries<T>, u64)> {
+    let (mut rows, mut cols, mut nonzeros, mut stored) = (Vec::new(), Vec::new(), Vec::new(), 0);
     let first_row = |j: u64| match header.symmetry {
         Symmetry::General => 0,
         Symmetry::Symmetric => j,
@@ -373,11 +416,11 @@ fn read_array<T: Scalar>(text: &mut Text<'_>, header: &Header) -> Result<Entries
         Cut::Lines,
         |block| parse_array(block, header, u64::MAX),
         |block, values| {
-            let left = header.entries - out.stored;
+            let left = header.entries - stored;
             if values.len() as u64 > left {
                 parse_array(block, header, left)?;
             }
-            out.stored += values.len() as u64;
+            stored += values.len() as u64;
             for x in values {
                 if x != 0.0 {
                     let x = T::from_f64(x);
@@ -387,9 +430,9 @@ fn read_array<T: Scalar>(text: &mut Text<'_>, header: &Header) -> Result<Entries
                         _ => None,
                     };
                     for (i, j, x) in [Some((i, j, x)), mirror.map(|x| (j, i, x))].into_iter().flatten() {
-                        out.rows.push(i as u32);
-                        out.cols.push(j as u32);
-                        out.values.push(x);
+                        rows.push(i as u32);
+                        cols.push(j as u32);
+                        nonzeros.push(x);
                     }
                 }
                 i += 1;
@@ -401,10 +444,7 @@ fn read_array<T: Scalar>(text: &mut Text<'_>, header: &Header) -> Result<Entries
             Ok(())
         },
     )?;
-    if out.stored < header.entries {
-        return Err(too_few(text, out.stored, header));
-    }
-    Ok(out)
+    Ok((Entries { indices: vec![rows, cols], values: nonzeros }, stored))
 }
 
 /// Parses whole lines of one value, at most `limit` of them.
@@ -426,50 +466,4 @@ fn parse_array(block: &[u8], header: &Header, limit: u64) -> Result<Vec<f64>, Fa
             }
         }
     }
-}
-
-/// Writes `matrix` as a general coordinate file: of field `pattern` when it has no values, else `real` with the shortest
-/// digits that read back as the same number. A name ending in `.gz` is compressed.
-///
-/// # Errors
-/// [`Error::Io`]; nothing is left behind.
-pub fn write_mtx<T: Scalar>(path: &Path, matrix: &Matrix<T>) -> Result<()> {
-    let pattern = matrix.pattern();
-    let (field, values) = match matrix {
-        Matrix::Pattern(_) => ("pattern", None),
-        Matrix::Values(csr) => ("real", Some(csr.values())),
-    };
-    write_atomically(path, |out| {
-        writeln!(out, "%%MatrixMarket matrix coordinate {field} general")?;
-        writeln!(out, "{} {} {}", pattern.rows(), pattern.cols(), pattern.nnz())?;
-        write_chunks(out, pattern.nnz(), |text, range| {
-            // The row of the first entry: the last one that starts at or before it.
-            let mut i = pattern.row_ptr().partition_point(|&start| start <= range.start) - 1;
-            for p in range {
-                while pattern.row_ptr()[i + 1] <= p {
-                    i += 1;
-                }
-                text.unsigned(i as u64 + 1).byte(b' ').unsigned(u64::from(pattern.col_idx()[p]) + 1);
-                if let Some(values) = values {
-                    text.byte(b' ').float(values[p]);
-                }
-                text.byte(b'\n');
-            }
-        })
-    })
-}
-
-/// Writes the dense matrix `c` as a general array file, column by column. A name ending in `.gz` is compressed.
-///
-/// # Errors
-/// [`Error::Io`]; nothing is left behind.
-pub fn write_mtx_dense<T: Scalar>(path: &Path, c: MatRef<'_, T>) -> Result<()> {
-    write_atomically(path, |out| {
-        writeln!(out, "%%MatrixMarket matrix array real general\n{} {}", c.rows(), c.cols())?;
-        write_chunks(out, c.rows() * c.cols(), |text, range| {
-            for p in range {
-                text.float(c.row(p % c.rows())[p / c.rows()]).byte(b'\n');
-            }
-        })
-    })
 }

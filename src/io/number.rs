@@ -30,18 +30,15 @@ const EXACT_POWERS: [f64; 23] = [
 ];
 
 /// The number that the first decimal digits of `bytes` are, and how many there are: all in one register, a byte each.
-#[inline]
+#[inline(always)]
 fn leading_digits(bytes: &[u8; 8]) -> (u64, usize) {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let digits = u64::from_le_bytes(*bytes) ^ (0x30 * ONES);
     // The high bit of every byte above 9, up to the first such byte: what it carries over is behind it.
     let others = (digits.wrapping_add(0x76 * ONES) | digits) & (0x80 * ONES);
     let count = others.trailing_zeros() as usize / 8;
-    if count == 0 {
-        return (0, 0);
-    }
     // Zeros in front; then pairs, fours and all eight are joined.
-    let all = digits << (64 - 8 * count);
+    let all = digits.unbounded_shl(64 - 8 * count as u32);
     let pairs = (all.wrapping_mul(10) + (all >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs.wrapping_mul(100) + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
     ((fours.wrapping_mul(10_000) + (fours >> 32)) & 0xffff_ffff, count)
@@ -63,19 +60,19 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next byte, not taken.
-    #[inline]
+    #[inline(always)]
     pub fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }
 
     /// Whether the last word taken was whole: a blank or the end of the line or of the text is next.
-    #[inline]
+    #[inline(always)]
     pub fn at_blank(&self) -> bool {
         matches!(self.peek(), None | Some(b' ' | b'\t' | b'\r' | b'\n'))
     }
 
     /// Passes over blanks inside the line.
-    #[inline]
+    #[inline(always)]
     pub fn skip_blanks(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\t' | b'\r')) {
             self.at += 1;
@@ -83,7 +80,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Passes over blanks and ends of lines.
-    #[inline]
+    #[inline(always)]
     pub fn skip_space(&mut self) {
         loop {
             self.skip_blanks();
@@ -94,7 +91,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Takes the end of the line if it is next.
-    #[inline]
+    #[inline(always)]
     pub fn take_newline(&mut self) -> bool {
         let newline = self.peek() == Some(b'\n');
         self.at += usize::from(newline);
@@ -109,45 +106,76 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// Takes blanks inside the line, of which there must be one at least.
+    #[inline(always)]
+    pub fn take_blanks(&mut self) -> Option<()> {
+        let start = self.at;
+        self.skip_blanks();
+        (self.at > start).then_some(())
+    }
+
     /// Takes a decimal number without sign, if one that fits is next.
-    #[inline]
+    #[inline(always)]
     pub fn unsigned(&mut self) -> Option<u64> {
+        if let Some((value, count @ 1..8)) = self.ahead(0).map(leading_digits) {
+            self.at += count;
+            return Some(value);
+        }
+        let (value, after) = self.long_unsigned()?;
+        *self = after;
+        Some(value)
+    }
+
+    /// The bytes from `offset` behind the cursor, where there are as many.
+    #[inline(always)]
+    fn ahead(&self, offset: usize) -> Option<&'a [u8; 8]> {
+        self.bytes.get(self.at + offset..)?.first_chunk()
+    }
+
+    /// The number of any length, and the cursor after it.
+    #[inline(never)]
+    fn long_unsigned(mut self) -> Option<(u64, Self)> {
         let start = self.at;
         let mut value = 0u64;
-        while let Some((digits, count)) = self.bytes[self.at..].first_chunk().map(leading_digits) {
+        while let Some((digits, count)) = self.ahead(0).map(leading_digits) {
             value = value.wrapping_mul(POWERS[count]).wrapping_add(digits);
             self.at += count;
             if count < 8 {
-                return (1..=MOST_DIGITS).contains(&(self.at - start)).then_some(value);
+                break;
             }
         }
         while let Some(digit) = self.peek().map(|c| c.wrapping_sub(b'0')).filter(|&d| d < 10) {
             value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
             self.at += 1;
         }
-        (1..=MOST_DIGITS).contains(&(self.at - start)).then_some(value)
+        (1..=MOST_DIGITS).contains(&(self.at - start)).then_some((value, self))
     }
 
     /// Takes a decimal floating point number (`inf` and `nan` included), if one that double precision has is next.
-    #[inline]
+    #[inline(always)]
     pub fn float(&mut self) -> Option<f64> {
         let mut ahead = *self;
-        if let Some(value) = ahead.short_float() {
-            *self = ahead;
-            return Some(value);
-        }
+        let short = ahead.short_float().map(|value| (value, ahead));
+        let (value, after) = short.or_else(|| self.long_float())?;
+        *self = after;
+        Some(value)
+    }
+
+    /// The number of any form, and the cursor after it.
+    #[inline(never)]
+    fn long_float(mut self) -> Option<(f64, Self)> {
         let (value, len): (f64, usize) = fast_float2::parse_partial(&self.bytes[self.at..]).ok()?;
         // Digits that exceed the largest number; the words for infinity have none.
         if value.is_infinite() && self.bytes[self.at..][..len].iter().any(u8::is_ascii_digit) {
             return None;
         }
         self.at += len;
-        Some(value)
+        Some((value, self))
     }
 
     /// Takes a whole word `[-]digits[.digits][e[+-]digits]` whose digits, as an integer, and power of ten are so small that both are exact in
     /// double precision, and one operation rounds correctly (W. D. Clinger, "How to read floating point numbers accurately", 1990).
-    #[inline]
+    #[inline(always)]
     fn short_float(&mut self) -> Option<f64> {
         let negative = self.take(b'-');
         let start = self.at;
@@ -155,18 +183,15 @@ impl<'a> Cursor<'a> {
         let mut digits = self.at - start;
         let mut power = 0i64;
         if self.take(b'.') {
-            let start = self.at;
-            let fraction = self.unsigned()?;
-            let places = self.at - start;
+            let (fraction, places) = self.fraction()?;
             digits += places;
             mantissa = mantissa.wrapping_mul(*POWERS.get(places)?).wrapping_add(fraction);
             power = -(places as i64);
         }
         if self.take(b'e') || self.take(b'E') {
-            let minus = self.take(b'-');
-            if !minus {
-                self.take(b'+');
-            }
+            let sign = self.peek();
+            let minus = sign == Some(b'-');
+            self.at += usize::from(minus || sign == Some(b'+'));
             let exponent = i64::try_from(self.unsigned()?).ok()?;
             power = power.checked_add(if minus { -exponent } else { exponent })?;
         }
@@ -175,11 +200,33 @@ impl<'a> Cursor<'a> {
         }
         let scale = *EXACT_POWERS.get(power.unsigned_abs() as usize)?;
         let value = if power < 0 { mantissa as f64 / scale } else { mantissa as f64 * scale };
-        Some(if negative { -value } else { value })
+        // The sign bit, since a branch on signs that alternate costs more.
+        Some(f64::from_bits(value.to_bits() | u64::from(negative) << 63))
+    }
+
+    /// Takes the digits behind a point: their number, and how many there are. Up to 16 of them are read without a branch, since numbers
+    /// of 7 and of 9 digits alternate.
+    #[inline(always)]
+    fn fraction(&mut self) -> Option<(u64, usize)> {
+        if let (Some(first), Some(second)) = (self.ahead(0), self.ahead(8)) {
+            let ((first, places), (second, more)) = (leading_digits(first), leading_digits(second));
+            let full = places / 8;
+            let (second, more) = (second * full as u64, more * full);
+            let places = places + more;
+            let ends = (places < 16) | self.bytes.get(self.at + 16).is_none_or(|c| !c.is_ascii_digit());
+            if places > 0 && ends {
+                self.at += places;
+                return Some((first * POWERS[more] + second, places));
+            }
+        }
+        let (value, after) = self.long_unsigned()?;
+        let places = after.at - self.at;
+        *self = after;
+        Some((value, places))
     }
 
     /// Takes `byte` if it is next.
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use sparsimd_kernels::Scalar;
 
-use super::mtx::{Entries, Field, check_dims, parse_coordinates, read_header};
-use super::text::{Cut, ReadOptions, Text, concat};
+use super::mtx::{Field, check_dims, read_coordinates, read_header, to_coo};
+use super::text::{ReadOptions, Text};
 use crate::error::{Error, Result};
 use crate::formats::Coo;
 
@@ -43,24 +43,8 @@ pub fn read_mtx_part<T: Scalar>(
     }
     check_dims(&text, &header, text.stored())?;
     text.take_part(part, parts)?;
-    let mut chunks: Vec<Entries<T>> = Vec::new();
-    text.parse_blocks(
-        Cut::Lines,
-        |block| parse_coordinates(block, &header, u64::MAX),
-        |_, chunk| {
-            chunks.push(chunk);
-            Ok(())
-        },
-    )?;
-    let coo = Coo::new(
-        header.rows as usize,
-        header.cols as usize,
-        concat(path, &mut chunks, |c| &mut c.rows)?,
-        concat(path, &mut chunks, |c| &mut c.cols)?,
-        concat(path, &mut chunks, |c| &mut c.values)?,
-    );
-    let stored = chunks.iter().map(|chunk| chunk.stored).sum();
-    let entries = coo.map_err(|e| super::matrix::whole_file(path, e))?;
+    let (entries, stored) = read_coordinates(&mut text, &header, u64::MAX)?;
+    let entries = to_coo(&header, entries);
     Ok(MtxPart { entries, valued: header.field != Field::Pattern, stored, claimed: header.entries })
 }
 

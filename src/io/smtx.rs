@@ -8,13 +8,14 @@
 //! Columns stay in the order of the file.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::number::{Cursor, write_chunks};
 use super::text::{Cut, Fault, ReadOptions, Text, quoted};
 use super::write_atomically;
 use crate::error::{Error, Result};
 use crate::formats::{Pattern, Place, Violation};
+use crate::memory;
 
 /// The pattern in the `.smtx` file `path`.
 ///
@@ -39,23 +40,33 @@ pub fn read_smtx(path: &Path, options: ReadOptions<'_>) -> Result<Arc<Pattern>> 
     if nnz > rows * cols {
         return Err(text.fault(format!("{nnz} nonzeros do not fit a {rows} x {cols} matrix")));
     }
-    let mut row_ptr: Vec<usize> = Vec::new();
-    let mut col_idx: Vec<u32> = Vec::new();
+    let (mut row_ptr, mut col_idx): (Vec<usize>, Vec<u32>) = (Vec::new(), Vec::new());
+    // What the header claims, as far as the file can have it: a number has two bytes at least.
+    let most = |claimed: u64| claimed.min(text.share() / 2) as usize;
+    memory::grow(path.display(), &mut row_ptr, most(rows + 1))?;
+    memory::grow(path.display(), &mut col_idx, most(nnz))?;
     // Numbers after the header: no overflow, since both are below 2^64 by far.
     let total = u128::from(rows) + 1 + u128::from(nnz);
     let mut seen = 0u128;
+    // Memory that blocks are parsed to, again and again.
+    let free = Mutex::new(Vec::new());
+    let lock = || free.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     text.parse_blocks(
         Cut::Words,
-        |block| parse_numbers(block, u128::MAX),
+        |block| {
+            let room = lock().pop().unwrap_or_default();
+            parse_numbers(block, u128::MAX, room)
+        },
         |block, numbers| {
             if numbers.len() as u128 > total - seen {
-                parse_numbers(block, total - seen)?;
+                parse_numbers(block, total - seen, Vec::new())?;
             }
             seen += numbers.len() as u128;
             let offsets = numbers.len().min(rows as usize + 1 - row_ptr.len());
             row_ptr.extend(numbers[..offsets].iter().map(|&x| x as usize));
             // An index that does not fit u32 is out of range in any case: let the largest u32 stand for it.
             col_idx.extend(numbers[offsets..].iter().map(|&x| u32::try_from(x).unwrap_or(u32::MAX)));
+            lock().push(numbers);
             Ok(())
         },
     )?;
@@ -81,12 +92,12 @@ fn at_number(path: &Path, wanted: u128, detail: String) -> Error {
         let mut seen = 0u128;
         text.parse_blocks(
             Cut::Words,
-            |block| parse_numbers(block, u128::MAX),
+            |block| parse_numbers(block, u128::MAX, Vec::new()),
             |block, numbers| {
                 if seen + numbers.len() as u128 > wanted {
                     // The first one too many is the one that is searched for.
-                    let stop = parse_numbers(block, wanted - seen).map(|_| ());
-                    return stop.map_err(|fault| Fault { detail: detail.clone(), ..fault });
+                    let stop = parse_numbers(block, wanted - seen, Vec::new()).map(drop);
+                    return Ok(stop.map_err(|fault| Fault { detail: detail.clone(), ..fault })?);
                 }
                 seen += numbers.len() as u128;
                 Ok(())
@@ -97,11 +108,22 @@ fn at_number(path: &Path, wanted: u128, detail: String) -> Error {
     search().err().unwrap_or_else(|| Error::Parse { path: path.to_owned(), line: 0, detail: detail.clone() })
 }
 
-/// Parses blank-separated numbers, at most `limit` of them.
-fn parse_numbers(block: &[u8], limit: u128) -> Result<Vec<u64>, Fault> {
-    let mut out = Vec::with_capacity(block.len() / 4);
+/// Parses blank-separated numbers, at most `limit` of them, to the memory of `out`.
+fn parse_numbers(block: &[u8], limit: u128, mut out: Vec<u64>) -> Result<Vec<u64>, Fault> {
+    out.clear();
+    out.reserve(block.len() / 4);
     let mut text = Cursor::new(block);
     loop {
+        // A number and a blank, as nearly all are.
+        let mut ahead = text;
+        if (out.len() as u128) < limit
+            && let Some(x) = ahead.unsigned()
+            && ahead.take_blanks().is_some()
+        {
+            out.push(x);
+            text = ahead;
+            continue;
+        }
         text.skip_space();
         if text.peek().is_none() {
             return Ok(out);

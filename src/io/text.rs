@@ -3,13 +3,13 @@
 //! ```text
 //! while blocks are left:
 //!     join( read (and inflate) the next batch of blocks,
-//!           parse the blocks of the last batch in parallel, hand the results on in order )
+//!           parse the blocks of the last batch in parallel, then hand the results on in order )
 //! ```
 //! A block ends between two lines, or between two words where a format has lines without bound, so that each can be
 //! parsed alone. Memory is two batches, whatever the file's size or its compression ratio.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,6 +61,27 @@ pub(super) struct Fault {
     pub detail: String,
 }
 
+/// Why reading ends with a block.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// A mistake in it.
+    Fault(Fault),
+    /// Not the text's fault.
+    Error(Error),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
 /// Where a block may end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Cut {
@@ -103,12 +124,19 @@ impl Source {
         let file = File::open(path)?;
         let meta = file.metadata()?;
         if meta.is_dir() {
-            return Err(std::io::Error::from(std::io::ErrorKind::IsADirectory));
+            return Err(std::io::Error::from(ErrorKind::IsADirectory));
         }
         let consumed = Arc::new(AtomicU64::new(0));
-        let mut raw = BufReader::with_capacity(BLOCK, Counted { file, consumed: Arc::clone(&consumed) });
-        let compressed = raw.fill_buf()?.starts_with(&GZIP_MAGIC);
-        let source: Box<dyn Read + Send> = if compressed { Box::new(MultiGzDecoder::new(raw)) } else { Box::new(raw) };
+        let mut file = Counted { file, consumed: Arc::clone(&consumed) };
+        let mut start = [0; GZIP_MAGIC.len()];
+        let len = fill(&mut file, &mut start)?;
+        let compressed = start[..len] == GZIP_MAGIC;
+        let raw = std::io::Cursor::new(start).take(len as u64).chain(file);
+        let source: Box<dyn Read + Send> = match compressed {
+            true => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BLOCK, raw))),
+            false => Box::new(raw),
+        };
+        // Blocks are longer than its buffer: they are read past it.
         let reader = BufReader::with_capacity(64 << 10, source);
         let meter = Meter { stored: meta.len(), consumed };
         Ok(Self { reader, meter, plain: meta.is_file() && !compressed })
@@ -123,9 +151,23 @@ pub(super) struct Text<'a> {
     line: u64,
     /// Bytes of the file that others read: their lines are counted when an error needs their number.
     skipped: Range<u64>,
+    /// Bytes of the file, or of the part of it that is read.
+    share: u64,
     /// Bytes of text given out so far.
     bytes: u64,
     options: ReadOptions<'a>,
+}
+
+/// A stretch of text, in memory that is used again.
+struct Block {
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Block {
+    fn text(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 /// Counts what is read from the file itself, before any decompression.
@@ -148,6 +190,20 @@ pub(super) fn quoted(text: &str) -> String {
         Some((end, _)) => format!("{:?}...", &text[..end]),
         None => format!("{text:?}"),
     }
+}
+
+/// Reads until `buf` is full or nothing is left: how many bytes.
+fn fill(reader: &mut impl Read, buf: &mut [u8]) -> std::io::Result<usize> {
+    let mut len = 0;
+    while len < buf.len() {
+        match reader.read(&mut buf[len..]) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(len)
 }
 
 /// How many lines end in `block`.
@@ -177,23 +233,12 @@ fn line_start(file: &mut File, first: u64, at: u64) -> std::io::Result<u64> {
     }
 }
 
-/// The `part`s of `chunks`, of the file `path`, one after the other; they are taken away.
-pub(super) fn concat<C, X: Copy + Send + Sync>(
-    path: &Path,
-    chunks: &mut [C],
-    part: impl Fn(&mut C) -> &mut Vec<X>,
-) -> Result<Vec<X>> {
-    let parts: Vec<Vec<X>> = chunks.iter_mut().map(|chunk| std::mem::take(part(chunk))).collect();
-    let mut all = memory::reserve(path.display(), parts.iter().map(Vec::len).sum())?;
-    parallel::extend_from_parts(&mut all, parts.len(), |k| &parts[k]);
-    Ok(all)
-}
-
 impl<'a> Text<'a> {
     /// Opens `path`, plain or compressed.
     pub fn open(path: &Path, options: ReadOptions<'a>) -> Result<Self> {
         let source = Source::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), source, line: 0, skipped: 0..0, bytes: 0, options })
+        let share = source.meter.stored;
+        Ok(Self { path: path.to_owned(), source, line: 0, skipped: 0..0, share, bytes: 0, options })
     }
 
     /// Goes on with part number `part` of `parts` parts of about as many bytes of the rest of the file, cut between lines. Lines of
@@ -220,8 +265,9 @@ impl<'a> Text<'a> {
         let end = line_start(&mut file, first, cut(part + 1)).map_err(fail)?.max(begin);
         file.seek(SeekFrom::Start(begin)).map_err(fail)?;
         let part = Counted { file, consumed: Arc::clone(&self.source.meter.consumed) }.take(end - begin);
-        self.source.reader = BufReader::with_capacity(BLOCK, Box::new(part));
+        self.source.reader = BufReader::new(Box::new(part));
         self.skipped = first..begin;
+        self.share = end - begin;
         Ok(())
     }
 
@@ -292,6 +338,11 @@ impl<'a> Text<'a> {
         self.bytes
     }
 
+    /// Bytes of the file, or of the part of it that is read, as they are stored.
+    pub fn share(&self) -> u64 {
+        self.share
+    }
+
     /// Parses the rest of the file by blocks, in parallel, and hands each block with its result to `sink` in file order.
     ///
     /// A [`Fault`] of either becomes an error with its line in the file.
@@ -299,7 +350,7 @@ impl<'a> Text<'a> {
         &mut self,
         cut: Cut,
         parse: impl Fn(&[u8]) -> Result<R, Fault> + Sync,
-        mut sink: impl FnMut(&[u8], R) -> Result<(), Fault> + Send,
+        mut sink: impl FnMut(&[u8], R) -> Result<(), Stop> + Send,
     ) -> Result<()> {
         let mut carry = Vec::new();
         self.ensure_batches()?;
@@ -307,17 +358,31 @@ impl<'a> Text<'a> {
         let mut free = Vec::new();
         while !batch.is_empty() {
             self.ensure_batches()?;
-            let (next, parsed) = parallel::join(
+            let (next, taken) = parallel::join(
                 || self.read_batch(cut, &mut carry, free),
-                || parallel::map_tasks(batch.len(), |k| (parse(&batch[k]), ends_of_lines(&batch[k]))),
+                || {
+                    let parsed =
+                        parallel::map_tasks(batch.len(), |k| (parse(batch[k].text()), ends_of_lines(batch[k].text())));
+                    let (mut lines, mut bytes) = (0, 0);
+                    for (block, (result, ends)) in batch.iter().zip(parsed) {
+                        let taken = result.map_err(Stop::from).and_then(|r| sink(block.text(), r));
+                        taken.map_err(|stop| (lines, stop))?;
+                        lines += ends;
+                        bytes += block.len as u64;
+                    }
+                    Ok((lines, bytes))
+                },
             );
-            for (block, (result, lines)) in batch.iter().zip(parsed) {
-                if let Err(fault) = result.and_then(|r| sink(block, r)) {
-                    self.line += fault.line + 1;
+            match taken {
+                Ok((lines, bytes)) => {
+                    self.line += lines;
+                    self.bytes += bytes;
+                }
+                Err((lines, Stop::Fault(fault))) => {
+                    self.line += lines + fault.line + 1;
                     return Err(self.fault(fault.detail));
                 }
-                self.line += lines;
-                self.bytes += block.len() as u64;
+                Err((_, Stop::Error(error))) => return Err(error),
             }
             free = std::mem::replace(&mut batch, next?);
         }
@@ -332,30 +397,29 @@ impl<'a> Text<'a> {
 
     /// Reads up to one batch of blocks, into those of `free` as far as there are some; none at the end of the file. `carry` keeps
     /// what follows the last cut.
-    fn read_batch(&mut self, cut: Cut, carry: &mut Vec<u8>, mut free: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+    fn read_batch(&mut self, cut: Cut, carry: &mut Vec<u8>, mut free: Vec<Block>) -> Result<Vec<Block>> {
         let mut batch = Vec::new();
         while batch.len() < BLOCKS_PER_THREAD * parallel::threads() {
-            let mut block = free.pop().unwrap_or_default();
-            block.clear();
-            block.append(carry);
-            let want = BLOCK.saturating_sub(block.len());
-            block.reserve_exact(want);
-            let n = (&mut self.source.reader)
-                .take(want as u64)
-                .read_to_end(&mut block)
+            let mut block = free.pop().unwrap_or_else(|| Block { bytes: vec![0; BLOCK], len: 0 });
+            let carried = carry.len();
+            block.bytes[..carried].copy_from_slice(carry);
+            carry.clear();
+            let read = fill(&mut self.source.reader, &mut block.bytes[carried..])
                 .map_err(|source| Error::Io { path: self.path.clone(), source })?;
-            if n < want {
+            block.len = carried + read;
+            if block.len < BLOCK {
                 // The end of the file ends the last line too.
-                if !block.is_empty() {
+                if block.len > 0 {
                     batch.push(block);
                 }
                 break;
             }
             let separator = |c: &u8| *c == b'\n' || (cut == Cut::Words && c.is_ascii_whitespace());
-            let Some(last) = block.iter().rposition(separator) else {
+            let Some(last) = block.bytes.iter().rposition(separator) else {
                 return Err(self.fault(format!("text without a break in the {BLOCK} bytes after this line")));
             };
-            carry.extend(block.drain(last + 1..));
+            carry.extend_from_slice(&block.bytes[last + 1..]);
+            block.len = last + 1;
             batch.push(block);
         }
         self.source.meter.report(self.options);

@@ -15,11 +15,12 @@ use std::path::Path;
 use sparsimd_kernels::Scalar;
 
 use super::atomic::write_pieces;
+use super::entries::{Entries, Gathered, Lists};
 use super::number::{Cursor, write_chunks};
-use super::text::{Cut, Fault, ReadOptions, Text, concat, quoted};
+use super::text::{Cut, Fault, ReadOptions, Text, quoted};
 use super::write_atomically;
 use crate::error::{Error, Result};
-use crate::formats::{CooTensor, MAX_ORDER, SemiCoo};
+use crate::formats::{CooTensor, MAX_ORDER, SemiCoo, check_tensor_dims};
 use crate::parallel;
 
 /// What the lines of a file must look like.
@@ -29,12 +30,6 @@ struct Shape {
     base: u64,
     /// From the header, if there is one.
     dims: Option<Vec<u64>>,
-}
-
-/// Entries of a stretch of the file.
-struct Entries<T> {
-    coords: Vec<Vec<u32>>,
-    values: Vec<T>,
 }
 
 /// The tensor in the `.tns` file `path`, plain or gzip-compressed, entries in file order, repeated places included.
@@ -67,37 +62,37 @@ pub fn read_tns_part<T: Scalar>(
         return Err(text.fault("the file has neither entries nor a header"));
     };
     let words = line.split_whitespace().count();
-    let mut chunks: Vec<Entries<T>> = Vec::new();
+    let lists = Lists::new();
+    let mut first: Option<Entries<T>> = None;
     let shape = if words == 1 {
         let dims = read_header(&mut text, &line)?;
         Shape { order: dims.len(), base, dims: Some(dims) }
     } else if words <= MAX_ORDER + 1 {
         let shape = Shape { order: words - 1, base, dims: None };
-        let first = parse_entries(line.as_bytes(), &shape).map_err(|fault| text.fault(fault.detail))?;
-        if part == 0 {
-            chunks.push(first);
-        }
+        let entry = parse_entries(line.as_bytes(), &shape, &lists).map_err(|fault| text.fault(fault.detail))?;
+        first = Some(entry).filter(|_| part == 0);
         shape
     } else {
         return Err(text.fault(format!("{words} words a line: an order of {} exceeds {MAX_ORDER}", words - 1)));
     };
     text.take_part(part, parts)?;
+    // As much memory as the file has bytes, four for each word.
+    let expected = text.share() / (4 * (shape.order as u64 + 1));
+    let mut gathered = Gathered::new(path, shape.order, expected as usize, &lists)?;
+    first.into_iter().try_for_each(|entry| gathered.push(entry))?;
     text.parse_blocks(
         Cut::Lines,
-        |block| parse_entries(block, &shape),
-        |_, chunk| {
-            chunks.push(chunk);
-            Ok(())
-        },
+        |block| parse_entries(block, &shape, &lists),
+        |_, entries| Ok(gathered.push(entries)?),
     )?;
-    let coords: Vec<Vec<u32>> =
-        (0..shape.order).map(|mode| concat(path, &mut chunks, |c| &mut c.coords[mode])).collect::<Result<_>>()?;
-    let values = concat(path, &mut chunks, |c| &mut c.values)?;
-    let dims = match shape.dims {
+    let Entries { indices: coords, values } = gathered.finish()?;
+    let dims: Vec<usize> = match shape.dims {
         Some(dims) => dims.iter().map(|&dim| dim as usize).collect(),
         None => coords.iter().map(|indices| parallel::max(indices).map_or(0, |i| i as usize + 1)).collect(),
     };
-    CooTensor::new(dims, coords, values).map_err(|e| super::matrix::whole_file(path, e))
+    // Coordinates were checked when they were parsed, or are not above their largest.
+    check_tensor_dims(&dims).map_err(|e| super::matrix::whole_file(path, e))?;
+    Ok(CooTensor::from_checked(dims, coords, values))
 }
 
 /// The lines of entries `wanted` of the file `path`, counted from 1, as far as the file still has them. The file is read again.
@@ -154,50 +149,81 @@ fn read_header(text: &mut Text<'_>, line: &str) -> Result<Vec<u64>> {
 }
 
 /// Parses whole lines of `shape.order` coordinates and a value.
-fn parse_entries<T: Scalar>(block: &[u8], shape: &Shape) -> Result<Entries<T>, Fault> {
+fn parse_entries<T: Scalar>(block: &[u8], shape: &Shape, lists: &Lists<T>) -> Result<Entries<T>, Fault> {
     // The shortest common entry: two digits and a blank for every word.
-    let guess = block.len() / (3 * (shape.order + 1));
-    let mut out = Entries {
-        coords: (0..shape.order).map(|_| Vec::with_capacity(guess)).collect(),
-        values: Vec::with_capacity(guess),
-    };
+    let mut out = lists.take(shape.order, block.len() / (3 * (shape.order + 1)));
+    let mut coordinates = [0; MAX_ORDER];
+    let coordinates = &mut coordinates[..shape.order];
     let mut text = Cursor::new(block);
+    loop {
+        let value;
+        (value, text) = match plain_entry(text, shape, coordinates) {
+            Some(entry) => entry,
+            None => match next_entry(text, shape, coordinates)? {
+                Some(entry) => entry,
+                None => return Ok(out),
+            },
+        };
+        for (indices, &i) in out.indices.iter_mut().zip(&*coordinates) {
+            indices.push(i);
+        }
+        out.values.push(T::from_f64(value));
+    }
+}
+
+/// Takes a line of coordinates and a value, and its end, as nearly all lines are; else nothing.
+#[inline(always)]
+fn plain_entry<'a>(mut text: Cursor<'a>, shape: &Shape, coordinates: &mut [u32]) -> Option<(f64, Cursor<'a>)> {
+    for (mode, coordinate) in coordinates.iter_mut().enumerate() {
+        let i = text.unsigned()?.wrapping_sub(shape.base);
+        if i >= bound(shape, mode) {
+            return None;
+        }
+        *coordinate = i as u32;
+        text.take_blanks()?;
+    }
+    let value = text.float()?;
+    text.skip_blanks();
+    text.take_newline().then_some((value, text))
+}
+
+/// Takes the next entry, up to the end of its line; `None` at the end of the block.
+#[inline(never)]
+fn next_entry<'a>(
+    mut text: Cursor<'a>,
+    shape: &Shape,
+    coordinates: &mut [u32],
+) -> Result<Option<(f64, Cursor<'a>)>, Fault> {
     loop {
         text.skip_space();
         match text.peek() {
-            None => return Ok(out),
-            Some(b'#') => {
-                text.skip_line();
-                continue;
-            }
-            Some(_) => {}
+            None => return Ok(None),
+            Some(b'#') => text.skip_line(),
+            Some(_) => break,
         }
-        for (mode, indices) in out.coords.iter_mut().enumerate() {
-            text.skip_blanks();
-            let word = text;
-            match text.unsigned().filter(|_| text.at_blank()) {
-                Some(i) if i >= shape.base && i - shape.base < bound(shape, mode) => {
-                    indices.push((i - shape.base) as u32);
-                }
-                found => return Err(bad_coordinate(&word, found, shape, mode)),
-            }
-        }
+    }
+    for (mode, coordinate) in coordinates.iter_mut().enumerate() {
         text.skip_blanks();
         let word = text;
-        match text.float().filter(|_| text.at_blank()) {
-            Some(x) => out.values.push(T::from_f64(x)),
-            None if matches!(word.peek(), None | Some(b'\n')) => return Err(ragged(&word, shape, "ends early")),
-            None => {
-                return Err(Fault {
-                    line: word.line,
-                    detail: format!("value: {} is not a number of double precision", word.word()),
-                });
-            }
+        match text.unsigned().filter(|_| text.at_blank()) {
+            Some(i) if i >= shape.base && i - shape.base < bound(shape, mode) => *coordinate = (i - shape.base) as u32,
+            found => return Err(bad_coordinate(&word, found, shape, mode)),
         }
-        text.skip_blanks();
-        if !matches!(text.peek(), None | Some(b'\n')) {
-            return Err(ragged(&text, shape, &format!("goes on with {}", text.word())));
+    }
+    text.skip_blanks();
+    let word = text;
+    let value = match text.float().filter(|_| text.at_blank()) {
+        Some(x) => x,
+        None if matches!(word.peek(), None | Some(b'\n')) => return Err(ragged(&word, shape, "ends early")),
+        None => {
+            let detail = format!("value: {} is not a number of double precision", word.word());
+            return Err(Fault { line: word.line, detail });
         }
+    };
+    text.skip_blanks();
+    match text.peek() {
+        None | Some(b'\n') => Ok(Some((value, text))),
+        Some(_) => Err(ragged(&text, shape, &format!("goes on with {}", text.word()))),
     }
 }
 

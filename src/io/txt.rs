@@ -39,7 +39,8 @@ pub(super) fn read_txt<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Resu
         for (line, row) in rows {
             let expected = *cols.get_or_insert(row.len());
             if row.len() != expected {
-                return Err(Fault { line, detail: format!("{} numbers in a matrix of {expected} columns", row.len()) });
+                let detail = format!("{} numbers in a matrix of {expected} columns", row.len());
+                return Err(Fault { line, detail }.into());
             }
             data.extend(row.into_iter().map(T::from_f64));
         }

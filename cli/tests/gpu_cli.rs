@@ -200,7 +200,7 @@ fn tensor_suites_on_a_device() {
         for (suite, filter, formats) in [
             ("pasta", "", &["COO", "HiCOO", "CSF"][..]),
             ("mmcsf", "mode", &["coo", "csf-all", "mmcsf", "hicoo"]),
-            ("sycl", "small", &["fiber-centric", "row-centric"]),
+            ("sycl", "small", &["fiber-centric", "row-centric", "element-centric"]),
         ] {
             let out = folder.path().join(format!("{suite}-{tag}"));
             let mut command = Command::new(env!("CARGO_BIN_EXE_sparsimd"));
@@ -268,6 +268,9 @@ fn tensor_operations() {
     }
     let report = check(&["mttkrp", "--format", "csf-all", "--alg", "slice", "--mode", "1"], 1);
     assert_eq!((&report["format"][0], &report["alg"][0]), (&"csf-all".into(), &"slice".into()));
+    for op in ["ttm", "mttkrp"] {
+        assert_eq!(check(&[op, "--alg", "element"], 3)["alg"][1], "element");
+    }
     if device["atomic_add_f32"] == true {
         assert_eq!(check(&["mttkrp", "--atomics"], 3)["alg"][2], "atomic");
     }
@@ -285,7 +288,14 @@ fn tensor_operations() {
         on_device(name, &[&op[..1], &common, &["--device", place], &op[1..]].concat());
     };
     for place in ["hetero:adaptive", "hetero:0.4"] {
-        for op in [&["ttm"][..], &["ttv"], &["mttkrp"], &["tew", "--op", "sub"], &["ts", "--op", "div"]] {
+        for op in [
+            &["ttm"][..],
+            &["ttm", "--alg", "element"],
+            &["ttv"],
+            &["mttkrp"],
+            &["tew", "--op", "sub"],
+            &["ts", "--op", "div"],
+        ] {
             shared(op, place);
         }
     }

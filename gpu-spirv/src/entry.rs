@@ -11,7 +11,9 @@ use spirv_std::spirv;
 use crate::panels::{Memory, Panels, ThreadIndex};
 use crate::spmm::{Nonzeros, Shape};
 use crate::team::{Place, Subgroup, linear};
-use crate::{ceilings, elementwise, fusedmm, fusedmm_tiled, gather, mttkrp, sddmm, sddmm_tiled, spmm, spmm_tiled, ttv};
+use crate::{
+    ceilings, elements, elementwise, fusedmm, fusedmm_tiled, gather, mttkrp, sddmm, sddmm_tiled, spmm, spmm_tiled, ttv,
+};
 
 /// Workgroup memory.
 struct Tile<'a, V, const N: usize>(&'a mut [V; N]);
@@ -319,6 +321,25 @@ macro_rules! entry_points {
             let task = lanes.task(linear(workgroup, workgroups) * subgroups + subgroup, subgroups);
             let (shape, tile) = (Shape { team, registers }, workgroup.z);
             mttkrp::nonzeros(shape, p, task, lanes, tile, tasks, order, fiber_of, table, val, factors, out, partial);
+        }
+
+        /// [`elements::body`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn elements(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(local_invocation_index)] local: u32,
+            #[spirv(push_constant)] p: &MttkrpParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] ptr: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] table: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] idx: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] val: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] factors: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] out: &mut [$t],
+        ) {
+            let i = linear(workgroup, workgroups) * WORKGROUP + local;
+            elements::body(p, i, tasks, ptr, table, idx, val, factors, out);
         }
 
         /// [`ttv::body`] on the device.

@@ -11,6 +11,7 @@
 
 pub mod block;
 pub mod ceilings;
+pub mod elements;
 pub mod elementwise;
 #[cfg(target_arch = "spirv")]
 pub mod entry;

@@ -46,6 +46,7 @@ kernels! {
     GATHER = "gather";
     MTTKRP_FIBERS = "mttkrp_fibers";
     MTTKRP_NONZEROS = "mttkrp_nonzeros";
+    ELEMENTS = "elements";
     TTV = "ttv";
     ELEMENTWISE = "elementwise";
     CEILINGS = "ceilings";

@@ -6,10 +6,11 @@
 //! included.
 //!
 //! Determinism: the same operands, device and shape give the same bits; no atomics are used, but where they are asked for
-//! ([`Gpu::tensor_atomic`]).
+//! ([`MttkrpAlgorithm::Atomic`](crate::plan::MttkrpAlgorithm::Atomic)).
 
 mod ceilings;
 mod edge;
+mod elements;
 mod elementwise;
 mod error;
 mod fibers;

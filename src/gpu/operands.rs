@@ -43,10 +43,6 @@ impl<T: DeviceScalar> Panel<T> {
         self.buffer.bind_mut()
     }
 
-    pub(super) fn buffer_mut(&mut self) -> &mut Buffer<T> {
-        &mut self.buffer
-    }
-
     /// Elements of a row.
     fn width(&self) -> usize {
         self.blocks.len() * BLOCK
@@ -72,10 +68,7 @@ impl Gpu {
     #[inline(never)]
     pub fn zeros<T: DeviceScalar>(&self, rows: usize, cols: usize) -> Result<GpuMat<T>> {
         let mut made = self.uninitialised::<T>(rows, cols)?;
-        self.state().stream.record(|r| {
-            made.panels.iter_mut().for_each(|p| r.clear(&mut p.buffer));
-            Ok::<_, Error>(())
-        })?;
+        made.clear()?;
         Ok(made)
     }
 
@@ -119,6 +112,15 @@ impl<T: DeviceScalar> GpuMat<T> {
     /// Number of panels that the matrix is cut into.
     pub fn panels(&self) -> usize {
         self.panels.len()
+    }
+
+    /// Makes all elements zero.
+    pub(super) fn clear(&mut self) -> Result<()> {
+        self.gpu.state().stream.record(|r| {
+            self.panels.iter_mut().for_each(|p| r.clear(&mut p.buffer));
+            Ok::<_, Error>(())
+        })?;
+        Ok(())
     }
 
     /// Replaces the elements.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sparsimd_gpu_abi::{SddmmParams, SpmmParams, WORKGROUP};
+use sparsimd_gpu_abi::{MttkrpParams, SddmmParams, SpmmParams, WORKGROUP};
 use sparsimd_gpu_host::{Binding, Buffer, Device, Pipeline, Recorder};
 
 use super::DeviceScalar;
@@ -67,6 +67,24 @@ impl Piece {
             c_stride: self.c_stride,
             c_offset: self.c_offset,
             read_c: u32::from(beta != T::ZERO),
+            tail: self.tail,
+        }
+    }
+
+    /// The constants of MTTKRP, or of TTM by elements, on this piece; tasks, level to skip and list are the caller's.
+    pub(super) fn tensor<T: DeviceScalar>(&self, levels: usize) -> MttkrpParams<T> {
+        MttkrpParams {
+            zero: T::ZERO,
+            one: T::ONE,
+            tasks: 0,
+            width: self.blocks.len() as u32,
+            f_stride: self.b_stride,
+            f_offset: self.b_offset,
+            c_stride: self.c_stride,
+            c_offset: self.c_offset,
+            levels: levels as u32,
+            skip: 0,
+            ordered: 0,
             tail: self.tail,
         }
     }

@@ -223,9 +223,13 @@ impl Stored {
                 last.figures.insert(INTENSITY.to_owned(), self.tree.ttm(granularity, columns).intensity());
             }
         }
-        if let Some(target) = &bench.tensors {
-            let modes = [(mode, fibers, places)];
-            target.product((cpu, x), case, &mut list, ("fiber-centric", false), &modes, &factors)?;
+        let modes = [(mode, fibers, places)];
+        for target in &bench.tensors {
+            for (name, algorithm) in
+                [("fiber-centric", TtmAlgorithm::Fiber), ("element-centric", TtmAlgorithm::Element)]
+            {
+                target.product((cpu, x), case, &mut list, (name, Some(algorithm)), &modes, &factors)?;
+            }
         }
         race(bench, case, list)
     }
@@ -257,8 +261,11 @@ impl Stored {
                 last.figures.insert(INTENSITY.to_owned(), self.tree.mttkrp(*granularity, columns).intensity());
             }
         }
-        if let Some(target) = &bench.tensors {
-            target.mttkrp((cpu, x), case, &mut list, ("row-centric", MttkrpFormat::CsfAll), views, &[mode])?;
+        for target in &bench.tensors {
+            for (name, algorithm) in [("row-centric", None), ("element-centric", Some(MttkrpAlgorithm::Element))] {
+                let way = (name, MttkrpFormat::CsfAll, algorithm);
+                target.mttkrp((cpu, x), case, &mut list, way, views, &[mode])?;
+            }
         }
         race(bench, case, list)
     }

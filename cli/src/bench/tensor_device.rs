@@ -4,8 +4,8 @@
 use sparsimd::formats::Fibers;
 use sparsimd::gpu::{GpuFibers, GpuMat, GpuValues};
 use sparsimd::hetero::{HeteroFibers, HeteroTensor};
-use sparsimd::ops::Arithmetic;
-use sparsimd::plan::MttkrpFormat;
+use sparsimd::ops::{Arithmetic, TtmAlgorithm};
+use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat};
 use sparsimd::reference::{self, Deviation};
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatRef, Result};
 
@@ -107,14 +107,14 @@ impl TensorTarget {
         Ok(())
     }
 
-    /// TTM with the matrices, or TTV with the vectors where `vectors` says so, that `operands` has for every mode, in `modes` of the tensor
-    /// `x`, verified.
+    /// TTM with the matrices by `algorithm`, or TTV with the vectors where there is none, that `operands` has for every mode, in `modes`
+    /// of the tensor `x`, verified.
     pub fn product<'a>(
         &'a self,
         (cpu, x): (&Cpu, &CooTensor<f32>),
         case: &mut Case,
         list: &mut Vec<Contender<'a>>,
-        (format, vectors): (&str, bool),
+        (format, algorithm): (&str, Option<TtmAlgorithm>),
         modes: &[OfMode<'_>],
         operands: &'a [Mat<f32>],
     ) -> Result<()> {
@@ -122,7 +122,7 @@ impl TensorTarget {
         let cols = case.n;
         let made = timed(|| {
             Ok::<_, Error>(match &self.0 {
-                Devices::One(gpu) if vectors => Product::Ttv(
+                Devices::One(gpu) if algorithm.is_none() => Product::Ttv(
                     modes
                         .iter()
                         .map(|&(mode, x, _)| {
@@ -160,14 +160,17 @@ impl TensorTarget {
         let numbers: Vec<usize> = modes.iter().map(|&(mode, ..)| mode).collect();
         let run = move |product: &mut Product| match (&self.0, product) {
             (Devices::One(gpu), Product::Ttv(all)) => all.iter_mut().try_for_each(|(x, v, y)| gpu.ttv_into(x, v, y)),
-            (Devices::One(gpu), Product::Ttm(all)) => all.iter_mut().try_for_each(|(x, u, y)| gpu.ttm_into(x, u, y)),
+            (Devices::One(gpu), Product::Ttm(all)) => {
+                let algorithm = algorithm.unwrap_or_default();
+                all.iter_mut().try_for_each(|(x, u, y)| gpu.ttm_into(x, u, algorithm, y))
+            }
             (Devices::Both(both), Product::Shared(all)) => {
-                all.iter_mut().zip(&numbers).try_for_each(|((x, y), &mode)| match vectors {
-                    true => {
+                all.iter_mut().zip(&numbers).try_for_each(|((x, y), &mode)| match algorithm {
+                    None => {
                         let (dim, len) = (operands[mode].rows(), y.rows());
                         both.ttv_into(x, &column(&operands[mode])[..dim], &mut y.as_mut().into_data()[..len])
                     }
-                    false => both.ttm_into(x, operands[mode].as_ref(), y.as_mut()),
+                    Some(algorithm) => both.ttm_into(x, operands[mode].as_ref(), algorithm, y.as_mut()),
                 })
             }
             _ => Err(Error::Argument { name: "device", detail: "operands of other devices".to_owned() }),
@@ -188,13 +191,13 @@ impl TensorTarget {
         Ok(())
     }
 
-    /// MTTKRP of `modes`, verified; on both sides, each mode has a tree of its own, and no other format is taken.
+    /// MTTKRP of `modes`, verified; on both sides, each mode has a tree of its own, and no other format is taken and no algorithm.
     pub fn mttkrp<'a>(
         &'a self,
         (cpu, x): (&Cpu, &CooTensor<f32>),
         case: &mut Case,
         list: &mut Vec<Contender<'a>>,
-        (name, format): (&str, MttkrpFormat),
+        (name, format, algorithm): (&str, MttkrpFormat, Option<MttkrpAlgorithm>),
         views: &'a [MatRef<'a, f32>],
         modes: &[usize],
     ) -> Result<()> {
@@ -210,7 +213,7 @@ impl TensorTarget {
         match &self.0 {
             Devices::One(gpu) => {
                 let made = timed(|| {
-                    let tensor = cpu.install(|| gpu.prepare_mttkrp(x, Some(format)))?;
+                    let tensor = cpu.install(|| gpu.prepare_mttkrp(x, Some(format), algorithm))?;
                     let products =
                         modes.iter().map(|&mode| gpu.zeros(x.dims()[mode], rank)).collect::<Result<Vec<_>>>()?;
                     Ok::<_, Error>((tensor, gpu.factors(views)?, products))
@@ -230,7 +233,7 @@ impl TensorTarget {
                 products.iter().zip(&mut outs).try_for_each(|(from, to)| from.download(to.as_mut()))?;
                 way(case, list, &self.label(name), prepare_s, deviation(&outs)?, move || run(&mut products));
             }
-            Devices::Both(both) if format == MttkrpFormat::CsfAll => {
+            Devices::Both(both) if format == MttkrpFormat::CsfAll && algorithm.is_none() => {
                 let mut tensor = HeteroTensor::new(x.clone(), rank);
                 let mut run = move |outs: &mut [Mat<f32>]| {
                     let mut all = numbers.iter().zip(outs);

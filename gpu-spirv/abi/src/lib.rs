@@ -239,7 +239,7 @@ params! {
 }
 
 params! {
-    /// Push constants of `mttkrp_fibers` and `mttkrp_nonzeros`.
+    /// Push constants of `mttkrp_fibers`, `mttkrp_nonzeros`, `mttkrp_atomic` and `elements`.
     MttkrpParams {
         /// Not used.
         zero,
@@ -257,7 +257,7 @@ params! {
         c_stride,
         /// First block of a row of the output.
         c_offset,
-        /// Coordinates of a fiber in the table.
+        /// Coordinates of a fiber in the table; 0 for TTM.
         levels,
         /// The coordinate that is the output's row; `levels` when that is the leaf's.
         skip,

@@ -103,6 +103,15 @@ fn matrix_operations() {
     if double {
         on_device(name, &[&["spmm", "--dtype", "f64"], &random[..], &["--device", "gpu"]].concat());
     }
+    for dtype in ["bf16", "f16"] {
+        for op in [&["spmm"][..], &["sddmm", "--edge", "scale"], &["fusedmm", "--edge", "softmax"]] {
+            for place in ["gpu", "hetero:0.4"] {
+                on_device(name, &[op, &random[..], &["--dtype", dtype, "--device", place]].concat());
+            }
+            let args = [op, &random[..], &["--dtype", dtype, "--device", "gpu", "--path", "panel"]].concat();
+            assert!(refused(&args).contains(dtype), "{args:?}");
+        }
+    }
     let named = format!("gpu:{name}");
     on_device(name, &["spmm", "--random", "9x9@0.5", "-n", "1", "--device", &named]);
     assert!(refused(&["spmm", "--random", "9x9@0.5", "-n", "1", "--device", "gpu:none such"]).contains("none such"));

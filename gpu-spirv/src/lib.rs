@@ -18,6 +18,7 @@ pub mod entry;
 pub mod fusedmm;
 pub mod fusedmm_tiled;
 pub mod gather;
+pub mod memory;
 pub mod mttkrp;
 pub mod panels;
 pub mod sddmm;

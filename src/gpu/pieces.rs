@@ -5,9 +5,9 @@ use std::ops::Range;
 use sparsimd_gpu_abi::{MttkrpParams, SddmmParams, SpmmParams, WORKGROUP};
 use sparsimd_gpu_host::{Binding, Buffer, Device, Pipeline, Recorder};
 
-use super::DeviceScalar;
 use super::kernels::groups;
 use super::operands::GpuMat;
+use super::{DeviceScalar, DeviceStored};
 use crate::error::Result;
 
 /// Blocks that lie in one panel of an operand and in one of the result (or of another operand), as kernels find them.
@@ -26,7 +26,7 @@ pub(super) struct Piece {
 }
 
 /// All pieces, of at most `most` blocks each (or one).
-pub(super) fn pieces<T: DeviceScalar>(b: &GpuMat<T>, c: &GpuMat<T>, most: usize) -> Vec<Piece> {
+pub(super) fn pieces<D: DeviceStored>(b: &GpuMat<D>, c: &GpuMat<D>, most: usize) -> Vec<Piece> {
     let (mut made, most) = (Vec::new(), most.max(1));
     for (ib, pb) in b.parts().iter().enumerate() {
         for (ic, pc) in c.parts().iter().enumerate() {

@@ -3,7 +3,7 @@
 use super::sparse::GpuCsr;
 use super::tensor::{GpuTensor, Unit};
 use super::tiled::{GpuPanels, Panels};
-use super::{DeviceScalar, Gpu, GpuValues};
+use super::{DeviceScalar, DeviceStored, Gpu, GpuValues};
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, CsfKind, CsfSet, Csr, MmCsf, MmCsfStrategy};
 use crate::plan::{
@@ -50,13 +50,13 @@ impl<'a, T> GpuOperand<'a, T> {
         }
     }
 
-    /// The panels for a run of `op`, if it was prepared with some.
-    pub(super) fn panels_for(self, op: Op) -> Result<Option<&'a GpuPanels<T>>> {
+    /// The panels for a run of `op` on dense operands of `D`, if it was prepared with some that read those.
+    pub(super) fn panels_for<D: DeviceStored>(self, op: Op) -> Result<Option<&'a GpuPanels<T>>> {
         match self {
             Self::Csr(_) => Ok(None),
             Self::Prepared(prepared) => {
                 op.check_prepared(prepared.op)?;
-                Ok(prepared.panels.as_deref())
+                Ok(prepared.panels.as_deref().filter(|_| !D::STORAGE.is_narrow()))
             }
         }
     }
@@ -71,7 +71,7 @@ impl Gpu {
     ///
     /// SpMM and SDDMM have panels for any number of columns. FusedMM has them where a team holds rows of C and E in
     /// registers and workgroup memory holds rows of B and D: up to 128 columns of 32 bits (64 with subgroups of four lanes) or 64 of
-    /// 64 bits; runs on wider operands go by rows. A^T has no panels; it is made here instead of in the first run.
+    /// 64 bits; runs on wider operands go by rows, and so do all on operands of bf16 or f16. A^T has no panels; it is made here instead of in the first run.
     ///
     /// # Errors
     /// [`Error::Argument`] when the dense operands have no columns, [`Error::Unavailable`] for [`Strategy::Panel`] where the operation

@@ -70,7 +70,7 @@ pub(super) struct Route {
 
 /// The factor matrices of a decomposition in device memory, one below the other.
 #[derive(Debug)]
-pub struct GpuFactors<T> {
+pub struct GpuFactors<T: DeviceScalar> {
     pub(super) stack: GpuMat<T>,
     pub(super) dims: Vec<usize>,
 }

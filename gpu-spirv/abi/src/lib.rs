@@ -47,6 +47,16 @@ pub mod spec {
     /// Nonzeros whose rows are in flight at a time, 4 or 8: VLC of the ESIMD paper, for the sums of rows of SpMM and of MTTKRP's
     /// fibers.
     pub const STEP: u32 = 4;
+    /// What dense operands store where that is narrower than what they are computed with (`format::*`).
+    pub const FORMAT: u32 = 5;
+}
+
+/// Values of [`spec::FORMAT`].
+pub mod format {
+    /// IEEE's 16 bits: 5 of exponent, 10 of mantissa.
+    pub const F16: u32 = 0;
+    /// The upper half of an f32.
+    pub const BF16: u32 = 1;
 }
 
 /// Values of [`spec::VARIANT`] where it chooses the edge function of FusedMM.

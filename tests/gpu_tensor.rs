@@ -297,7 +297,11 @@ fn check_fibers(gpu: &Gpu, name: &str, x: &CooTensor<f32>, mode: usize, ranks: &
         for algorithm in [TtmAlgorithm::Fiber, TtmAlgorithm::Element] {
             let mut y = gpu.zeros(fibers.num_fibers(), rank).unwrap();
             let mut got = Mat::zeros(fibers.num_fibers(), rank).unwrap();
-            gpu.ttm_into(&on_device, &gu, algorithm, &mut y).unwrap();
+            match gpu.ttm_into(&on_device, &gu, algorithm, &mut y) {
+                // Fibers too long for the processor's driver.
+                Err(Error::Unavailable { .. }) if x.nnz() > 8191 && algorithm == TtmAlgorithm::Element => continue,
+                done => done.unwrap(),
+            }
             y.download(got.as_mut()).unwrap();
             let d = want.deviation(got.as_ref()).unwrap();
             let what = format!("ttm, {name} {:?}, mode {mode}, rank {rank}, {}", x.dims(), algorithm.name());
@@ -338,7 +342,11 @@ fn real_tensors() {
         let on_device = gpu.factors(&views).unwrap();
         let formats = [MttkrpFormat::Coo, MttkrpFormat::CsfAll, MttkrpFormat::CsfOne, MttkrpFormat::MmCsf];
         let mut tensors: Vec<_> = formats.map(|f| gpu.prepare_mttkrp(&x, Some(f), None).unwrap()).into();
-        tensors.push(gpu.prepare_mttkrp(&x, None, Some(MttkrpAlgorithm::Element)).unwrap());
+        match gpu.prepare_mttkrp(&x, None, Some(MttkrpAlgorithm::Element)) {
+            // Slices too long for the processor's driver.
+            Err(Error::Unavailable { .. }) if x.nnz() > 1000 => {}
+            made => tensors.push(made.unwrap()),
+        }
         if gpu.info().atomic_add_f32 {
             tensors.push(gpu.tensor_atomic(&x).unwrap());
         }

@@ -9,14 +9,27 @@ use super::operands::{GpuMat, GpuValues, Panel};
 use super::pieces::{Piece, pieces};
 use super::sparse::GpuPattern;
 use super::tensor::{GpuFactors, GpuTensor};
-use super::{DeviceScalar, Gpu};
+use super::{DeviceScalar, Gpu, Kind};
 use crate::error::{Error, Result};
 use crate::plan::Team;
 
 /// No lanes work together.
 const ALONE: Team = Team { lanes: 1, registers: 1 };
 
+/// Steps of an element at most where the processor runs the driver: Mesa's ends an invocation's loops after 65535 steps together, and
+/// counts those of the eight lanes beside it too. No other device has such an end.
+const STEPS: usize = 65535 / 8;
+
 impl Gpu {
+    /// Refuses rows of more steps than the device takes for one element.
+    pub(super) fn check_steps(&self, longest: usize) -> Result<()> {
+        if self.info().kind == Kind::Cpu && longest > STEPS {
+            let detail = format!("{}: a row of {longest} steps, more than {STEPS}", self.info().name);
+            return Err(Error::Unavailable { what: "the element-centric algorithm", detail });
+        }
+        Ok(())
+    }
+
     /// Y_f = sum over the nonzeros (k, x) of row f of x U_k, of checked operands.
     pub(super) fn product_by_elements<T: DeviceScalar>(
         &self,
@@ -25,6 +38,7 @@ impl Gpu {
         u: &GpuMat<T>,
         y: &mut GpuMat<T>,
     ) -> Result<()> {
+        self.check_steps(pattern.host.row_ptr().windows(2).map(|row| row[1] - row[0]).max().unwrap_or(0))?;
         let pieces = pieces(u, y, y.blocks());
         let kernel = self.shared.kernels.get::<T, MttkrpParams<T>>(ELEMENTS, ALONE, 0)?;
         let outputs: Vec<_> = y.parts_mut().iter_mut().map(Panel::bind_mut).collect();

@@ -56,7 +56,8 @@ impl Gpu {
     /// [`TtmAlgorithm::Auto`] is here. By elements, a lane computes one element of Y.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails.
+    /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails,
+    /// [`Error::Unavailable`] by elements for fibers of more than 8191 nonzeros where the processor is the device.
     #[inline(never)]
     pub fn ttm_into<T: DeviceScalar>(
         &self,

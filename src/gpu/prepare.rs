@@ -112,7 +112,8 @@ impl Gpu {
     /// # Errors
     /// [`Error::Argument`] for another format, or an algorithm that computes no mode in it, [`Error::Structure`] for order 1 or two
     /// entries at one place, [`Error::Device`] when memory runs out or a tree is larger than what a kernel can see,
-    /// [`Error::Unavailable`] as for [`Gpu::tensor_atomic`].
+    /// [`Error::Unavailable`] as for [`Gpu::tensor_atomic`], and by elements for slices of thousands of nonzeros where the processor is
+    /// the device.
     #[inline(never)]
     pub fn prepare_mttkrp<T: DeviceScalar>(
         &self,

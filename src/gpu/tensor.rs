@@ -233,6 +233,14 @@ impl Gpu {
                 return Ok(None);
             }
             let route = host.route(mode, dims[mode], items);
+            if unit == Unit::Element {
+                // A step for each nonzero, and for each fiber and its coordinates.
+                let steps = |&[_, start, end, _]: &[u32; 4]| {
+                    let nonzeros = host.ptr[end as usize] - host.ptr[start as usize];
+                    nonzeros as usize + (end - start) as usize * (host.levels.len() + 1)
+                };
+                self.check_steps(route.tasks.tasks.iter().map(steps).max().unwrap_or(0))?;
+            }
             let order = route.order.as_deref().map(words).transpose()?;
             let fiber_of = route.fiber_of.as_deref().map(words).transpose()?;
             let tasks = TaskBuffers::new(self, &route.tasks)?;

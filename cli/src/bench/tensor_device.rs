@@ -201,7 +201,10 @@ impl TensorTarget {
             }
             _ => Err(Error::Argument { name: "device", detail: "operands of other devices".to_owned() }),
         };
-        run(&mut product)?;
+        if let Err(why) = run(&mut product) {
+            case.notes.push(format!("{}: {why}", self.label(format)));
+            return Ok(());
+        }
         let mut worst = NO_DEVIATION;
         for (at, (mode, fibers, places)) in modes.iter().enumerate() {
             let mut y = Mat::zeros(fibers.len(), cols)?;

@@ -158,7 +158,7 @@ instances! { decompositions<T: Scalar>:
 }
 
 #[cfg(feature = "vulkan")]
-use crate::gpu::{DeviceScalar, Gpu, GpuPrepared};
+use crate::gpu::{DeviceScalar, DeviceStored, Gpu, GpuPrepared};
 #[cfg(feature = "vulkan")]
 use crate::hetero::Hetero;
 
@@ -166,16 +166,7 @@ use crate::hetero::Hetero;
 instances! { device<T: DeviceScalar>:
     Gpu::ceilings::<T>,
     Gpu::csr::<T>,
-    Gpu::mat::<T>,
-    Gpu::zeros::<T>,
     Gpu::values::<T>,
-    Gpu::spmm_operand::<T>,
-    Gpu::spmm_t_operand::<T>,
-    Gpu::sampled::<T>,
-    Gpu::fusedmm_of::<T>,
-    Gpu::spmm_streamed::<T>,
-    Gpu::sampled_streamed::<T>,
-    Gpu::fusedmm_streamed_of::<T>,
     Gpu::ttm_into::<T>,
     Gpu::ttv_into::<T>,
     Gpu::elementwise::<T>,
@@ -201,6 +192,19 @@ instances! { device<T: DeviceScalar>:
     Hetero::mttkrp::<T>,
 }
 
+#[cfg(feature = "vulkan")]
+instances! { stored_on_device<D: DeviceStored>:
+    Gpu::mat::<D>,
+    Gpu::zeros::<D>,
+    Gpu::spmm_operand::<D>,
+    Gpu::spmm_t_operand::<D>,
+    Gpu::sampled::<D>,
+    Gpu::fusedmm_of::<D>,
+    Gpu::spmm_streamed::<D>,
+    Gpu::sampled_streamed::<D>,
+    Gpu::fusedmm_streamed_of::<D>,
+}
+
 /// Has the functions of this module compiled. Does nothing that anybody would need.
 #[doc(hidden)]
 pub fn compiled() {
@@ -217,5 +221,9 @@ pub fn compiled() {
     {
         device::<f32>();
         device::<f64>();
+        stored_on_device::<f32>();
+        stored_on_device::<f64>();
+        stored_on_device::<bf16>();
+        stored_on_device::<f16>();
     }
 }

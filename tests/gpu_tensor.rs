@@ -7,7 +7,7 @@ use sparsimd::formats::{Csf, CsfKind, CsfSet, FiberCoo};
 use sparsimd::generate::{uniform_dense, uniform_values};
 use sparsimd::gpu::{DeviceOptions, DeviceScalar, Gpu, GpuTensor};
 use sparsimd::io::{Duplicates, read_tensor};
-use sparsimd::ops::Arithmetic;
+use sparsimd::ops::{Arithmetic, TtmAlgorithm};
 use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatRef, reference};
 
@@ -89,10 +89,12 @@ fn check_mttkrp<T: DeviceScalar>(gpu: &Gpu, ranks: &[usize]) {
         };
         let forward: Vec<usize> = (0..x.order()).collect();
         let backward: Vec<usize> = forward.iter().rev().copied().collect();
-        let formats: [(&str, GpuTensor<T>); 4] = [
+        let by_elements = gpu.prepare_mttkrp(&x, None, Some(MttkrpAlgorithm::Element)).unwrap();
+        let formats: [(&str, GpuTensor<T>); 5] = [
             ("coo", gpu.tensor(&x).unwrap()),
             ("csf-one", gpu.tensor_of_parts(one.trees()).unwrap()),
             ("csf-all", gpu.tensor_of_all(all.trees()).unwrap()),
+            ("elements", by_elements),
             ("mixed", gpu.tensor_of_parts(&[half(0, &forward), half(1, &backward)]).unwrap()),
         ];
         for &rank in ranks {
@@ -132,6 +134,16 @@ fn mttkrp_f64() {
     if gpu.info().float64 {
         check_mttkrp::<f64>(&gpu, &[8, 32]);
     }
+}
+
+#[test]
+fn ttm_of_operands_that_are_cut() {
+    // 40 KiB of a buffer at a time: chunks of fibers, panels of a few columns.
+    let Some(gpu) = limited(DeviceOptions { range_limit: Some(40 << 10), ..DeviceOptions::default() }) else { return };
+    for mode in 0..3 {
+        check_fibers(&gpu, "cut", &tensor(&[30, 20, 40], 12_000), mode, &[50]);
+    }
+    assert_eq!(gpu.validation_messages(), Vec::<String>::new());
 }
 
 #[test]
@@ -205,7 +217,7 @@ fn check_cp<T: DeviceScalar>(gpu: &Gpu, tolerance: f64) {
             let on_cpu = cpu.prepare_tensor(&x, &TensorOptions::new(5).format(MttkrpFormat::CsfAll)).unwrap();
             let want = cpu.cp_als(&on_cpu, &options, |_, _| ControlFlow::Continue(())).unwrap();
             for format in [None, Some(MttkrpFormat::Coo), Some(MttkrpFormat::CsfOne), Some(MttkrpFormat::MmCsf)] {
-                let on_device = gpu.prepare_mttkrp(&x, format).unwrap();
+                let on_device = gpu.prepare_mttkrp(&x, format, None).unwrap();
                 let run = || gpu.cp_als(&cpu, &on_device, &options, |_, _| ControlFlow::Continue(())).unwrap();
                 let got: CpState<T> = run();
                 let off = (got.fit() - want.fit()).abs();
@@ -231,7 +243,7 @@ fn cp_moves_one_factor_and_one_product_in_a_modes_turn() {
     // A device of its own: the account of copied bytes is the device's.
     let Some(gpu) = limited(DeviceOptions::default()) else { return };
     let (dims, rank, iterations) = ([20usize, 15, 12], 8, 7);
-    let x = gpu.prepare_mttkrp(&tensor::<f32>(&dims, 1500), None).unwrap();
+    let x = gpu.prepare_mttkrp(&tensor::<f32>(&dims, 1500), None, None).unwrap();
     let mut options = CpOptions::new(rank);
     (options.iterations, options.tolerance) = (iterations, 0.0);
     gpu.take_times();
@@ -249,7 +261,7 @@ fn prepared_tensors_say_how_they_are_computed() {
     let Some(gpu) = gpu() else { return };
     let x = tensor::<f32>(&[20, 15, 12], 1500);
     let algorithms = |format| {
-        let prepared = gpu.prepare_mttkrp(&x, format).unwrap();
+        let prepared = gpu.prepare_mttkrp(&x, format, None).unwrap();
         assert!(prepared.index_bytes() > 0 && prepared.norm_squared() > 0.0);
         (prepared.format(), [0, 1, 2].map(|mode| prepared.algorithm(mode)))
     };
@@ -260,7 +272,18 @@ fn prepared_tensors_say_how_they_are_computed() {
         algorithms(Some(MttkrpFormat::CsfOne)),
         (MttkrpFormat::CsfOne, [MttkrpAlgorithm::Nonzero, MttkrpAlgorithm::Fiber, MttkrpAlgorithm::Slice].map(Some))
     );
-    assert!(matches!(gpu.prepare_mttkrp(&x, Some(MttkrpFormat::HiCoo)), Err(Error::Argument { name: "format", .. })));
+    let refused = |format, algorithm| gpu.prepare_mttkrp(&x, Some(format), algorithm).err();
+    assert!(matches!(refused(MttkrpFormat::HiCoo, None), Some(Error::Argument { name: "format", .. })));
+    // An algorithm brings its format, and no other has it.
+    for (algorithm, format, other) in [
+        (MttkrpAlgorithm::Element, MttkrpFormat::CsfAll, MttkrpFormat::CsfOne),
+        (MttkrpAlgorithm::Row, MttkrpFormat::Coo, MttkrpFormat::CsfAll),
+        (MttkrpAlgorithm::Slice, MttkrpFormat::CsfAll, MttkrpFormat::Coo),
+    ] {
+        let prepared = gpu.prepare_mttkrp(&x, None, Some(algorithm)).unwrap();
+        assert_eq!((prepared.format(), prepared.algorithm(2)), (format, Some(algorithm)));
+        assert!(matches!(refused(other, Some(algorithm)), Some(Error::Argument { name: "algorithm", .. })));
+    }
 }
 
 /// TTM at some ranks and TTV.
@@ -270,13 +293,20 @@ fn check_fibers(gpu: &Gpu, name: &str, x: &CooTensor<f32>, mode: usize, ranks: &
     for &rank in ranks {
         let u: Mat<f32> = uniform_dense(x.dims()[mode], rank, 3).unwrap();
         let gu = gpu.mat(u.as_ref()).unwrap();
-        let mut y = gpu.zeros(fibers.num_fibers(), rank).unwrap();
-        let mut got = Mat::zeros(fibers.num_fibers(), rank).unwrap();
-        gpu.ttm_into(&on_device, &gu, &mut y).unwrap();
-        y.download(got.as_mut()).unwrap();
         let want = reference::ttm(x, mode, u.as_ref(), fibers.coords()).unwrap();
-        let d = want.deviation(got.as_ref()).unwrap();
-        assert!(d.error <= 1.0, "ttm, {name} {:?}, mode {mode}, rank {rank}: {d:?}", x.dims());
+        for algorithm in [TtmAlgorithm::Fiber, TtmAlgorithm::Element] {
+            let mut y = gpu.zeros(fibers.num_fibers(), rank).unwrap();
+            let mut got = Mat::zeros(fibers.num_fibers(), rank).unwrap();
+            match gpu.ttm_into(&on_device, &gu, algorithm, &mut y) {
+                // Fibers too long for the processor's driver.
+                Err(Error::Unavailable { .. }) if x.nnz() > 8191 && algorithm == TtmAlgorithm::Element => continue,
+                done => done.unwrap(),
+            }
+            y.download(got.as_mut()).unwrap();
+            let d = want.deviation(got.as_ref()).unwrap();
+            let what = format!("ttm, {name} {:?}, mode {mode}, rank {rank}, {}", x.dims(), algorithm.name());
+            assert!(d.error <= 1.0, "{what}: {d:?}");
+        }
     }
     let v: Vec<f32> = uniform_values(x.dims()[mode], 4);
     let gv = gpu.values(&v).unwrap();
@@ -311,7 +341,12 @@ fn real_tensors() {
         let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();
         let on_device = gpu.factors(&views).unwrap();
         let formats = [MttkrpFormat::Coo, MttkrpFormat::CsfAll, MttkrpFormat::CsfOne, MttkrpFormat::MmCsf];
-        let mut tensors: Vec<_> = formats.map(|f| gpu.prepare_mttkrp(&x, Some(f)).unwrap()).into();
+        let mut tensors: Vec<_> = formats.map(|f| gpu.prepare_mttkrp(&x, Some(f), None).unwrap()).into();
+        match gpu.prepare_mttkrp(&x, None, Some(MttkrpAlgorithm::Element)) {
+            // Slices too long for the processor's driver.
+            Err(Error::Unavailable { .. }) if x.nnz() > 1000 => {}
+            made => tensors.push(made.unwrap()),
+        }
         if gpu.info().atomic_add_f32 {
             tensors.push(gpu.tensor_atomic(&x).unwrap());
         }

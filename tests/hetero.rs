@@ -9,7 +9,7 @@ use sparsimd::formats::FiberCoo;
 use sparsimd::generate::{random_matrix, skewed, uniform_dense, uniform_values};
 use sparsimd::gpu::DeviceOptions;
 use sparsimd::hetero::{Hetero, HeteroCsr, HeteroFibers, HeteroTensor, Split};
-use sparsimd::ops::Arithmetic;
+use sparsimd::ops::{Arithmetic, TtmAlgorithm};
 use sparsimd::plan::{MttkrpFormat, Op, PlanOptions, Strategy, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, MatRef, reference};
 
@@ -113,9 +113,9 @@ fn every_share_of_a_tensor_gives_the_reference() {
                     let fibers = FiberCoo::new(x.clone(), mode).unwrap();
                     let mut shared = HeteroFibers::new(&fibers);
                     // Twice: the second adaptive call runs by the remembered rate.
-                    for _ in 0..2 {
+                    for algorithm in [TtmAlgorithm::Auto, TtmAlgorithm::Element].repeat(2) {
                         let mut y = Mat::zeros(fibers.num_fibers(), 17).unwrap();
-                        both.ttm_into(&mut shared, views[mode], y.as_mut()).unwrap();
+                        both.ttm_into(&mut shared, views[mode], algorithm, y.as_mut()).unwrap();
                         let want = reference::ttm(&x, mode, views[mode], fibers.coords()).unwrap();
                         assert!(want.deviation(y.as_ref()).unwrap().error <= 1.0, "ttm, {what}");
 

@@ -2,7 +2,7 @@
 
 use sparsimd::edge::{self, Edge};
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Error, Mat, MatRef, Number, Result, Stored, bf16, f16, reference};
+use sparsimd::{Cpu, Mat, MatRef, Number, Result, Stored, bf16, f16, reference};
 
 use super::Verdict;
 use super::device;
@@ -30,24 +30,18 @@ pub fn run(fused: &Fused) -> Result<Verdict> {
         };
     }
     match args.dtype {
-        StoredDtype::F32 => args.run_on::<f32>("fusedmm", |a| fused.masked(a), by_edge::<f32>, device::fusedmm),
-        StoredDtype::F64 => args.run_on::<f64>("fusedmm", |a| fused.masked(a), by_edge::<f64>, device::fusedmm),
+        StoredDtype::F32 => args.run_on::<f32>("fusedmm", |a| fused.masked(a), by_edge::<f32>, device::fusedmm::<f32>),
+        StoredDtype::F64 => args.run_on::<f64>("fusedmm", |a| fused.masked(a), by_edge::<f64>, device::fusedmm::<f64>),
         StoredDtype::Bf16 => {
-            args.run_on::<bf16>("fusedmm", |a| fused.masked(a), by_edge::<bf16>, |_, _, _| Err(no_device(args)))
+            args.run_on::<bf16>("fusedmm", |a| fused.masked(a), by_edge::<bf16>, device::fusedmm::<bf16>)
         }
-        StoredDtype::F16 => {
-            args.run_on::<f16>("fusedmm", |a| fused.masked(a), by_edge::<f16>, |_, _, _| Err(no_device(args)))
-        }
+        StoredDtype::F16 => args.run_on::<f16>("fusedmm", |a| fused.masked(a), by_edge::<f16>, device::fusedmm::<f16>),
     }
 }
 
 fn general<T: device::DeviceScalar>(fused: &Fused, op: &'static str) -> Result<Verdict> {
     let measure = |_: &Common, cpu: &Cpu, a: &Ordered<T>| fused_heads::measure(fused, cpu, a);
-    fused.common.run_on::<T>(op, |a| fused.masked(a), measure, device::fusedmm)
-}
-
-fn no_device(args: &Common) -> Error {
-    args.no_dtype("fusedmm on devices")
+    fused.common.run_on::<T>(op, |a| fused.masked(a), measure, device::fusedmm::<T>)
 }
 
 fn by_edge<D: Stored>(args: &Common, cpu: &Cpu, a: &Ordered<D::Scalar>) -> Result<Measured> {

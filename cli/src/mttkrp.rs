@@ -279,10 +279,8 @@ fn on_device<T: DeviceScalar>(
         let detail = "they are for coordinates alone: --format coo".to_owned();
         return Err(Error::Argument { name: "atomics", detail });
     }
-    let (mut tensor, prepare_s) = cpu.install(|| match args.atomics {
-        true => device.prepare_atomic(x),
-        false => device.prepare(x, common.rank, format),
-    })?;
+    let algorithm = if args.atomics { Some(MttkrpAlgorithm::Atomic) } else { algorithm_of(common.alg) };
+    let (mut tensor, prepare_s) = cpu.install(|| device.prepare(x, common.rank, format, algorithm))?;
     let mut sweep = Sweep::new(prepare_s, tensor.index_bytes());
     check_algorithm(args, modes, |mode| tensor.algorithm(mode))?;
     for &mode in modes {

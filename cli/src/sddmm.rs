@@ -51,8 +51,12 @@ fn run_heads(args: &Common, heads: &Heads) -> Result<Verdict> {
     }
     heads.check(args, "heads")?;
     match args.dtype {
-        StoredDtype::F32 => args.run::<f32>("sddmm", |args, cpu, a| heads::sddmm(heads, args, cpu, a), device::sddmm),
-        StoredDtype::F64 => args.run::<f64>("sddmm", |args, cpu, a| heads::sddmm(heads, args, cpu, a), device::sddmm),
+        StoredDtype::F32 => {
+            args.run::<f32>("sddmm", |args, cpu, a| heads::sddmm(heads, args, cpu, a), device::sddmm::<f32>)
+        }
+        StoredDtype::F64 => {
+            args.run::<f64>("sddmm", |args, cpu, a| heads::sddmm(heads, args, cpu, a), device::sddmm::<f64>)
+        }
         StoredDtype::Bf16 | StoredDtype::F16 => Err(args.no_dtype("sddmm with heads")),
     }
 }
@@ -74,8 +78,8 @@ fn run_elementwise(args: &Common, op: Arithmetic) -> Result<Verdict> {
     }
     let name = "sddmm-elementwise";
     match args.dtype {
-        StoredDtype::F32 => args.run::<f32>(name, |args, cpu, a| elementwise(args, cpu, a, op), device::sddmm),
-        StoredDtype::F64 => args.run::<f64>(name, |args, cpu, a| elementwise(args, cpu, a, op), device::sddmm),
+        StoredDtype::F32 => args.run::<f32>(name, |args, cpu, a| elementwise(args, cpu, a, op), device::sddmm::<f32>),
+        StoredDtype::F64 => args.run::<f64>(name, |args, cpu, a| elementwise(args, cpu, a, op), device::sddmm::<f64>),
         StoredDtype::Bf16 | StoredDtype::F16 => Err(args.no_dtype("sddmm element by element")),
     }
 }
@@ -130,12 +134,10 @@ fn run_dots(args: &Common, passes: Option<usize>) -> Result<Verdict> {
         return args.run_on_ranks(Op::Sddmm, false);
     }
     match args.dtype {
-        StoredDtype::F32 => args.run::<f32>("sddmm", measure::<f32>, device::sddmm),
-        StoredDtype::F64 => args.run::<f64>("sddmm", measure::<f64>, device::sddmm),
-        StoredDtype::Bf16 => {
-            args.run::<bf16>("sddmm", measure::<bf16>, |_, _, _| Err(args.no_dtype("sddmm on devices")))
-        }
-        StoredDtype::F16 => args.run::<f16>("sddmm", measure::<f16>, |_, _, _| Err(args.no_dtype("sddmm on devices"))),
+        StoredDtype::F32 => args.run::<f32>("sddmm", measure::<f32>, device::sddmm::<f32>),
+        StoredDtype::F64 => args.run::<f64>("sddmm", measure::<f64>, device::sddmm::<f64>),
+        StoredDtype::Bf16 => args.run::<bf16>("sddmm", measure::<bf16>, device::sddmm::<bf16>),
+        StoredDtype::F16 => args.run::<f16>("sddmm", measure::<f16>, device::sddmm::<f16>),
     }
 }
 

@@ -140,12 +140,12 @@ pub fn run(args: &Args) -> Result<Verdict> {
 fn run_as<T: device::DeviceScalar>(args: &Args) -> Result<Verdict> {
     let (op, rule) = args.rule();
     if args.heads.are_asked_for() {
-        return args.common.run::<T>(op, |common, cpu, a| heads::spmm(&args.heads, common, cpu, a), device::spmm);
+        return args.common.run::<T>(op, |common, cpu, a| heads::spmm(&args.heads, common, cpu, a), device::spmm::<T>);
     }
     if args.positions.is_some() {
         args.check_positions(rule)?;
     } else if matches!(rule, Rule::Reduction(Reduction::Sum)) {
-        return args.common.run::<T>(op, measure::<T>, device::spmm);
+        return args.common.run::<T>(op, measure::<T>, device::spmm::<T>);
     }
     if args.common.place.device != DeviceName::Cpu {
         let name = if args.semiring.is_some() { "semiring" } else { "reduce" };
@@ -155,14 +155,14 @@ fn run_as<T: device::DeviceScalar>(args: &Args) -> Result<Verdict> {
         return args.common.run::<T>(
             op,
             |common, cpu, ordered| measure_positions(common, cpu, ordered, rule, path),
-            device::spmm,
+            device::spmm::<T>,
         );
     }
-    args.common.run::<T>(op, |common, cpu, ordered| measure_rule(common, cpu, ordered, rule), device::spmm)
+    args.common.run::<T>(op, |common, cpu, ordered| measure_rule(common, cpu, ordered, rule), device::spmm::<T>)
 }
 
 /// Sums alone, and on the processor.
-fn run_narrow<D: Stored>(args: &Args) -> Result<Verdict> {
+fn run_narrow<D: device::Portable>(args: &Args) -> Result<Verdict> {
     let (op, rule) = args.rule();
     if args.heads.are_asked_for() {
         return Err(args.common.no_dtype("spmm with heads"));
@@ -170,7 +170,7 @@ fn run_narrow<D: Stored>(args: &Args) -> Result<Verdict> {
     if args.positions.is_some() || !matches!(rule, Rule::Reduction(Reduction::Sum)) {
         return Err(args.common.no_dtype(op));
     }
-    args.common.run::<D>(op, measure::<D>, |_, _, _| Err(args.common.no_dtype("spmm on devices")))
+    args.common.run::<D>(op, measure::<D>, device::spmm::<D>)
 }
 
 /// The sum.

@@ -344,7 +344,7 @@ fn product<T: DeviceScalar>(args: &ProductArgs, matrix: bool) -> Result<Verdict>
             });
         };
         let (times, upload_s) = match matrix {
-            true => device.ttm(common.repeat, fibers, u.as_ref(), y.as_mut())?,
+            true => device.ttm(common.repeat, algorithm, fibers, u.as_ref(), y.as_mut())?,
             false => device.ttv(common.repeat, fibers, u.as_ref().data(), y.as_mut().into_data())?,
         };
         sweep.prepare_s += upload_s;
@@ -365,9 +365,6 @@ fn products<D: Stored>(
     let x: CooTensor<D::Scalar> = cpu.install(|| common.source.load())?;
     let modes = common.modes(x.order())?;
     let mut sweep = Sweep { device: TensorDevice::open(&common.place, &cpu)?, numa: Some(numa), ..Sweep::default() };
-    if sweep.device.is_some() && common.alg == Algorithm::Element {
-        return Err(common.unsupported(op));
-    }
     for &mode in &modes {
         let (dim, seed) = (x.dims()[mode], common.source.seed ^ mode as u64);
         let (prepared, prepare_s) = timed(|| cpu.install(|| Prepared::new(common, op, &x, mode)))?;
@@ -376,10 +373,10 @@ fn products<D: Stored>(
         let u: Mat<D> = args.folders.operand(mode, dim, cols, || uniform_dense(dim, cols, seed))?;
         let mut y: Mat<D> = Mat::zeros(fibers.len(), cols)?;
         let times = run(&cpu, &mut sweep, fibers, &u, &mut y)?;
-        // A device has the one by fibers, and so has TTV.
-        let ran = match sweep.device.is_none() && matrix {
-            true => cpu.ttm_algorithm::<D::Scalar>(fibers.len(), cols, algorithm),
-            false => TtmAlgorithm::Fiber,
+        // Where none is asked for, a device has the one by fibers, and so has TTV.
+        let ran = match algorithm {
+            TtmAlgorithm::Auto if sweep.device.is_some() || !matrix => TtmAlgorithm::Fiber,
+            asked => cpu.ttm_algorithm::<D::Scalar>(fibers.len(), cols, asked),
         };
         sweep.add(times, prepared.format(), ran.name());
         sweep.index_bytes += prepared.index_bytes();

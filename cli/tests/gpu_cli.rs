@@ -103,6 +103,15 @@ fn matrix_operations() {
     if double {
         on_device(name, &[&["spmm", "--dtype", "f64"], &random[..], &["--device", "gpu"]].concat());
     }
+    for dtype in ["bf16", "f16"] {
+        for op in [&["spmm"][..], &["sddmm", "--edge", "scale"], &["fusedmm", "--edge", "softmax"]] {
+            for place in ["gpu", "hetero:0.4"] {
+                on_device(name, &[op, &random[..], &["--dtype", dtype, "--device", place]].concat());
+            }
+            let args = [op, &random[..], &["--dtype", dtype, "--device", "gpu", "--path", "panel"]].concat();
+            assert!(refused(&args).contains(dtype), "{args:?}");
+        }
+    }
     let named = format!("gpu:{name}");
     on_device(name, &["spmm", "--random", "9x9@0.5", "-n", "1", "--device", &named]);
     assert!(refused(&["spmm", "--random", "9x9@0.5", "-n", "1", "--device", "gpu:none such"]).contains("none such"));
@@ -196,13 +205,13 @@ fn tensor_suites_on_a_device() {
     std::fs::create_dir(&data).unwrap();
     let lines: String = (0..200).map(|p| format!("{} {} {} 1.5\n", p % 7 + 1, p / 7 % 5 + 1, p / 35 + 1)).collect();
     std::fs::write(data.join("small.tns"), lines).unwrap();
-    for (place, tag) in [("gpu", "gpu"), ("hetero:0.5", "hetero")] {
+    for place in ["gpu", "hetero:0.4"] {
         for (suite, filter, formats) in [
             ("pasta", "", &["COO", "HiCOO", "CSF"][..]),
             ("mmcsf", "mode", &["coo", "csf-all", "mmcsf", "hicoo"]),
-            ("sycl", "small", &["fiber-centric", "row-centric"]),
+            ("sycl", "small", &["fiber-centric", "row-centric", "element-centric"]),
         ] {
-            let out = folder.path().join(format!("{suite}-{tag}"));
+            let out = folder.path().join(format!("{suite}-{place}"));
             let mut command = Command::new(env!("CARGO_BIN_EXE_sparsimd"));
             command.args(["bench", suite, "--quick", "--filter", filter, "--device", place]).arg("--data").arg(&data);
             let done = command.arg("--out").arg(&out).output().unwrap();
@@ -213,12 +222,14 @@ fn tensor_suites_on_a_device() {
                 let samples = case["samples"].as_array().unwrap();
                 let there: Vec<_> = samples
                     .iter()
-                    .filter_map(|s| s["name"].as_str().unwrap().strip_suffix(&format!(", {tag}")))
+                    .filter_map(|s| s["name"].as_str().unwrap().strip_suffix(&format!(", {place}")))
                     .collect();
                 assert!(case["wrong"] == false && !there.is_empty(), "{case}");
                 assert!(there.iter().all(|format| formats.contains(format)), "{there:?}");
-                // The processor's own are there as well.
+                // The processor's own are there as well, and where shares are compared the device alone and the other kind of share.
                 assert!(samples.len() > there.len(), "{case}");
+                let has = |end: &str| samples.iter().any(|s| s["name"].as_str().unwrap().ends_with(end));
+                assert_eq!(has(", hetero:adaptive") && has(", gpu"), suite == "sycl" && place != "gpu", "{case}");
             }
         }
     }
@@ -268,6 +279,9 @@ fn tensor_operations() {
     }
     let report = check(&["mttkrp", "--format", "csf-all", "--alg", "slice", "--mode", "1"], 1);
     assert_eq!((&report["format"][0], &report["alg"][0]), (&"csf-all".into(), &"slice".into()));
+    for op in ["ttm", "mttkrp"] {
+        assert_eq!(check(&[op, "--alg", "element"], 3)["alg"][1], "element");
+    }
     if device["atomic_add_f32"] == true {
         assert_eq!(check(&["mttkrp", "--atomics"], 3)["alg"][2], "atomic");
     }
@@ -285,7 +299,14 @@ fn tensor_operations() {
         on_device(name, &[&op[..1], &common, &["--device", place], &op[1..]].concat());
     };
     for place in ["hetero:adaptive", "hetero:0.4"] {
-        for op in [&["ttm"][..], &["ttv"], &["mttkrp"], &["tew", "--op", "sub"], &["ts", "--op", "div"]] {
+        for op in [
+            &["ttm"][..],
+            &["ttm", "--alg", "element"],
+            &["ttv"],
+            &["mttkrp"],
+            &["tew", "--op", "sub"],
+            &["ts", "--op", "div"],
+        ] {
             shared(op, place);
         }
     }

@@ -8,38 +8,31 @@ use sparsimd_gpu_abi::{
 use spirv_std::glam::{UVec2, UVec3, UVec4};
 use spirv_std::spirv;
 
-use crate::panels::{Memory, Panels, ThreadIndex};
+use crate::memory::{Halves, HalvesMut};
+use crate::panels::{Panels, ThreadIndex, Tile};
 use crate::spmm::{Nonzeros, Shape};
 use crate::team::{Place, Subgroup, linear};
-use crate::{ceilings, elementwise, fusedmm, fusedmm_tiled, gather, mttkrp, sddmm, sddmm_tiled, spmm, spmm_tiled, ttv};
+use crate::{
+    ceilings, elements, elementwise, fusedmm, fusedmm_tiled, gather, mttkrp, sddmm, sddmm_tiled, spmm, spmm_tiled, ttv,
+};
 
-/// Workgroup memory.
-struct Tile<'a, V, const N: usize>(&'a mut [V; N]);
-
-impl<V: Copy, const N: usize> Memory<V> for Tile<'_, V, N> {
-    #[inline(always)]
-    fn set(&mut self, i: u32, x: V) {
-        use spirv_std::arch::IndexUnchecked;
-        // SAFETY: the host takes as many granules at a time as fit.
-        unsafe { *self.0.index_unchecked_mut(i as usize) = x }
-    }
-    #[inline(always)]
-    fn get(&self, i: u32) -> V {
-        use spirv_std::arch::IndexUnchecked;
-        // SAFETY: as above.
-        unsafe { *self.0.index_unchecked(i as usize) }
-    }
-    #[inline(always)]
-    fn barrier(&self) {
-        spirv_std::arch::workgroup_memory_barrier_with_group_sync();
-    }
+/// A dense operand whose blocks lie in memory as `$m`, to read or to write.
+macro_rules! blocks {
+    (read UVec2, $words:ident, $format:ident) => {
+        Halves { words: $words, format: $format }
+    };
+    (write UVec2, $words:ident, $format:ident) => {
+        &mut HalvesMut { words: $words, format: $format }
+    };
+    ($access:ident $m:ident, $blocks:ident, $format:ident) => {{
+        let _ = $format;
+        $blocks
+    }};
 }
 
-macro_rules! entry_points {
-    ($t:ident, $v:ident) => {
-        use super::*;
-        use spirv_std::glam::$v;
-
+/// Kernels whose dense operands lie in memory as blocks of `$m`, and are computed with as `$v` of `$t`.
+macro_rules! dense_entry_points {
+    ($t:ident, $v:ident, $m:ident) => {
         /// [`spmm::body`] on the device.
         #[spirv(compute(threads(128)))]
         pub fn spmm(
@@ -49,21 +42,102 @@ macro_rules! entry_points {
             #[spirv(spec_constant(id = 0, default = 8))] team: u32,
             #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
             #[spirv(spec_constant(id = 4, default = 4))] step: u32,
+            #[spirv(spec_constant(id = 5, default = 0))] format: u32,
             #[spirv(push_constant)] p: &SpmmParams<$t>,
             #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] idx: &[u32],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] idx4: &[UVec4],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] val: &[$t],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] val4: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] b: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] c: &mut [$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] b: &[$m],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] c: &mut [$m],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] partial: &mut [$v],
         ) {
             let place = Place::new(linear(workgroup, workgroups), local, team);
             let nonzeros = Nonzeros { idx, idx4, val, val4 };
+            let (b, c) = (blocks!(read $m, b, format), blocks!(write $m, c, format));
             spmm::body(Shape { team, registers }, step, p, place, workgroup.z, tasks, nonzeros, b, c, partial);
         }
 
+        /// [`spmm::reduce`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn reduce_rows(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(local_invocation_index)] local: u32,
+            #[spirv(spec_constant(id = 2, default = 0))] variant: u32,
+            #[spirv(spec_constant(id = 5, default = 0))] format: u32,
+            #[spirv(push_constant)] p: &SpmmParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] partial: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] stats: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] c: &mut [$m],
+        ) {
+            let i = linear(workgroup, workgroups) * WORKGROUP + local;
+            spmm::reduce(variant == SOFTMAX, p, i, tasks, partial, stats, blocks!(write $m, c, format));
+        }
+
+        /// [`sddmm::body`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn sddmm(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(subgroup_id)] subgroup: u32,
+            #[spirv(num_subgroups)] subgroups: u32,
+            #[spirv(subgroup_local_invocation_id)] invocation: u32,
+            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
+            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
+            #[spirv(spec_constant(id = 5, default = 0))] format: u32,
+            #[spirv(push_constant)] p: &SddmmParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] idx4: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] val: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] c: &[$m],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] b: &[$m],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] out: &mut [$t],
+        ) {
+            let lanes = Subgroup::new(invocation, team);
+            let task = lanes.task(linear(workgroup, workgroups) * subgroups + subgroup, subgroups);
+            let (c, b) = (blocks!(read $m, c, format), blocks!(read $m, b, format));
+            sddmm::body(Shape { team, registers }, p, task, lanes, tasks, idx4, val, c, b, out);
+        }
+
+        /// [`fusedmm::body`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn fusedmm(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(subgroup_id)] subgroup: u32,
+            #[spirv(num_subgroups)] subgroups: u32,
+            #[spirv(subgroup_local_invocation_id)] invocation: u32,
+            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
+            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
+            #[spirv(spec_constant(id = 2, default = 0))] variant: u32,
+            #[spirv(spec_constant(id = 5, default = 0))] format: u32,
+            #[spirv(push_constant)] p: &FusedParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] idx4: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] val: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] c: &[$m],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] b: &[$m],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] d: &[$m],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] e: &mut [$m],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] partial: &mut [$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 8)] stats: &mut [$t],
+        ) {
+            let lanes = Subgroup::new(invocation, team);
+            let task = lanes.task(linear(workgroup, workgroups) * subgroups + subgroup, subgroups);
+            let shape = Shape { team, registers };
+            let (c, b, d) = (blocks!(read $m, c, format), blocks!(read $m, b, format), blocks!(read $m, d, format));
+            let e = blocks!(write $m, e, format);
+            fusedmm::body(shape, variant, p, task, lanes, tasks, idx4, val, c, b, d, e, partial, stats);
+        }
+    };
+}
+
+/// The other kernels.
+macro_rules! entry_points {
+    ($t:ident, $v:ident) => {
         /// [`spmm_tiled::body`] on the device.
         #[spirv(compute(threads(128)))]
         pub fn spmm_tiled(
@@ -86,46 +160,6 @@ macro_rules! entry_points {
             let thread = ThreadIndex { group: linear(workgroup, workgroups), local, tile: workgroup.z };
             let (shape, panels) = (Shape { team, registers }, Panels { rows, ptr, columns });
             spmm_tiled::body(shape, parts, p, thread, panels, values, b, c, partial, &mut Tile(memory));
-        }
-
-        /// [`spmm::reduce`] on the device.
-        #[spirv(compute(threads(128)))]
-        pub fn reduce_rows(
-            #[spirv(workgroup_id)] workgroup: UVec3,
-            #[spirv(num_workgroups)] workgroups: UVec3,
-            #[spirv(local_invocation_index)] local: u32,
-            #[spirv(spec_constant(id = 2, default = 0))] variant: u32,
-            #[spirv(push_constant)] p: &SpmmParams<$t>,
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] partial: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] stats: &[$t],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] c: &mut [$v],
-        ) {
-            let i = linear(workgroup, workgroups) * WORKGROUP + local;
-            spmm::reduce(variant == SOFTMAX, p, i, tasks, partial, stats, c);
-        }
-
-        /// [`sddmm::body`] on the device.
-        #[spirv(compute(threads(128)))]
-        pub fn sddmm(
-            #[spirv(workgroup_id)] workgroup: UVec3,
-            #[spirv(num_workgroups)] workgroups: UVec3,
-            #[spirv(subgroup_id)] subgroup: u32,
-            #[spirv(num_subgroups)] subgroups: u32,
-            #[spirv(subgroup_local_invocation_id)] invocation: u32,
-            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
-            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
-            #[spirv(push_constant)] p: &SddmmParams<$t>,
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] idx4: &[UVec4],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] val: &[$t],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] c: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] b: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] out: &mut [$t],
-        ) {
-            let lanes = Subgroup::new(invocation, team);
-            let task = lanes.task(linear(workgroup, workgroups) * subgroups + subgroup, subgroups);
-            sddmm::body(Shape { team, registers }, p, task, lanes, tasks, idx4, val, c, b, out);
         }
 
         /// [`sddmm_tiled::body`] on the device.
@@ -154,34 +188,6 @@ macro_rules! entry_points {
             let thread = ThreadIndex::of_subgroup(linear(workgroup, workgroups), subgroup, subgroups, invocation);
             let (shape, panels) = (Shape { team, registers }, Panels { rows, ptr, columns });
             sddmm_tiled::body(shape, parts, p, thread, lanes, panels, order, val, c, b, out, &mut Tile(memory));
-        }
-
-        /// [`fusedmm::body`] on the device.
-        #[spirv(compute(threads(128)))]
-        pub fn fusedmm(
-            #[spirv(workgroup_id)] workgroup: UVec3,
-            #[spirv(num_workgroups)] workgroups: UVec3,
-            #[spirv(subgroup_id)] subgroup: u32,
-            #[spirv(num_subgroups)] subgroups: u32,
-            #[spirv(subgroup_local_invocation_id)] invocation: u32,
-            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
-            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
-            #[spirv(spec_constant(id = 2, default = 0))] variant: u32,
-            #[spirv(push_constant)] p: &FusedParams<$t>,
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] idx4: &[UVec4],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] val: &[$t],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] c: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] b: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] d: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] e: &mut [$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] partial: &mut [$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 8)] stats: &mut [$t],
-        ) {
-            let lanes = Subgroup::new(invocation, team);
-            let task = lanes.task(linear(workgroup, workgroups) * subgroups + subgroup, subgroups);
-            let shape = Shape { team, registers };
-            fusedmm::body(shape, variant, p, task, lanes, tasks, idx4, val, c, b, d, e, partial, stats);
         }
 
         /// [`fusedmm_tiled::body`] on the device.
@@ -321,6 +327,25 @@ macro_rules! entry_points {
             mttkrp::nonzeros(shape, p, task, lanes, tile, tasks, order, fiber_of, table, val, factors, out, partial);
         }
 
+        /// [`elements::body`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn elements(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(local_invocation_index)] local: u32,
+            #[spirv(push_constant)] p: &MttkrpParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] ptr: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] table: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] idx: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] val: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] factors: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] out: &mut [$t],
+        ) {
+            let i = linear(workgroup, workgroups) * WORKGROUP + local;
+            elements::body(p, i, tasks, ptr, table, idx, val, factors, out);
+        }
+
         /// [`ttv::body`] on the device.
         #[spirv(compute(threads(128)))]
         pub fn ttv(
@@ -423,11 +448,28 @@ pub mod atomic {
 /// The kernels on f32.
 #[cfg(feature = "single")]
 pub mod single {
+    use super::*;
+    use spirv_std::glam::Vec4;
+
+    dense_entry_points!(f32, Vec4, Vec4);
     entry_points!(f32, Vec4);
+}
+
+/// The kernels on f32 whose dense operands store bf16 or f16.
+#[cfg(feature = "half")]
+pub mod half {
+    use super::*;
+    use spirv_std::glam::Vec4;
+
+    dense_entry_points!(f32, Vec4, UVec2);
 }
 
 /// The kernels on f64.
 #[cfg(feature = "double")]
 pub mod double {
+    use super::*;
+    use spirv_std::glam::DVec4;
+
+    dense_entry_points!(f64, DVec4, DVec4);
     entry_points!(f64, DVec4);
 }

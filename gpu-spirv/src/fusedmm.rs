@@ -18,6 +18,7 @@ use spirv_std::glam::UVec4;
 
 use crate::block::{Block, Element, at, put};
 use crate::each_register;
+use crate::memory::{Blocks, BlocksMut};
 use crate::sddmm::{Dense, dot_quad, load_row, reduce_quad};
 use crate::spmm::Shape;
 use crate::team::Team;
@@ -57,10 +58,10 @@ pub fn shrink<E: Element>(m: E, top: E) -> E {
 
 /// acc += weights of four edges times their rows of D. `valid` tells which of the four belong to the task.
 #[inline(always)]
-fn add_quad<V: Block>(
+fn add_quad<V: Block, B: Blocks<Block = V>>(
     shape: Shape,
     acc: &mut [V; 4],
-    d: Dense<'_, V>,
+    d: Dense<B>,
     k: UVec4,
     w: [V::Element; 4],
     valid: [bool; 4],
@@ -73,16 +74,16 @@ fn add_quad<V: Block>(
         if j < width {
             // A row that is not the task's must not enter even with weight zero: it may be infinite.
             if valid[0] {
-                acc[R] = acc[R].add_scaled(w[0], at(d.data, rows.x + j));
+                acc[R] = acc[R].add_scaled(w[0], d.data.get(rows.x + j));
             }
             if valid[1] {
-                acc[R] = acc[R].add_scaled(w[1], at(d.data, rows.y + j));
+                acc[R] = acc[R].add_scaled(w[1], d.data.get(rows.y + j));
             }
             if valid[2] {
-                acc[R] = acc[R].add_scaled(w[2], at(d.data, rows.z + j));
+                acc[R] = acc[R].add_scaled(w[2], d.data.get(rows.z + j));
             }
             if valid[3] {
-                acc[R] = acc[R].add_scaled(w[3], at(d.data, rows.w + j));
+                acc[R] = acc[R].add_scaled(w[3], d.data.get(rows.w + j));
             }
         }
     });
@@ -96,7 +97,7 @@ fn spread<E: Element, T: Team>(team: T, x: E) -> [E; 4] {
 
 /// One lane's share of one task.
 #[inline(always)]
-pub fn body<V: Block, T: Team>(
+pub fn body<V: Block, B: Blocks<Block = V>, E: BlocksMut<Block = V> + ?Sized, T: Team>(
     shape: Shape,
     variant: u32,
     p: &FusedParams<V::Element>,
@@ -105,10 +106,10 @@ pub fn body<V: Block, T: Team>(
     tasks: &[UVec4],
     idx4: &[UVec4],
     val: &[V::Element],
-    c: &[V],
-    b: &[V],
-    d: &[V],
-    e: &mut [V],
+    c: B,
+    b: B,
+    d: B,
+    e: &mut E,
     partial: &mut [V],
     stats: &mut [V::Element],
 ) {
@@ -222,7 +223,7 @@ pub fn body<V: Block, T: Team>(
             if whole {
                 // Padding must stay zero whatever the values: it takes part in later dot products.
                 let out = if j + 1 == p.out_width { acc[R].first(p.tail) } else { acc[R] };
-                put(e, row * p.e_stride + j, out);
+                e.set(row * p.e_stride + j, out);
             } else {
                 put(partial, slot * p.out_width + j, acc[R]);
             }

@@ -11,12 +11,14 @@
 
 pub mod block;
 pub mod ceilings;
+pub mod elements;
 pub mod elementwise;
 #[cfg(target_arch = "spirv")]
 pub mod entry;
 pub mod fusedmm;
 pub mod fusedmm_tiled;
 pub mod gather;
+pub mod memory;
 pub mod mttkrp;
 pub mod panels;
 pub mod sddmm;

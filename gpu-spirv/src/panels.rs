@@ -34,6 +34,30 @@ pub trait Memory<V> {
     fn barrier(&self);
 }
 
+/// Workgroup memory.
+#[cfg(target_arch = "spirv")]
+pub struct Tile<'a, V, const N: usize>(pub &'a mut [V; N]);
+
+#[cfg(target_arch = "spirv")]
+impl<V: Copy, const N: usize> Memory<V> for Tile<'_, V, N> {
+    #[inline(always)]
+    fn set(&mut self, i: u32, x: V) {
+        use spirv_std::arch::IndexUnchecked;
+        // SAFETY: the host takes as many granules at a time as fit.
+        unsafe { *self.0.index_unchecked_mut(i as usize) = x }
+    }
+    #[inline(always)]
+    fn get(&self, i: u32) -> V {
+        use spirv_std::arch::IndexUnchecked;
+        // SAFETY: as above.
+        unsafe { *self.0.index_unchecked(i as usize) }
+    }
+    #[inline(always)]
+    fn barrier(&self) {
+        spirv_std::arch::workgroup_memory_barrier_with_group_sync();
+    }
+}
+
 /// The pattern of the sparse matrix by panels of four rows.
 #[derive(Clone, Copy)]
 pub struct Panels<'a> {
@@ -187,7 +211,7 @@ impl Span {
 pub fn copy_rows<V: Block, M: Memory<V>>(
     memory: &mut M,
     to: u32,
-    m: Dense<'_, V>,
+    m: Dense<&[V]>,
     walk: &Walk,
     span: Span,
     base: u32,
@@ -249,7 +273,7 @@ impl<V: Block> Rows<V> {
 
     /// The lane's blocks of four rows of a dense operand, zeros for [`NOTHING`] and past `width`.
     #[inline(always)]
-    pub fn load(shape: Shape, m: Dense<'_, V>, rows: UVec4, lane: u32, width: u32) -> Self {
+    pub fn load(shape: Shape, m: Dense<&[V]>, rows: UVec4, lane: u32, width: u32) -> Self {
         let row = |i: u32| load_row(shape, m, i, lane, if i == NOTHING { 0 } else { width });
         Self { a: row(rows.x), b: row(rows.y), c: row(rows.z), d: row(rows.w) }
     }

@@ -18,6 +18,7 @@ use spirv_std::glam::UVec4;
 
 use crate::block::{Block, Element, at, put};
 use crate::each_register;
+use crate::memory::Blocks;
 use crate::spmm::Shape;
 use crate::team::Team;
 
@@ -119,11 +120,11 @@ impl Share {
     }
 }
 
-/// A dense operand: its buffer, the blocks from one row to the next and the first block of a row.
+/// A dense operand: its blocks, how many lie from one row to the next, and the first block of a row.
 #[derive(Clone, Copy)]
-pub struct Dense<'a, V> {
+pub struct Dense<B> {
     /// The blocks.
-    pub data: &'a [V],
+    pub data: B,
     /// Blocks from one row to the next.
     pub stride: u32,
     /// First block of a row.
@@ -132,12 +133,12 @@ pub struct Dense<'a, V> {
 
 /// The register block of a lane of row `i`, zero past `width`.
 #[inline(always)]
-pub fn load_row<V: Block>(shape: Shape, m: Dense<'_, V>, i: u32, first: u32, width: u32) -> [V; 4] {
-    let mut row = [V::ZERO; 4];
+pub fn load_row<B: Blocks>(shape: Shape, m: Dense<B>, i: u32, first: u32, width: u32) -> [B::Block; 4] {
+    let mut row = [B::Block::ZERO; 4];
     each_register!(shape.registers, |R| {
         let j = first + R as u32 * shape.team;
         if j < width {
-            row[R] = at(m.data, i * m.stride + m.offset + j);
+            row[R] = m.data.get(i * m.stride + m.offset + j);
         }
     });
     row
@@ -145,10 +146,10 @@ pub fn load_row<V: Block>(shape: Shape, m: Dense<'_, V>, i: u32, first: u32, wid
 
 /// One lane's share of four dot products: the register block `c` with the rows `k` of B.
 #[inline(always)]
-pub fn dot_quad<V: Block>(
+pub fn dot_quad<V: Block, B: Blocks<Block = V>>(
     shape: Shape,
     c: &[V; 4],
-    b: Dense<'_, V>,
+    b: Dense<B>,
     k: UVec4,
     first: u32,
     width: u32,
@@ -159,10 +160,10 @@ pub fn dot_quad<V: Block>(
         let j = first + R as u32 * shape.team;
         // A lane past the row's end must not multiply its zeros with what it finds there, which may be infinite.
         if j < width {
-            let b0 = at(b.data, rows.x + j);
-            let b1 = at(b.data, rows.y + j);
-            let b2 = at(b.data, rows.z + j);
-            let b3 = at(b.data, rows.w + j);
+            let b0 = b.data.get(rows.x + j);
+            let b1 = b.data.get(rows.y + j);
+            let b2 = b.data.get(rows.z + j);
+            let b3 = b.data.get(rows.w + j);
             s[0] = c[R].add_dot(b0, s[0]);
             s[1] = c[R].add_dot(b1, s[1]);
             s[2] = c[R].add_dot(b2, s[2]);
@@ -180,7 +181,7 @@ fn plus<E: Element>(a: [E; 4], b: [E; 4]) -> [E; 4] {
 
 /// One lane's share of one task.
 #[inline(always)]
-pub fn body<V: Block, T: Team>(
+pub fn body<V: Block, B: Blocks<Block = V>, T: Team>(
     shape: Shape,
     p: &SddmmParams<V::Element>,
     task: u32,
@@ -188,8 +189,8 @@ pub fn body<V: Block, T: Team>(
     tasks: &[UVec4],
     idx4: &[UVec4],
     val: &[V::Element],
-    c: &[V],
-    b: &[V],
+    c: B,
+    b: B,
     out: &mut [V::Element],
 ) {
     let c = Dense { data: c, stride: p.c_stride, offset: p.c_offset };

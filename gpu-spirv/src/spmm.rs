@@ -20,6 +20,7 @@ use spirv_std::glam::UVec4;
 
 use crate::block::{Block, Element, at, put};
 use crate::each_register;
+use crate::memory::{Blocks, BlocksMut};
 use crate::team::Place;
 
 /// What specialisation fixes.
@@ -54,10 +55,10 @@ pub struct Nonzeros<'a, V: Block> {
 
 /// Adds one nonzero times its row of B.
 #[inline(always)]
-fn add_one<V: Block>(
+fn add_one<V: Block, B: Blocks<Block = V>>(
     shape: Shape,
     nonzeros: Nonzeros<'_, V>,
-    b: &[V],
+    b: B,
     b_stride: u32,
     at_block: &[u32; 4],
     p: u32,
@@ -66,7 +67,7 @@ fn add_one<V: Block>(
     let row = at(nonzeros.idx, p) * b_stride;
     let v = at(nonzeros.val, p);
     each_register!(shape.registers, |R| {
-        acc[R] = acc[R].add_scaled(v, at(b, row + at_block[R]));
+        acc[R] = acc[R].add_scaled(v, b.get(row + at_block[R]));
     });
 }
 
@@ -74,11 +75,11 @@ fn add_one<V: Block>(
 /// block of a row of B, and its others follow `shape.team` apart, none past `last`. The rows of B of `step` nonzeros, 4
 /// or 8, are loaded before the first is used.
 #[inline(always)]
-pub fn accumulate<V: Block>(
+pub fn accumulate<V: Block, B: Blocks<Block = V>>(
     shape: Shape,
     step: u32,
     nonzeros: Nonzeros<'_, V>,
-    b: &[V],
+    b: B,
     b_stride: u32,
     first: u32,
     last: u32,
@@ -103,14 +104,14 @@ pub fn accumulate<V: Block>(
             let (rows, v) = (at(nonzeros.idx4, p / 4) * b_stride, at(nonzeros.val4, p / 4));
             let (rows2, v2) = (at(nonzeros.idx4, p / 4 + 1) * b_stride, at(nonzeros.val4, p / 4 + 1));
             each_register!(shape.registers, |R| {
-                let b0 = at(b, rows.x + at_block[R]);
-                let b1 = at(b, rows.y + at_block[R]);
-                let b2 = at(b, rows.z + at_block[R]);
-                let b3 = at(b, rows.w + at_block[R]);
-                let b4 = at(b, rows2.x + at_block[R]);
-                let b5 = at(b, rows2.y + at_block[R]);
-                let b6 = at(b, rows2.z + at_block[R]);
-                let b7 = at(b, rows2.w + at_block[R]);
+                let b0 = b.get(rows.x + at_block[R]);
+                let b1 = b.get(rows.y + at_block[R]);
+                let b2 = b.get(rows.z + at_block[R]);
+                let b3 = b.get(rows.w + at_block[R]);
+                let b4 = b.get(rows2.x + at_block[R]);
+                let b5 = b.get(rows2.y + at_block[R]);
+                let b6 = b.get(rows2.z + at_block[R]);
+                let b7 = b.get(rows2.w + at_block[R]);
                 acc[R] = acc[R].add_scaled(v.x(), b0).add_scaled(v.y(), b1).add_scaled(v.z(), b2).add_scaled(v.w(), b3);
                 acc[R] = acc[R].add_scaled(v2.x(), b4).add_scaled(v2.y(), b5);
                 acc[R] = acc[R].add_scaled(v2.z(), b6).add_scaled(v2.w(), b7);
@@ -127,10 +128,10 @@ pub fn accumulate<V: Block>(
             let next_v = at(nonzeros.val4, p / 4 + 1);
             let rows = k * b_stride;
             each_register!(shape.registers, |R| {
-                let b0 = at(b, rows.x + at_block[R]);
-                let b1 = at(b, rows.y + at_block[R]);
-                let b2 = at(b, rows.z + at_block[R]);
-                let b3 = at(b, rows.w + at_block[R]);
+                let b0 = b.get(rows.x + at_block[R]);
+                let b1 = b.get(rows.y + at_block[R]);
+                let b2 = b.get(rows.z + at_block[R]);
+                let b3 = b.get(rows.w + at_block[R]);
                 acc[R] = acc[R].add_scaled(v.x(), b0).add_scaled(v.y(), b1).add_scaled(v.z(), b2).add_scaled(v.w(), b3);
             });
             k = next_k;
@@ -192,7 +193,7 @@ pub fn store_sums<V: Block>(
 
 /// One lane's share of one task and one tile of columns.
 #[inline(always)]
-pub fn body<V: Block>(
+pub fn body<V: Block, B: Blocks<Block = V>, C: BlocksMut<Block = V> + ?Sized>(
     shape: Shape,
     step: u32,
     p: &SpmmParams<V::Element>,
@@ -200,8 +201,8 @@ pub fn body<V: Block>(
     tile: u32,
     tasks: &[UVec4],
     nonzeros: Nonzeros<'_, V>,
-    b: &[V],
-    c: &mut [V],
+    b: B,
+    c: &mut C,
     partial: &mut [V],
 ) {
     let item = row_item(shape, place, tile, tasks, p.tasks, p.width);
@@ -216,17 +217,23 @@ pub fn body<V: Block>(
 
 /// c_ij = alpha sum + beta c_ij, the old C read only where it counts.
 #[inline(always)]
-pub fn store<V: Block>(p: &SpmmParams<V::Element>, c: &mut [V], i: u32, j: u32, sum: V) {
+pub fn store<V: Block, C: BlocksMut<Block = V> + ?Sized>(
+    p: &SpmmParams<V::Element>,
+    c: &mut C,
+    i: u32,
+    j: u32,
+    sum: V,
+) {
     let place = i * p.c_stride + p.c_offset + j;
     let mut out = sum.scaled(p.alpha);
     if p.read_c != 0 {
-        out = out.add_scaled(p.beta, at(c, place));
+        out = out.add_scaled(p.beta, c.get(place));
     }
     // Padding must stay zero whatever the values: it takes part in later dot products.
     if j + 1 == p.width {
         out = out.first(p.tail);
     }
-    put(c, place, out);
+    c.set(place, out);
 }
 
 /// Adds the partial rows of a split row in the order of its parts: the result does not depend on which part ends first.
@@ -235,14 +242,14 @@ pub fn store<V: Block>(p: &SpmmParams<V::Element>, c: &mut [V], i: u32, j: u32, 
 /// For softmax each part carries its maximum m and its sum l in `stats`, and the parts are brought to one maximum. A
 /// part without a nonzero has a negative l; a row of such parts alone is zero.
 #[inline(always)]
-pub fn reduce<V: Block>(
+pub fn reduce<V: Block, C: BlocksMut<Block = V> + ?Sized>(
     softmax: bool,
     p: &SpmmParams<V::Element>,
     i: u32,
     tasks: &[UVec4],
     partial: &[V],
     stats: &[V::Element],
-    c: &mut [V],
+    c: &mut C,
 ) {
     let (task, j) = (i / p.width, i % p.width);
     if task >= p.tasks {

@@ -47,7 +47,7 @@ fn spmm_of_every_shape() {
                     |number, lane, own| {
                         let place = Place { team: first + number, lane: lane.lane() };
                         let mut out = old.clone();
-                        spmm::body(shape, step, &p, place, tile, &m.tasks, nonzeros, &b, &mut out, &mut []);
+                        spmm::body(shape, step, &p, place, tile, &m.tasks, nonzeros, &b[..], &mut out[..], &mut []);
                         for (i, (new, old)) in out.iter().zip(&old).enumerate() {
                             let changed = new != old;
                             own[i] = if changed { *new } else { Vec4::NAN };
@@ -108,7 +108,7 @@ fn sddmm_of_every_shape() {
                 |x| x.is_nan(),
                 |number, lane, own| {
                     let shape = Shape { team, registers };
-                    sddmm::body(shape, &p, first + number, lane, &m.tasks, &idx4, &val, &c, &b, own);
+                    sddmm::body(shape, &p, first + number, lane, &m.tasks, &idx4, &val, &c[..], &b[..], own);
                 },
             );
             for (out, got) in out.iter_mut().zip(got).filter(|(_, got)| !got.is_nan()) {
@@ -162,9 +162,9 @@ fn fusedmm_of_every_edge_in_f64() {
                             tasks,
                             &idx4,
                             val,
-                            &c,
-                            &b,
-                            &b,
+                            &c[..],
+                            &b[..],
+                            &b[..],
                             own,
                             &mut [],
                             &mut [],

@@ -1,12 +1,12 @@
-//! MTTKRP's bodies on the processor: by fibers, by nonzeros, and by atomic additions.
+//! MTTKRP's bodies on the processor: by fibers, by nonzeros, by atomic additions, and by elements, which TTM has too.
 
 mod common;
 
 use common::{Emulation, by_fours, close, dense, random, vec4};
 use sparsimd_gpu_abi::{MttkrpParams, WHOLE};
-use sparsimd_shaders::mttkrp;
 use sparsimd_shaders::spmm::{Nonzeros, Shape};
 use sparsimd_shaders::team::Place;
+use sparsimd_shaders::{elements, mttkrp};
 use spirv_std::glam::{UVec4, Vec4};
 
 /// Memory that nobody else adds to.
@@ -19,7 +19,7 @@ impl mttkrp::Add<f32> for Alone<'_> {
 }
 
 #[test]
-fn mttkrp_by_fibers_and_by_nonzeros_agree_with_the_sum() {
+fn every_body_agrees_with_the_sum() {
     // Order 3, dims 2 x 3 x 4; factors stacked: rows 0-1, 2-4, 5-8. Fibers (0,1), (0,2), (1,1).
     let ptr = [0, 2, 3, 6];
     let table = [0, 3, 0, 4, 1, 3];
@@ -83,6 +83,29 @@ fn mttkrp_by_fibers_and_by_nonzeros_agree_with_the_sum() {
             let (i, j) = (at / (4 * width as usize), at % (4 * width as usize));
             let want = if j + 1 < 4 * width as usize { want(mode, i, j) } else { 0.0 };
             close(f64::from(got), want, &format!("atomic, mode {mode}, row {i}, {j}"));
+        }
+    }
+    // Element by element, on scalars: slices of the first mode; and TTM in the last, a row for each fiber of its nonzeros.
+    let scalars: Vec<f32> = factors.iter().flat_map(|block| block.to_array()).collect();
+    let of_fibers: Vec<UVec4> = (0..3).map(|f| UVec4::new(f, ptr[f as usize], ptr[f as usize + 1], WHOLE)).collect();
+    for (levels, rows_of, tasks) in [(2, 2, &cases[0].1), (0, 3, &of_fibers)] {
+        let mut out = vec![0.0f32; rows_of * 4 * width as usize];
+        let p = MttkrpParams { levels, tail: 3, ..params(tasks.len(), 0, 0) };
+        // Invocations past the last element have nothing to do.
+        for i in 0..=(4 * width - 1) * tasks.len() as u32 {
+            elements::body(&p, i, tasks, &ptr, &table, &leaf, &val, &scalars, &mut out);
+        }
+        for (at, &got) in out.iter().enumerate() {
+            let (i, j) = (at / (4 * width as usize), at % (4 * width as usize));
+            let wanted = match levels {
+                _ if j + 1 == 4 * width as usize => 0.0,
+                0 => (ptr[i]..ptr[i + 1])
+                    .map(|p| p as usize)
+                    .map(|p| f64::from(val[p]) * rows[leaf[p] as usize][j])
+                    .sum(),
+                _ => want(0, i, j),
+            };
+            close(f64::from(got), wanted, &format!("elements, {levels} levels, row {i}, {j}"));
         }
     }
     for (mode, (dim, tasks, skip, order)) in cases.into_iter().enumerate() {

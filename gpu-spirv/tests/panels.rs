@@ -191,7 +191,7 @@ fn add_parts(launch: Launch, softmax: bool, p: &SpmmParams<f32>, (c, partial, st
     if launch.parts > 1 {
         let cut = SparseOperand::cut(launch.parts);
         let p = SpmmParams { tasks: cut.len() as u32, ..*p };
-        (0..p.tasks * p.width + 1).for_each(|i| reduce(softmax, &p, i, &cut, partial, stats, c));
+        (0..p.tasks * p.width + 1).for_each(|i| reduce(softmax, &p, i, &cut, partial, stats, &mut c[..]));
     }
 }
 

@@ -8,6 +8,7 @@ use super::sparse::GpuCsr;
 use super::{DeviceScalar, Gpu};
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Fibers, Pattern};
+use crate::ops::TtmAlgorithm;
 use crate::plan::Team;
 
 /// The nonzeros of a tensor by the fibers of one mode, in device memory.
@@ -51,14 +52,28 @@ impl Gpu {
     /// Y_f = sum over the nonzeros (k, x) of fiber f of x U_k, a row of Y for each fiber: TTM as
     /// [`Cpu::ttm_into`](crate::Cpu::ttm_into) computes it.
     ///
+    /// By fibers, a team of lanes computes a row of Y, each lane a register block of it, and long fibers are cut: what
+    /// [`TtmAlgorithm::Auto`] is here. By elements, a lane computes one element of Y.
+    ///
     /// # Errors
-    /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails.
+    /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails,
+    /// [`Error::Unavailable`] by elements for fibers of more than 8191 nonzeros where the processor is the device.
     #[inline(never)]
-    pub fn ttm_into<T: DeviceScalar>(&self, x: &GpuFibers<T>, u: &GpuMat<T>, y: &mut GpuMat<T>) -> Result<()> {
+    pub fn ttm_into<T: DeviceScalar>(
+        &self,
+        x: &GpuFibers<T>,
+        u: &GpuMat<T>,
+        algorithm: TtmAlgorithm,
+        y: &mut GpuMat<T>,
+    ) -> Result<()> {
         self.check_own("ttm", "X", &x.rows.gpu)?;
         u.expect(self, "ttm", "U", x.dim(), u.cols())?;
         y.expect(self, "ttm", "Y", x.len(), u.cols())?;
-        self.product(T::ONE, &x.rows.pattern, &x.rows.values, u, T::ZERO, y)
+        let (pattern, values) = (&x.rows.pattern, &x.rows.values);
+        match algorithm {
+            TtmAlgorithm::Element => self.product_by_elements(pattern, values, u, y),
+            TtmAlgorithm::Auto | TtmAlgorithm::Fiber => self.product(T::ONE, pattern, values, u, T::ZERO, y),
+        }
     }
 
     /// y_f = sum over the nonzeros (k, x) of fiber f of x v_k: TTV as [`Cpu::ttv_into`](crate::Cpu::ttv_into) computes it.

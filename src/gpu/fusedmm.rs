@@ -3,6 +3,7 @@
 use std::sync::PoisonError;
 
 use sparsimd_gpu_abi::{BLOCK, FusedParams, SpmmParams, WORKGROUP};
+use sparsimd_kernels::Number;
 
 use super::edge::{DeviceEdge, EdgeKind};
 use super::kernels::{EDGE, FUSEDMM, REDUCE_ROWS, groups};
@@ -10,7 +11,7 @@ use super::operands::{GpuMat, GpuValues};
 use super::pieces::{pieces, reduce_rows};
 use super::prepare::GpuOperand;
 use super::sparse::GpuCsr;
-use super::{DeviceScalar, Gpu, Scratch, State};
+use super::{DeviceScalar, DeviceStored, Gpu, Scratch, State};
 use crate::error::{Error, Result};
 use crate::plan::{Op, Team};
 
@@ -25,28 +26,28 @@ impl Gpu {
     /// # Errors
     /// [`Error::Shape`] when the shapes or the devices of the operands differ or A was prepared for another operation,
     /// [`Error::Device`] when the device fails.
-    pub fn fusedmm<'a, T: DeviceScalar>(
+    pub fn fusedmm<'a, D: DeviceStored>(
         &self,
-        a: impl Into<GpuOperand<'a, T>>,
-        edge: impl DeviceEdge<T>,
-        c: &GpuMat<T>,
-        b: &GpuMat<T>,
-        d: &GpuMat<T>,
-        e: &mut GpuMat<T>,
+        a: impl Into<GpuOperand<'a, D::Sum>>,
+        edge: impl DeviceEdge<D::Sum>,
+        c: &GpuMat<D>,
+        b: &GpuMat<D>,
+        d: &GpuMat<D>,
+        e: &mut GpuMat<D>,
     ) -> Result<()> {
         self.fusedmm_of(a.into(), edge.kind(), c, b, d, e)
     }
 
     /// [`Gpu::fusedmm`] with the edge function chosen at run time.
     #[inline(never)]
-    pub(crate) fn fusedmm_of<T: DeviceScalar>(
+    pub(crate) fn fusedmm_of<D: DeviceStored>(
         &self,
-        operand: GpuOperand<'_, T>,
-        edge: EdgeKind<T>,
-        c: &GpuMat<T>,
-        b: &GpuMat<T>,
-        d: &GpuMat<T>,
-        e: &mut GpuMat<T>,
+        operand: GpuOperand<'_, D::Sum>,
+        edge: EdgeKind<D::Sum>,
+        c: &GpuMat<D>,
+        b: &GpuMat<D>,
+        d: &GpuMat<D>,
+        e: &mut GpuMat<D>,
     ) -> Result<()> {
         let a = operand.matrix();
         self.check_own("fusedmm", "A", &a.gpu)?;
@@ -56,14 +57,14 @@ impl Gpu {
         e.expect(self, "fusedmm", "E", a.rows(), d.cols())?;
         let widest = c.blocks().max(d.blocks());
         let one_panel = c.panels() == 1 && b.panels() == 1 && d.panels() == 1 && e.panels() == 1;
-        let usable = one_panel && self.fuses_by_panels::<T>(widest);
-        if let Some(panels) = operand.panels_for(Op::FusedMm)?.filter(|_| usable) {
+        let usable = one_panel && self.fuses_by_panels::<D::Sum>(widest);
+        if let Some(panels) = operand.panels_for::<D>(Op::FusedMm)?.filter(|_| usable) {
             return self.fused_by_panels(panels, edge, c, b, d, e);
         }
-        let team = self.team::<T>(widest);
+        let team = self.team::<D>(widest);
         let slots = a.pattern.chunks.iter().map(|chunk| chunk.tasks.slots).max().unwrap_or(0);
         let partial = slots * d.blocks() * BLOCK;
-        let fits = widest <= team.blocks() && partial <= self.shape::<T>().max_len;
+        let fits = widest <= team.blocks() && partial <= self.shape::<D>().max_len;
         match one_panel && fits {
             true => self.fused(a, edge, c, b, d, e, team, slots),
             false => self.unfused(a, edge, c, b, d, e),
@@ -71,27 +72,27 @@ impl Gpu {
     }
 
     #[allow(clippy::too_many_arguments, reason = "the operands of the operation, its team and its slots")]
-    fn fused<T: DeviceScalar>(
+    fn fused<D: DeviceStored>(
         &self,
-        a: &GpuCsr<T>,
-        edge: EdgeKind<T>,
-        c: &GpuMat<T>,
-        b: &GpuMat<T>,
-        d: &GpuMat<T>,
-        e: &mut GpuMat<T>,
+        a: &GpuCsr<D::Sum>,
+        edge: EdgeKind<D::Sum>,
+        c: &GpuMat<D>,
+        b: &GpuMat<D>,
+        d: &GpuMat<D>,
+        e: &mut GpuMat<D>,
         team: Team,
         slots: usize,
     ) -> Result<()> {
         let variant = edge.variant();
-        let fuse = self.shared.kernels.get::<T, FusedParams<T>>(FUSEDMM, team, variant)?;
-        let reduce = self.shared.kernels.get::<T, SpmmParams<T>>(REDUCE_ROWS, team, variant)?;
-        let sums = pieces(d, e, e.blocks()).into_iter().next().map(|piece| piece.product(T::ONE, T::ZERO, 0));
+        let fuse = self.shared.kernels.get::<D, FusedParams<D::Sum>>(FUSEDMM, team, variant)?;
+        let reduce = self.shared.kernels.get::<D, SpmmParams<D::Sum>>(REDUCE_ROWS, team, variant)?;
+        let sums = pieces(d, e, e.blocks()).into_iter().next().map(|piece| piece.product(D::Sum::ONE, D::Sum::ZERO, 0));
         let p = params(edge, 0, [c, b, d, e]);
         let mut state = self.state();
         let State { stream, scratch } = &mut *state;
-        let bytes = slots * e.blocks() * BLOCK * size_of::<T>();
+        let bytes = slots * e.blocks() * BLOCK * size_of::<D::Sum>();
         let partial = Scratch::grow(&mut scratch.partial, self.device(), bytes)?.bind_mut();
-        let stats = Scratch::grow(&mut scratch.stats, self.device(), 2 * slots * size_of::<T>())?.bind_mut();
+        let stats = Scratch::grow(&mut scratch.stats, self.device(), 2 * slots * size_of::<D::Sum>())?.bind_mut();
         let output = e.parts_mut()[0].bind_mut();
         let seconds = stream.record(|r| {
             for (chunk, (_, val)) in a.pattern.chunks.iter().zip(&a.values.chunks) {
@@ -125,14 +126,14 @@ impl Gpu {
     }
 
     /// SDDMM, the edge function in place, SpMM.
-    fn unfused<T: DeviceScalar>(
+    fn unfused<D: DeviceStored>(
         &self,
-        a: &GpuCsr<T>,
-        edge: EdgeKind<T>,
-        c: &GpuMat<T>,
-        b: &GpuMat<T>,
-        d: &GpuMat<T>,
-        e: &mut GpuMat<T>,
+        a: &GpuCsr<D::Sum>,
+        edge: EdgeKind<D::Sum>,
+        c: &GpuMat<D>,
+        b: &GpuMat<D>,
+        d: &GpuMat<D>,
+        e: &mut GpuMat<D>,
     ) -> Result<()> {
         let mut slot = a.edges.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = match slot.take() {
@@ -142,7 +143,7 @@ impl Gpu {
         let edges = slot.insert(kept);
         self.sampled("fusedmm", a.into(), false, c, b, edges)?;
         self.apply_edge(a, edge, edges)?;
-        self.product(T::ONE, &a.pattern, edges, d, T::ZERO, e)
+        self.product(D::Sum::ONE, &a.pattern, edges, d, D::Sum::ZERO, e)
     }
 
     #[inline(never)]
@@ -184,11 +185,15 @@ impl Gpu {
 }
 
 /// The constants of a launch on whole operands C, B, D and E.
-pub(super) fn params<T: DeviceScalar>(edge: EdgeKind<T>, tasks: usize, operands: [&GpuMat<T>; 4]) -> FusedParams<T> {
+pub(super) fn params<D: DeviceStored>(
+    edge: EdgeKind<D::Sum>,
+    tasks: usize,
+    operands: [&GpuMat<D>; 4],
+) -> FusedParams<D::Sum> {
     let [c, b, d, e] = operands.map(|m| m.blocks() as u32);
     FusedParams {
         scale: edge.scale(),
-        zero: T::ZERO,
+        zero: D::Sum::ZERO,
         tasks: tasks as u32,
         width: c,
         c_stride: c,

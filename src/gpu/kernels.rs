@@ -3,60 +3,67 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sparsimd_gpu_abi::{PushConstants, spec};
+use sparsimd_gpu_abi::{PushConstants, format, spec};
 use sparsimd_gpu_host::{Device, Manifest, Module, Pipeline};
 
-use super::DeviceScalar;
+use super::{DeviceStored, Storage};
 use crate::error::{Error, Result};
 use crate::plan::Team;
+
+/// A module: its file's name, and what the file has.
+type Committed = (&'static str, &'static [u8]);
 
 /// A kernel, by its function's name in `gpu-spirv/src/entry.rs`, with its modules for each element type.
 #[derive(Clone, Copy)]
 pub(super) struct Kernel {
     name: &'static str,
-    single: (&'static str, &'static [u8]),
-    double: Option<(&'static str, &'static [u8])>,
+    single: Committed,
+    /// On dense operands of bf16 or f16.
+    half: Option<Committed>,
+    double: Option<Committed>,
 }
 
+macro_rules! module {
+    ($kind:literal, $name:literal) => {
+        (concat!($kind, ".", $name, ".spv"), include_bytes!(concat!("../../gpu-spirv/spv/", $kind, ".", $name, ".spv")))
+    };
+}
+
+/// `NAME = "name";`, or `NAME = "name", half;` where dense operands may be narrow.
 macro_rules! kernels {
-    ($($constant:ident = $name:literal;)*) => {
+    (@half $name:literal) => { None };
+    (@half $name:literal half) => { Some(module!("half", $name)) };
+    ($($constant:ident = $name:literal $(, $half:ident)?;)*) => {
         $(pub(super) const $constant: Kernel = Kernel {
             name: $name,
-            single: (
-                concat!("single.", $name, ".spv"),
-                include_bytes!(concat!("../../gpu-spirv/spv/single.", $name, ".spv")),
-            ),
-            double: Some((
-                concat!("double.", $name, ".spv"),
-                include_bytes!(concat!("../../gpu-spirv/spv/double.", $name, ".spv")),
-            )),
+            single: module!("single", $name),
+            half: kernels!(@half $name $($half)?),
+            double: Some(module!("double", $name)),
         };)*
     };
 }
 
 kernels! {
-    SPMM = "spmm";
+    SPMM = "spmm", half;
     SPMM_TILED = "spmm_tiled";
-    REDUCE_ROWS = "reduce_rows";
-    SDDMM = "sddmm";
+    REDUCE_ROWS = "reduce_rows", half;
+    SDDMM = "sddmm", half;
     SDDMM_TILED = "sddmm_tiled";
-    FUSEDMM = "fusedmm";
+    FUSEDMM = "fusedmm", half;
     FUSEDMM_TILED = "fusedmm_tiled";
     EDGE = "edge";
     GATHER = "gather";
     MTTKRP_FIBERS = "mttkrp_fibers";
     MTTKRP_NONZEROS = "mttkrp_nonzeros";
+    ELEMENTS = "elements";
     TTV = "ttv";
     ELEMENTWISE = "elementwise";
     CEILINGS = "ceilings";
 }
 
 /// Atomic addition is there for f32 alone.
-pub(super) const MTTKRP_ATOMIC: Kernel = Kernel {
-    name: "mttkrp_atomic",
-    single: ("atomic.mttkrp_atomic.spv", include_bytes!("../../gpu-spirv/spv/atomic.mttkrp_atomic.spv")),
-    double: None,
-};
+pub(super) const MTTKRP_ATOMIC: Kernel =
+    Kernel { name: "mttkrp_atomic", single: module!("atomic", "mttkrp_atomic"), half: None, double: None };
 
 const MANIFEST: &str = include_str!("../../gpu-spirv/spv/manifest.json");
 
@@ -81,7 +88,7 @@ impl From<Team> for Special {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     name: &'static str,
-    double: bool,
+    storage: Storage,
     special: Special,
 }
 
@@ -97,30 +104,34 @@ impl Kernels {
         Ok(Self { device: device.clone(), manifest: Manifest::parse(MANIFEST)?, made: Mutex::default() })
     }
 
-    /// `kernel` on elements of `T` for `team`, with push constants `P` and the given variant.
-    pub(super) fn get<T: DeviceScalar, P: PushConstants>(
+    /// `kernel` on dense operands of `D` for `team`, with push constants `P` and the given variant.
+    pub(super) fn get<D: DeviceStored, P: PushConstants>(
         &self,
         kernel: Kernel,
         team: Team,
         variant: u32,
     ) -> Result<Arc<Pipeline>> {
-        self.special::<T, P>(kernel, Special { variant, ..Special::from(team) })
+        self.special::<D, P>(kernel, Special { variant, ..Special::from(team) })
     }
 
-    /// `kernel` on elements of `T`, specialised, with push constants `P`.
-    pub(super) fn special<T: DeviceScalar, P: PushConstants>(
+    /// `kernel` on dense operands of `D`, specialised, with push constants `P`.
+    pub(super) fn special<D: DeviceStored, P: PushConstants>(
         &self,
         kernel: Kernel,
         special: Special,
     ) -> Result<Arc<Pipeline>> {
-        let key = Key { name: kernel.name, double: T::DOUBLE, special };
+        let key = Key { name: kernel.name, storage: D::STORAGE, special };
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pipeline) = made.get(&key) {
             return Ok(pipeline.clone());
         }
-        let files = if T::DOUBLE { kernel.double } else { Some(kernel.single) };
+        let files = match D::STORAGE {
+            Storage::Single => Some(kernel.single),
+            Storage::Double => kernel.double,
+            Storage::Bf16 | Storage::F16 => kernel.half,
+        };
         let Some((file, bytes)) = files else {
-            let detail = format!("{}: {} has no kernel for {}", self.device.info().name, kernel.name, T::NAME);
+            let detail = format!("{}: {} has no kernel for {}", self.device.info().name, kernel.name, D::DTYPE);
             return Err(Error::Unavailable { what: "the operation on this element type", detail });
         };
         let module = Module::new(&self.manifest, file, bytes)?;
@@ -131,6 +142,7 @@ impl Kernels {
             (spec::VARIANT, variant),
             (spec::PARTS, parts),
             (spec::STEP, special.team.step()),
+            (spec::FORMAT, if D::STORAGE == Storage::Bf16 { format::BF16 } else { format::F16 }),
         ];
         let pipeline = Arc::new(Pipeline::new(&self.device, &module, size_of::<P>(), &constants)?);
         made.insert(key, pipeline.clone());

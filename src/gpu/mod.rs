@@ -6,10 +6,11 @@
 //! included.
 //!
 //! Determinism: the same operands, device and shape give the same bits; no atomics are used, but where they are asked for
-//! ([`Gpu::tensor_atomic`]).
+//! ([`MttkrpAlgorithm::Atomic`](crate::plan::MttkrpAlgorithm::Atomic)).
 
 mod ceilings;
 mod edge;
+mod elements;
 mod elementwise;
 mod error;
 mod fibers;
@@ -36,6 +37,7 @@ pub use prepare::{GpuOperand, GpuPrepared};
 pub use sparse::GpuCsr;
 use sparsimd_gpu_host::{Buffer, Device, Instance, Pod, Stream};
 pub use sparsimd_gpu_host::{Choice, DeviceInfo, DeviceOptions, Kind};
+use sparsimd_kernels::{Scalar, Stored, bf16, f16};
 pub use tensor::{GpuFactors, GpuTensor};
 
 use crate::error::Result;
@@ -43,7 +45,7 @@ use crate::plan::{DeviceShape, Team};
 pub(crate) use tensor::sort_items;
 
 /// An element type with kernels: `f32` or `f64`.
-pub trait DeviceScalar: sparsimd_kernels::Scalar + Pod + sparsimd_gpu_abi::Number {
+pub trait DeviceScalar: Scalar + Pod + sparsimd_gpu_abi::Number + DeviceStored<Sum = Self> {
     /// Whether the device must have 64-bit floats.
     const DOUBLE: bool;
 }
@@ -54,6 +56,69 @@ impl DeviceScalar for f32 {
 
 impl DeviceScalar for f64 {
     const DOUBLE: bool = true;
+}
+
+/// What dense operands of SpMM, SDDMM and FusedMM may store: a [`DeviceScalar`], or bf16 or f16, which kernels widen to f32 when they load
+/// it; the results of SpMM and FusedMM are rounded once. No feature of the device is asked for.
+pub trait DeviceStored: Stored {
+    /// What it is computed with: [`Stored::Scalar`].
+    type Sum: DeviceScalar;
+    /// Its bits, as they lie in memory.
+    type Bits: Pod + Send + Sync + std::fmt::Debug;
+    /// Which kernels read it.
+    const STORAGE: Storage;
+    /// To memory.
+    fn to_bits(self) -> Self::Bits;
+    /// From memory.
+    fn from_bits(bits: Self::Bits) -> Self;
+}
+
+/// What both a device and the processor compute with alike: every [`DeviceStored`] is.
+pub trait Portable: DeviceStored + Stored<Scalar = <Self as DeviceStored>::Sum> {}
+
+impl<D: DeviceStored + Stored<Scalar = <D as DeviceStored>::Sum>> Portable for D {}
+
+/// How the elements of dense operands lie in a device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Storage {
+    /// f32.
+    Single,
+    /// f64.
+    Double,
+    /// bf16.
+    Bf16,
+    /// f16.
+    F16,
+}
+
+impl Storage {
+    /// Whether kernels widen what they load.
+    pub fn is_narrow(self) -> bool {
+        matches!(self, Self::Bf16 | Self::F16)
+    }
+}
+
+macro_rules! stored {
+    ($($t:ty as $sum:ty, $bits:ty, $storage:ident, $to:expr, $from:expr;)*) => {
+        $(impl DeviceStored for $t {
+            type Sum = $sum;
+            type Bits = $bits;
+            const STORAGE: Storage = Storage::$storage;
+            fn to_bits(self) -> $bits {
+                $to(self)
+            }
+            fn from_bits(bits: $bits) -> Self {
+                $from(bits)
+            }
+        })*
+    };
+}
+
+stored! {
+    f32 as f32, f32, Single, std::convert::identity, std::convert::identity;
+    f64 as f64, f64, Double, std::convert::identity, std::convert::identity;
+    bf16 as f32, u16, Bf16, bf16::to_bits, bf16::from_bits;
+    f16 as f32, u16, F16, f16::to_bits, f16::from_bits;
 }
 
 /// Seconds spent and bytes copied since [`Gpu::take_times`] was last called.

@@ -4,16 +4,16 @@ use sparsimd_gpu_abi::{BLOCK, MttkrpParams, RUN, SpmmParams, WORKGROUP};
 
 use super::kernels::{MTTKRP_ATOMIC, MTTKRP_FIBERS, MTTKRP_NONZEROS, REDUCE_ROWS, groups};
 use super::operands::{GpuMat, Panel};
-use super::pieces::{Piece, pieces, reduce_rows, widest};
-use super::tensor::{GpuFactors, GpuTensor, Tree};
+use super::pieces::{pieces, reduce_rows, widest};
+use super::tensor::{GpuFactors, GpuTensor, Unit};
 use super::{DeviceScalar, Gpu, Scratch, State};
 use crate::error::{Error, Result};
 
 impl Gpu {
     /// M_i = sum over the nonzeros x of slice i of `mode` of x times the product of the other modes' factor rows.
     ///
-    /// `out` is I_mode x R. The result does not depend on timing: every task owns its rows, or parts are added in order; a tensor
-    /// made by [`Gpu::tensor_atomic`] is the exception.
+    /// `out` is I_mode x R. The result does not depend on timing: every task owns its rows, or parts are added in order; the atomic
+    /// algorithm is the exception.
     ///
     /// # Errors
     /// [`Error::Argument`] when there is no such mode, [`Error::Shape`] when the shapes or the devices of the operands differ,
@@ -41,10 +41,12 @@ impl Gpu {
         stack.expect(self, OP, "the factors", stack.rows(), stack.cols())?;
         out.expect(self, OP, "the output", rows, stack.cols())?;
 
-        if tensor.atomic {
-            return self.mttkrp_atomic(tensor, factors, mode, out);
+        match tensor.unit {
+            Unit::Row => {}
+            Unit::Run => return self.mttkrp_atomic(tensor, factors, mode, out),
+            Unit::Element => return self.mttkrp_by_elements(tensor, factors, mode, out),
         }
-        let routes: Vec<_> = tensor.trees.iter().filter_map(|tree| Some((tree, tree.routes[mode].as_ref()?))).collect();
+        let routes: Vec<_> = tensor.routes(mode).collect();
         let slots = routes.iter().map(|(_, route)| route.tasks.slots).max().unwrap_or(0);
         let most = self.shape::<T>().max_len / BLOCK / slots.max(1);
         // Columns that lie in one panel of the factors and one of the output, as many as there is room for partial rows.
@@ -54,10 +56,7 @@ impl Gpu {
         let by_fibers = self.shared.kernels.get::<T, MttkrpParams<T>>(MTTKRP_FIBERS, team, 0)?;
         let by_nonzeros = self.shared.kernels.get::<T, MttkrpParams<T>>(MTTKRP_NONZEROS, team, 0)?;
         let reduce = self.shared.kernels.get::<T, SpmmParams<T>>(REDUCE_ROWS, team, 0)?;
-        self.state().stream.record(|r| {
-            out.parts_mut().iter_mut().for_each(|p| r.clear(p.buffer_mut()));
-            Ok::<_, Error>(())
-        })?;
+        out.clear()?;
 
         let mut state = self.state();
         let State { stream, scratch } = &mut *state;
@@ -73,7 +72,7 @@ impl Gpu {
                         tasks: route.tasks.tasks.len() as u32,
                         skip: route.skip as u32,
                         ordered: u32::from(route.order.is_some()),
-                        ..params(tree, piece)
+                        ..piece.tensor::<T>(tree.levels)
                     };
                     let output = outputs[piece.c];
                     let tasks = &route.tasks;
@@ -143,19 +142,15 @@ impl Gpu {
         let pieces = pieces(stack, out, out.blocks());
         let team = self.team::<T>(widest(&pieces));
         let kernel = self.shared.kernels.get::<T, MttkrpParams<T>>(MTTKRP_ATOMIC, team, 0)?;
-        let mut state = self.state();
-        state.stream.record(|r| {
-            out.parts_mut().iter_mut().for_each(|p| r.clear(p.buffer_mut()));
-            Ok::<_, Error>(())
-        })?;
+        out.clear()?;
         let outputs: Vec<_> = out.parts_mut().iter_mut().map(Panel::bind_mut).collect();
         // The table has rows of the stack, in which the mode's do not start at 0.
         let base: usize = tensor.dims[..mode].iter().sum();
-        let seconds = state.stream.record(|r| {
+        let seconds = self.state().stream.record(|r| {
             for tree in &tensor.trees {
                 for piece in &pieces {
                     let fp = &stack.parts()[piece.b];
-                    let mut p = params(tree, piece);
+                    let mut p = piece.tensor::<T>(tree.levels);
                     (p.tasks, p.skip) = (tree.values.len() as u32, mode as u32);
                     p.c_offset = p.c_offset.wrapping_sub((base as u32).wrapping_mul(p.c_stride));
                     let tiles = piece.blocks.len().div_ceil(team.blocks());
@@ -170,26 +165,7 @@ impl Gpu {
             }
             Ok::<_, Error>(())
         })?;
-        drop(state);
         self.note_kernel(seconds);
         Ok(())
-    }
-}
-
-/// The constants of one tree and one piece of the columns; tasks, level to skip and list are the caller's.
-fn params<T: DeviceScalar>(tree: &Tree<T>, piece: &Piece) -> MttkrpParams<T> {
-    MttkrpParams {
-        zero: T::ZERO,
-        one: T::ONE,
-        tasks: 0,
-        width: piece.blocks.len() as u32,
-        f_stride: piece.b_stride,
-        f_offset: piece.b_offset,
-        c_stride: piece.c_stride,
-        c_offset: piece.c_offset,
-        levels: tree.levels as u32,
-        skip: 0,
-        ordered: 0,
-        tail: piece.tail,
     }
 }

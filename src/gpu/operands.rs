@@ -3,23 +3,24 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytemuck::{Pod, Zeroable};
 use sparsimd_gpu_abi::BLOCK;
 use sparsimd_gpu_host::{Binding, Buffer};
 
-use super::{DeviceScalar, Gpu};
+use super::{DeviceScalar, DeviceStored, Gpu};
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 
 /// A dense matrix in device memory.
 ///
-/// Rows are padded with zeros to whole blocks of four elements. A matrix larger than what a kernel can see of one buffer is cut
+/// Its elements may be bf16 or f16, as the processor's may. Rows are padded with zeros to whole blocks of four elements. A matrix larger than what a kernel can see of one buffer is cut
 /// into panels of columns; results are the same.
 #[derive(Debug)]
-pub struct GpuMat<T> {
+pub struct GpuMat<D: DeviceStored> {
     gpu: Gpu,
     rows: usize,
     cols: usize,
-    panels: Vec<Panel<T>>,
+    panels: Vec<Panel<D::Bits>>,
 }
 
 /// Some blocks of every row.
@@ -34,17 +35,13 @@ impl<T> std::fmt::Debug for Panel<T> {
     }
 }
 
-impl<T: DeviceScalar> Panel<T> {
+impl<T: Pod> Panel<T> {
     pub(super) fn bind(&self) -> Binding<'_> {
         self.buffer.bind()
     }
 
     pub(super) fn bind_mut(&mut self) -> Binding<'_> {
         self.buffer.bind_mut()
-    }
-
-    pub(super) fn buffer_mut(&mut self) -> &mut Buffer<T> {
-        &mut self.buffer
     }
 
     /// Elements of a row.
@@ -59,7 +56,7 @@ impl Gpu {
     /// # Errors
     /// [`Error::Argument`] for a matrix without columns or one too tall for any panel, [`Error::Device`] when memory runs out.
     #[inline(never)]
-    pub fn mat<T: DeviceScalar>(&self, m: MatRef<'_, T>) -> Result<GpuMat<T>> {
+    pub fn mat<D: DeviceStored>(&self, m: MatRef<'_, D>) -> Result<GpuMat<D>> {
         let mut made = self.uninitialised(m.rows(), m.cols())?;
         made.upload(m)?;
         Ok(made)
@@ -70,20 +67,17 @@ impl Gpu {
     /// # Errors
     /// As [`Gpu::mat`].
     #[inline(never)]
-    pub fn zeros<T: DeviceScalar>(&self, rows: usize, cols: usize) -> Result<GpuMat<T>> {
-        let mut made = self.uninitialised::<T>(rows, cols)?;
-        self.state().stream.record(|r| {
-            made.panels.iter_mut().for_each(|p| r.clear(&mut p.buffer));
-            Ok::<_, Error>(())
-        })?;
+    pub fn zeros<D: DeviceStored>(&self, rows: usize, cols: usize) -> Result<GpuMat<D>> {
+        let mut made = self.uninitialised::<D>(rows, cols)?;
+        made.clear()?;
         Ok(made)
     }
 
-    fn uninitialised<T: DeviceScalar>(&self, rows: usize, cols: usize) -> Result<GpuMat<T>> {
+    fn uninitialised<D: DeviceStored>(&self, rows: usize, cols: usize) -> Result<GpuMat<D>> {
         if cols == 0 {
             return Err(Error::argument("matrix", "a matrix in device memory needs a column".to_owned()));
         }
-        let max_len = self.shape::<T>().max_len;
+        let max_len = self.shape::<D>().max_len;
         let blocks = cols.div_ceil(BLOCK);
         let most = max_len / rows.max(1) / BLOCK;
         if most == 0 {
@@ -105,7 +99,7 @@ impl Gpu {
     }
 }
 
-impl<T: DeviceScalar> GpuMat<T> {
+impl<D: DeviceStored> GpuMat<D> {
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
@@ -121,17 +115,26 @@ impl<T: DeviceScalar> GpuMat<T> {
         self.panels.len()
     }
 
+    /// Makes all elements zero.
+    pub(super) fn clear(&mut self) -> Result<()> {
+        self.gpu.state().stream.record(|r| {
+            self.panels.iter_mut().for_each(|p| r.clear(&mut p.buffer));
+            Ok::<_, Error>(())
+        })?;
+        Ok(())
+    }
+
     /// Replaces the elements.
     ///
     /// # Errors
     /// [`Error::Shape`], or [`Error::Device`] when a copy fails.
-    pub fn upload(&mut self, m: MatRef<'_, T>) -> Result<()> {
+    pub fn upload(&mut self, m: MatRef<'_, D>) -> Result<()> {
         self.check("GpuMat::upload", m.rows(), m.cols())?;
         self.upload_rows(0, m)
     }
 
     /// Replaces the rows from `first_row` on, which are there.
-    pub(super) fn upload_rows(&mut self, first_row: usize, m: MatRef<'_, T>) -> Result<()> {
+    pub(super) fn upload_rows(&mut self, first_row: usize, m: MatRef<'_, D>) -> Result<()> {
         self.check_rows("GpuMat::upload", first_row, m.rows(), m.cols())?;
         let gpu = self.gpu.clone();
         gpu.timed_upload(|state| {
@@ -141,8 +144,8 @@ impl<T: DeviceScalar> GpuMat<T> {
                     for (i, col, part) in segments(at, out, width) {
                         let row = &m.row(i)[(first + col).min(m.cols())..];
                         let n = row.len().min(part.len());
-                        part[..n].copy_from_slice(&row[..n]);
-                        part[n..].fill(T::ZERO);
+                        part.iter_mut().zip(row).for_each(|(to, &from)| *to = from.to_bits());
+                        part[n..].fill(D::Bits::zeroed());
                     }
                 })?;
             }
@@ -154,13 +157,13 @@ impl<T: DeviceScalar> GpuMat<T> {
     ///
     /// # Errors
     /// As [`GpuMat::upload`].
-    pub fn download(&self, m: MatMut<'_, T>) -> Result<()> {
+    pub fn download(&self, m: MatMut<'_, D>) -> Result<()> {
         self.check("GpuMat::download", m.rows(), m.cols())?;
         self.download_rows(0, m)
     }
 
     /// Copies the rows from `first_row` on, which are there.
-    pub(crate) fn download_rows(&self, first_row: usize, mut m: MatMut<'_, T>) -> Result<()> {
+    pub(crate) fn download_rows(&self, first_row: usize, mut m: MatMut<'_, D>) -> Result<()> {
         self.check_rows("GpuMat::download", first_row, m.rows(), m.cols())?;
         self.gpu.timed_download(|state| {
             for panel in &self.panels {
@@ -169,8 +172,7 @@ impl<T: DeviceScalar> GpuMat<T> {
                     for (i, col, from) in segments_ref(at, part, width) {
                         let cols = m.cols();
                         let row = &mut m.reborrow().into_row(i)[(first + col).min(cols)..];
-                        let n = row.len().min(from.len());
-                        row[..n].copy_from_slice(&from[..n]);
+                        row.iter_mut().zip(from).for_each(|(to, &from)| *to = D::from_bits(from));
                     }
                 })?;
             }
@@ -201,11 +203,11 @@ impl<T: DeviceScalar> GpuMat<T> {
         check_shape(op, name, (self.rows, self.cols), (rows, cols))
     }
 
-    pub(super) fn parts(&self) -> &[Panel<T>] {
+    pub(super) fn parts(&self) -> &[Panel<D::Bits>] {
         &self.panels
     }
 
-    pub(super) fn parts_mut(&mut self) -> &mut [Panel<T>] {
+    pub(super) fn parts_mut(&mut self) -> &mut [Panel<D::Bits>] {
         &mut self.panels
     }
 

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use sparsimd_gpu_abi::{SddmmParams, SpmmParams, WORKGROUP};
+use sparsimd_gpu_abi::{MttkrpParams, SddmmParams, SpmmParams, WORKGROUP};
 use sparsimd_gpu_host::{Binding, Buffer, Device, Pipeline, Recorder};
 
-use super::DeviceScalar;
 use super::kernels::groups;
 use super::operands::GpuMat;
+use super::{DeviceScalar, DeviceStored};
 use crate::error::Result;
 
 /// Blocks that lie in one panel of an operand and in one of the result (or of another operand), as kernels find them.
@@ -26,7 +26,7 @@ pub(super) struct Piece {
 }
 
 /// All pieces, of at most `most` blocks each (or one).
-pub(super) fn pieces<T: DeviceScalar>(b: &GpuMat<T>, c: &GpuMat<T>, most: usize) -> Vec<Piece> {
+pub(super) fn pieces<D: DeviceStored>(b: &GpuMat<D>, c: &GpuMat<D>, most: usize) -> Vec<Piece> {
     let (mut made, most) = (Vec::new(), most.max(1));
     for (ib, pb) in b.parts().iter().enumerate() {
         for (ic, pc) in c.parts().iter().enumerate() {
@@ -67,6 +67,24 @@ impl Piece {
             c_stride: self.c_stride,
             c_offset: self.c_offset,
             read_c: u32::from(beta != T::ZERO),
+            tail: self.tail,
+        }
+    }
+
+    /// The constants of MTTKRP, or of TTM by elements, on this piece; tasks, level to skip and list are the caller's.
+    pub(super) fn tensor<T: DeviceScalar>(&self, levels: usize) -> MttkrpParams<T> {
+        MttkrpParams {
+            zero: T::ZERO,
+            one: T::ONE,
+            tasks: 0,
+            width: self.blocks.len() as u32,
+            f_stride: self.b_stride,
+            f_offset: self.b_offset,
+            c_stride: self.c_stride,
+            c_offset: self.c_offset,
+            levels: levels as u32,
+            skip: 0,
+            ordered: 0,
             tail: self.tail,
         }
     }

@@ -1,12 +1,14 @@
 //! Preparing a sparse operand on the device for many runs.
 
 use super::sparse::GpuCsr;
-use super::tensor::GpuTensor;
+use super::tensor::{GpuTensor, Unit};
 use super::tiled::{GpuPanels, Panels};
-use super::{DeviceScalar, Gpu, GpuValues};
+use super::{DeviceScalar, DeviceStored, Gpu, GpuValues};
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, CsfKind, CsfSet, Csr, MmCsf, MmCsfStrategy};
-use crate::plan::{MttkrpFormat, Op, PlanOptions, Strategy, check_columns, device_mttkrp_format, device_panels_pay};
+use crate::plan::{
+    MttkrpAlgorithm, MttkrpFormat, Op, PlanOptions, Strategy, check_columns, device_mttkrp_format, device_panels_pay,
+};
 
 /// A sparse matrix in device memory prepared for one operation and one number of dense columns, by [`Gpu::prepare`].
 ///
@@ -48,13 +50,13 @@ impl<'a, T> GpuOperand<'a, T> {
         }
     }
 
-    /// The panels for a run of `op`, if it was prepared with some.
-    pub(super) fn panels_for(self, op: Op) -> Result<Option<&'a GpuPanels<T>>> {
+    /// The panels for a run of `op` on dense operands of `D`, if it was prepared with some that read those.
+    pub(super) fn panels_for<D: DeviceStored>(self, op: Op) -> Result<Option<&'a GpuPanels<T>>> {
         match self {
             Self::Csr(_) => Ok(None),
             Self::Prepared(prepared) => {
                 op.check_prepared(prepared.op)?;
-                Ok(prepared.panels.as_deref())
+                Ok(prepared.panels.as_deref().filter(|_| !D::STORAGE.is_narrow()))
             }
         }
     }
@@ -69,7 +71,7 @@ impl Gpu {
     ///
     /// SpMM and SDDMM have panels for any number of columns. FusedMM has them where a team holds rows of C and E in
     /// registers and workgroup memory holds rows of B and D: up to 128 columns of 32 bits (64 with subgroups of four lanes) or 64 of
-    /// 64 bits; runs on wider operands go by rows. A^T has no panels; it is made here instead of in the first run.
+    /// 64 bits; runs on wider operands go by rows, and so do all on operands of bf16 or f16. A^T has no panels; it is made here instead of in the first run.
     ///
     /// # Errors
     /// [`Error::Argument`] when the dense operands have no columns, [`Error::Unavailable`] for [`Strategy::Panel`] where the operation
@@ -103,31 +105,50 @@ impl Gpu {
         Ok(prepared)
     }
 
-    /// `coo` in device memory, laid out for MTTKRP in every mode in the format given, or in the one that
-    /// [`device_mttkrp_format`] chooses. The device has coordinates, CSF-ALL,
-    /// CSF-ONE and MM-CSF.
+    /// `coo` in device memory, laid out for MTTKRP in every mode in the format given, or in the one that the algorithm needs or
+    /// [`device_mttkrp_format`] chooses. The device has coordinates, CSF-ALL, CSF-ONE and MM-CSF; the element-centric algorithm has
+    /// CSF-ALL, the atomic one ([`Gpu::tensor_atomic`]) coordinates.
     ///
     /// # Errors
-    /// [`Error::Argument`] for another format, [`Error::Structure`] for order 1 or two entries at one place,
-    /// [`Error::Device`] when memory runs out or a tree is larger than what a kernel can see.
+    /// [`Error::Argument`] for another format, or an algorithm that computes no mode in it, [`Error::Structure`] for order 1 or two
+    /// entries at one place, [`Error::Device`] when memory runs out or a tree is larger than what a kernel can see,
+    /// [`Error::Unavailable`] as for [`Gpu::tensor_atomic`], and by elements for slices of thousands of nonzeros where the processor is
+    /// the device.
     #[inline(never)]
     pub fn prepare_mttkrp<T: DeviceScalar>(
         &self,
         coo: &CooTensor<T>,
         format: Option<MttkrpFormat>,
+        algorithm: Option<MttkrpAlgorithm>,
     ) -> Result<GpuTensor<T>> {
-        let chosen = format.unwrap_or_else(|| {
-            device_mttkrp_format(coo.order(), coo.nnz(), size_of::<T>(), self.shape::<T>().max_len, self.memory_left())
-        });
-        match chosen {
-            MttkrpFormat::Coo => self.tensor(coo),
-            MttkrpFormat::CsfAll => self.tensor_of_all(CsfSet::from_coo(coo, CsfKind::All)?.trees()),
-            MttkrpFormat::CsfOne => self.tensor_of_parts(CsfSet::from_coo(coo, CsfKind::One)?.trees()),
-            MttkrpFormat::MmCsf => self.tensor_of_parts(MmCsf::from_coo(coo, MmCsfStrategy::Dynamic)?.trees()),
-            other => {
-                let detail = format!("a device has no MTTKRP on {}: coo, csf-all, csf-one or mmcsf", other.name());
-                Err(Error::argument("format", detail))
+        let chosen = format.unwrap_or_else(|| match algorithm {
+            Some(MttkrpAlgorithm::Row | MttkrpAlgorithm::Atomic) => MttkrpFormat::Coo,
+            Some(MttkrpAlgorithm::Element) => MttkrpFormat::CsfAll,
+            _ => {
+                let max_len = self.shape::<T>().max_len;
+                device_mttkrp_format(coo.order(), coo.nnz(), size_of::<T>(), max_len, self.memory_left())
             }
+        });
+        let made = match (chosen, algorithm) {
+            (MttkrpFormat::Coo, Some(MttkrpAlgorithm::Atomic)) => self.tensor_atomic(coo),
+            (MttkrpFormat::Coo, _) => self.tensor(coo),
+            (MttkrpFormat::CsfAll, _) => {
+                let unit = if algorithm == Some(MttkrpAlgorithm::Element) { Unit::Element } else { Unit::Row };
+                self.tensor_of_roots(CsfSet::from_coo(coo, CsfKind::All)?.trees(), unit)
+            }
+            (MttkrpFormat::CsfOne, _) => self.tensor_of_parts(CsfSet::from_coo(coo, CsfKind::One)?.trees()),
+            (MttkrpFormat::MmCsf, _) => self.tensor_of_parts(MmCsf::from_coo(coo, MmCsfStrategy::Dynamic)?.trees()),
+            (other, _) => {
+                let detail = format!("a device has no MTTKRP on {}: coo, csf-all, csf-one or mmcsf", other.name());
+                return Err(Error::argument("format", detail));
+            }
+        }?;
+        match algorithm {
+            Some(asked) if !(0..coo.order()).any(|mode| made.algorithm(mode) == Some(asked)) => {
+                let detail = format!("a device has no MTTKRP on {} by {}", chosen.name(), asked.name());
+                Err(Error::argument("algorithm", detail))
+            }
+            _ => Ok(made),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::operands::{GpuMat, GpuValues, Panel};
 use super::pieces::{pieces, reduce_rows, widest};
 use super::prepare::GpuOperand;
 use super::sparse::GpuPattern;
-use super::{DeviceScalar, Gpu, Scratch, State};
+use super::{DeviceStored, Gpu, Scratch, State};
 use crate::error::{Error, Result};
 use crate::plan::Op;
 
@@ -20,32 +20,32 @@ impl Gpu {
     /// # Errors
     /// [`Error::Shape`] when the shapes or the devices of the operands differ or A was prepared for another operation,
     /// [`Error::Device`] when the device fails.
-    pub fn spmm<'a, T: DeviceScalar>(
+    pub fn spmm<'a, D: DeviceStored>(
         &self,
-        alpha: T,
-        a: impl Into<GpuOperand<'a, T>>,
-        b: &GpuMat<T>,
-        beta: T,
-        c: &mut GpuMat<T>,
+        alpha: D::Sum,
+        a: impl Into<GpuOperand<'a, D::Sum>>,
+        b: &GpuMat<D>,
+        beta: D::Sum,
+        c: &mut GpuMat<D>,
     ) -> Result<()> {
         self.spmm_operand(alpha, a.into(), b, beta, c)
     }
 
     /// [`Gpu::spmm`] of an operand.
     #[inline(never)]
-    pub(crate) fn spmm_operand<T: DeviceScalar>(
+    pub(crate) fn spmm_operand<D: DeviceStored>(
         &self,
-        alpha: T,
-        operand: GpuOperand<'_, T>,
-        b: &GpuMat<T>,
-        beta: T,
-        c: &mut GpuMat<T>,
+        alpha: D::Sum,
+        operand: GpuOperand<'_, D::Sum>,
+        b: &GpuMat<D>,
+        beta: D::Sum,
+        c: &mut GpuMat<D>,
     ) -> Result<()> {
         let a = operand.matrix();
         self.check_own("spmm", "A", &a.gpu)?;
         b.expect(self, "spmm", "B", a.cols(), b.cols())?;
         c.expect(self, "spmm", "C", a.rows(), b.cols())?;
-        match operand.panels_for(Op::Spmm)? {
+        match operand.panels_for::<D>(Op::Spmm)? {
             Some(panels) => self.product_by_panels(alpha, panels, b, beta, c),
             None => self.product(alpha, &a.pattern, &a.values, b, beta, c),
         }
@@ -57,58 +57,58 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Gpu::spmm`].
-    pub fn spmm_t<'a, T: DeviceScalar>(
+    pub fn spmm_t<'a, D: DeviceStored>(
         &self,
-        alpha: T,
-        a: impl Into<GpuOperand<'a, T>>,
-        b: &GpuMat<T>,
-        beta: T,
-        c: &mut GpuMat<T>,
+        alpha: D::Sum,
+        a: impl Into<GpuOperand<'a, D::Sum>>,
+        b: &GpuMat<D>,
+        beta: D::Sum,
+        c: &mut GpuMat<D>,
     ) -> Result<()> {
         self.spmm_t_operand(alpha, a.into(), b, beta, c)
     }
 
     /// [`Gpu::spmm_t`] of an operand.
     #[inline(never)]
-    pub(crate) fn spmm_t_operand<T: DeviceScalar>(
+    pub(crate) fn spmm_t_operand<D: DeviceStored>(
         &self,
-        alpha: T,
-        operand: GpuOperand<'_, T>,
-        b: &GpuMat<T>,
-        beta: T,
-        c: &mut GpuMat<T>,
+        alpha: D::Sum,
+        operand: GpuOperand<'_, D::Sum>,
+        b: &GpuMat<D>,
+        beta: D::Sum,
+        c: &mut GpuMat<D>,
     ) -> Result<()> {
         let a = operand.matrix();
         self.check_own("spmm_t", "A", &a.gpu)?;
         b.expect(self, "spmm_t", "B", a.rows(), b.cols())?;
         c.expect(self, "spmm_t", "C", a.cols(), b.cols())?;
         // A^T has no panels.
-        operand.panels_for(Op::SpmmTransposed)?;
+        operand.panels_for::<D>(Op::SpmmTransposed)?;
         a.with_transposed(|t| self.product(alpha, &t.pattern, &t.values, b, beta, c))
     }
 
     /// C = alpha A B + beta C of checked operands, panel by panel and chunk by chunk.
-    pub(super) fn product<T: DeviceScalar>(
+    pub(super) fn product<D: DeviceStored>(
         &self,
-        alpha: T,
+        alpha: D::Sum,
         pattern: &GpuPattern,
-        values: &GpuValues<T>,
-        b: &GpuMat<T>,
-        beta: T,
-        c: &mut GpuMat<T>,
+        values: &GpuValues<D::Sum>,
+        b: &GpuMat<D>,
+        beta: D::Sum,
+        c: &mut GpuMat<D>,
     ) -> Result<()> {
         let slots = pattern.chunks.iter().map(|chunk| chunk.tasks.slots).max().unwrap_or(0);
         // Partial rows are kept for as many columns at a time as a kernel can see.
-        let most = (self.shape::<T>().max_len / BLOCK / slots.max(1)).clamp(1, c.blocks());
+        let most = (self.shape::<D>().max_len / BLOCK / slots.max(1)).clamp(1, c.blocks());
         let pieces = pieces(b, c, most);
         let width = widest(&pieces);
-        let team = self.team::<T>(width);
-        let multiply = self.shared.kernels.get::<T, SpmmParams<T>>(SPMM, team, 0)?;
-        let reduce = self.shared.kernels.get::<T, SpmmParams<T>>(REDUCE_ROWS, team, 0)?;
+        let team = self.team::<D>(width);
+        let multiply = self.shared.kernels.get::<D, SpmmParams<D::Sum>>(SPMM, team, 0)?;
+        let reduce = self.shared.kernels.get::<D, SpmmParams<D::Sum>>(REDUCE_ROWS, team, 0)?;
 
         let mut state = self.state();
         let State { stream, scratch } = &mut *state;
-        let bytes = slots * width * BLOCK * size_of::<T>();
+        let bytes = slots * width * BLOCK * size_of::<D::Sum>();
         let partial = Scratch::grow(&mut scratch.partial, self.device(), bytes)?.bind_mut();
         let outputs: Vec<_> = c.parts_mut().iter_mut().map(Panel::bind_mut).collect();
         let device = self.device();

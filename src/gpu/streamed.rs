@@ -13,9 +13,10 @@
 use std::ops::Range;
 
 use sparsimd_gpu_abi::BLOCK;
+use sparsimd_kernels::Number;
 
 use super::edge::{DeviceEdge, EdgeKind};
-use super::{DeviceScalar, Gpu};
+use super::{DeviceScalar, DeviceStored, Gpu};
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
@@ -31,22 +32,22 @@ impl Gpu {
     /// # Errors
     /// [`Error::Shape`], and [`Error::Device`] when not even one row of A and four columns of B fit the device.
     #[inline(never)]
-    pub fn spmm_streamed<T: DeviceScalar>(
+    pub fn spmm_streamed<D: DeviceStored>(
         &self,
-        alpha: T,
-        a: &Csr<T>,
-        b: MatRef<'_, T>,
-        beta: T,
-        mut c: MatMut<'_, T>,
+        alpha: D::Sum,
+        a: &Csr<D::Sum>,
+        b: MatRef<'_, D>,
+        beta: D::Sum,
+        mut c: MatMut<'_, D>,
     ) -> Result<()> {
         check_shape("spmm", "B", b.shape(), (a.cols(), b.cols()))?;
         check_shape("spmm", "C", c.shape(), (a.rows(), b.cols()))?;
-        for tile in self.column_tiles::<T>(a.cols(), b.cols())? {
+        for tile in self.column_tiles::<D>(a.cols(), b.cols())? {
             let on_device = self.mat(columns(b, &tile)?)?;
             for rows in self.row_parts(a, tile.len())? {
                 let part = self.csr(&a.as_ref().row_range(rows.clone())?.to_csr())?;
                 let mut out = self.zeros(rows.len(), tile.len())?;
-                if beta != T::ZERO {
+                if beta != D::Sum::ZERO {
                     out.upload(columns(c.as_ref().row_range(rows.clone())?, &tile)?)?;
                 }
                 self.spmm(alpha, &part, &on_device, beta, &mut out)?;
@@ -61,12 +62,12 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Shape`], and [`Error::Device`] when a row of A, or of B or C, does not fit the device.
-    pub fn sddmm_streamed<T: DeviceScalar>(
+    pub fn sddmm_streamed<D: DeviceStored>(
         &self,
-        a: &Csr<T>,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        out: &mut [T],
+        a: &Csr<D::Sum>,
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        out: &mut [D::Sum],
     ) -> Result<()> {
         self.sampled_streamed("sddmm", a, false, c, b, out)
     }
@@ -75,30 +76,30 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Gpu::sddmm_streamed`].
-    pub fn sddmm_scaled_streamed<T: DeviceScalar>(
+    pub fn sddmm_scaled_streamed<D: DeviceStored>(
         &self,
-        a: &Csr<T>,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        out: &mut [T],
+        a: &Csr<D::Sum>,
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        out: &mut [D::Sum],
     ) -> Result<()> {
         self.sampled_streamed("sddmm_scaled", a, true, c, b, out)
     }
 
     #[inline(never)]
-    pub(crate) fn sampled_streamed<T: DeviceScalar>(
+    pub(crate) fn sampled_streamed<D: DeviceStored>(
         &self,
         op: &'static str,
-        a: &Csr<T>,
+        a: &Csr<D::Sum>,
         scaled: bool,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        out: &mut [T],
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        out: &mut [D::Sum],
     ) -> Result<()> {
         check_shape(op, "C", c.shape(), (a.rows(), c.cols()))?;
         check_shape(op, "B", b.shape(), (a.cols(), c.cols()))?;
         check_shape(op, "out", (1, out.len()), (1, a.nnz()))?;
-        for tile in self.row_tiles::<T>(b.rows(), b.cols())? {
+        for tile in self.row_tiles::<D>(b.rows(), b.cols())? {
             let on_device = self.mat(b.row_range(tile.clone())?)?;
             let (part, places) = columns_of(a, &tile)?;
             let row_ptr = part.pattern().row_ptr();
@@ -108,7 +109,7 @@ impl Gpu {
                 let mut values = sparse.new_values()?;
                 let c = self.mat(c.row_range(rows.clone())?)?;
                 self.sampled(op, (&sparse).into(), scaled, &c, &on_device, &mut values)?;
-                let mut got = vec![T::ZERO; nonzeros.len()];
+                let mut got = vec![D::Sum::ZERO; nonzeros.len()];
                 values.download(&mut got)?;
                 places[nonzeros].iter().zip(got).for_each(|(&p, value)| out[p] = value);
             }
@@ -122,37 +123,37 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Shape`], and [`Error::Device`] when a row of A does not fit the device.
-    pub fn fusedmm_streamed<T: DeviceScalar>(
+    pub fn fusedmm_streamed<D: DeviceStored>(
         &self,
-        a: &Csr<T>,
-        edge: impl DeviceEdge<T>,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        d: MatRef<'_, T>,
-        e: MatMut<'_, T>,
+        a: &Csr<D::Sum>,
+        edge: impl DeviceEdge<D::Sum>,
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        d: MatRef<'_, D>,
+        e: MatMut<'_, D>,
     ) -> Result<()> {
         self.fusedmm_streamed_of(a, edge.kind(), c, b, d, e)
     }
 
     /// [`Gpu::fusedmm_streamed`] with the edge function chosen at run time.
     #[inline(never)]
-    pub(crate) fn fusedmm_streamed_of<T: DeviceScalar>(
+    pub(crate) fn fusedmm_streamed_of<D: DeviceStored>(
         &self,
-        a: &Csr<T>,
-        edge: EdgeKind<T>,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        d: MatRef<'_, T>,
-        mut e: MatMut<'_, T>,
+        a: &Csr<D::Sum>,
+        edge: EdgeKind<D::Sum>,
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        d: MatRef<'_, D>,
+        mut e: MatMut<'_, D>,
     ) -> Result<()> {
         check_shape("fusedmm", "C", c.shape(), (a.rows(), c.cols()))?;
         check_shape("fusedmm", "B", b.shape(), (a.cols(), c.cols()))?;
         check_shape("fusedmm", "D", d.shape(), (a.cols(), d.cols()))?;
         check_shape("fusedmm", "E", e.shape(), (a.rows(), d.cols()))?;
-        let whole = self.row_tiles::<T>(a.cols(), b.cols() + d.cols() + BLOCK).is_ok_and(|tiles| tiles.len() <= 1);
+        let whole = self.row_tiles::<D>(a.cols(), b.cols() + d.cols() + BLOCK).is_ok_and(|tiles| tiles.len() <= 1);
         if !whole {
             let edges = self.edges_streamed(a, edge, c, b)?;
-            return self.spmm_streamed(T::ONE, &Csr::new(a.pattern().clone(), edges)?, d, T::ZERO, e);
+            return self.spmm_streamed(D::Sum::ONE, &Csr::new(a.pattern().clone(), edges)?, d, D::Sum::ZERO, e);
         }
         let (device_b, device_d) = (self.mat(b)?, self.mat(d)?);
         for rows in self.row_parts(a, c.cols() + d.cols())? {
@@ -166,14 +167,14 @@ impl Gpu {
     }
 
     /// f(C_i . B_j, a_ij) for the nonzeros (i, j) of A.
-    fn edges_streamed<T: DeviceScalar>(
+    fn edges_streamed<D: DeviceStored>(
         &self,
-        a: &Csr<T>,
-        edge: EdgeKind<T>,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-    ) -> Result<Vec<T>> {
-        let mut edges = vec![T::ZERO; a.nnz()];
+        a: &Csr<D::Sum>,
+        edge: EdgeKind<D::Sum>,
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+    ) -> Result<Vec<D::Sum>> {
+        let mut edges = vec![D::Sum::ZERO; a.nnz()];
         self.sddmm_streamed(a, c, b, &mut edges)?;
         let row_ptr = a.pattern().row_ptr();
         // The values of A and of the edges: two numbers and no dense row for each nonzero.

@@ -25,9 +25,19 @@ pub struct GpuTensor<T> {
     nnz: usize,
     norm_squared: f64,
     format: MttkrpFormat,
-    /// Whether tasks add to shared rows atomically: then trees have no routes.
-    pub(super) atomic: bool,
+    pub(super) unit: Unit,
     pub(super) trees: Vec<Tree<T>>,
+}
+
+/// What is computed at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// A row of the output or a part of a long one, by a team of lanes.
+    Row,
+    /// A run of nonzeros, which is added to shared rows atomically: trees have no routes.
+    Run,
+    /// An element of the output, by one lane: every mode has one tree, with the mode at its root.
+    Element,
 }
 
 /// The nonzeros of one tree.
@@ -60,7 +70,7 @@ pub(super) struct Route {
 
 /// The factor matrices of a decomposition in device memory, one below the other.
 #[derive(Debug)]
-pub struct GpuFactors<T> {
+pub struct GpuFactors<T: DeviceScalar> {
     pub(super) stack: GpuMat<T>,
     pub(super) dims: Vec<usize>,
 }
@@ -111,7 +121,7 @@ impl Gpu {
     #[inline(never)]
     pub fn tensor_of_parts<T: DeviceScalar>(&self, trees: &[Csf<T>]) -> Result<GpuTensor<T>> {
         let format = if trees.len() == 1 { MttkrpFormat::CsfOne } else { MttkrpFormat::MmCsf };
-        let mut made = self.tensor_of(trees, format, |_, _| true)?;
+        let mut made = self.tensor_of(trees, format, Unit::Row, |_, _| true)?;
         made.norm_squared = trees.iter().map(|tree| squares(tree.values())).sum();
         Ok(made)
     }
@@ -122,8 +132,13 @@ impl Gpu {
     /// As [`Gpu::tensor_of_parts`].
     #[inline(never)]
     pub fn tensor_of_all<T: DeviceScalar>(&self, trees: &[Csf<T>]) -> Result<GpuTensor<T>> {
-        let mut made =
-            self.tensor_of(trees, MttkrpFormat::CsfAll, |csf, mode| csf.pattern().mode_order()[0] == mode)?;
+        self.tensor_of_roots(trees, Unit::Row)
+    }
+
+    /// [`Gpu::tensor_of_all`], computed by rows or by elements.
+    pub(super) fn tensor_of_roots<T: DeviceScalar>(&self, trees: &[Csf<T>], unit: Unit) -> Result<GpuTensor<T>> {
+        let serves = |csf: &Csf<T>, mode| csf.pattern().mode_order()[0] == mode;
+        let mut made = self.tensor_of(trees, MttkrpFormat::CsfAll, unit, serves)?;
         made.norm_squared = trees.first().map_or(0.0, |tree| squares(tree.values()));
         Ok(made)
     }
@@ -132,20 +147,21 @@ impl Gpu {
         &self,
         trees: &[Csf<T>],
         format: MttkrpFormat,
+        unit: Unit,
         serves: impl Fn(&Csf<T>, usize) -> bool,
     ) -> Result<GpuTensor<T>> {
         let Some(first) = trees.first() else {
             return Err(Error::structure("CSF", "a tensor on the device needs a tree"));
         };
         let dims = first.pattern().dims().to_vec();
-        let mut made = GpuTensor::empty(self, dims.clone(), format);
+        let mut made = GpuTensor::empty(self, dims.clone(), format, unit);
         for csf in trees {
             let pattern = csf.pattern();
             if pattern.dims() != dims || pattern.order() < 2 {
                 return Err(Error::structure("CSF", format!("a tree of dims {:?} among {dims:?}", pattern.dims())));
             }
             let host = HostTree::of_csf(csf, &dims);
-            made.trees.push(self.tree(&host, csf.values(), &dims, |mode| serves(csf, mode))?);
+            made.trees.push(self.tree(&host, csf.values(), &dims, unit, |mode| serves(csf, mode))?);
             made.nnz += csf.nnz();
         }
         Ok(made)
@@ -158,7 +174,7 @@ impl Gpu {
     /// [`Error::Structure`] for order 1, [`Error::Device`] when memory runs out.
     #[inline(never)]
     pub fn tensor<T: DeviceScalar>(&self, coo: &CooTensor<T>) -> Result<GpuTensor<T>> {
-        self.coordinates(coo, false)
+        self.coordinates(coo, Unit::Row)
     }
 
     /// The tensor straight from its coordinates, for MTTKRP by atomic additions: no lists, so a third of the memory and less, and
@@ -173,21 +189,21 @@ impl Gpu {
             let detail = format!("{}: needs {feature}", self.info().name);
             return Err(Error::Unavailable { what: "MTTKRP by atomic additions", detail });
         }
-        self.coordinates(coo, true)
+        self.coordinates(coo, Unit::Run)
     }
 
-    fn coordinates<T: DeviceScalar>(&self, coo: &CooTensor<T>, atomic: bool) -> Result<GpuTensor<T>> {
+    fn coordinates<T: DeviceScalar>(&self, coo: &CooTensor<T>, unit: Unit) -> Result<GpuTensor<T>> {
         if coo.order() < 2 {
             return Err(Error::structure("COO", "MTTKRP needs a tensor of order 2 or more"));
         }
         let dims = coo.dims().to_vec();
         let most = self.shape::<T>().max_len / coo.order().max(4);
-        let mut made = GpuTensor::empty(self, dims.clone(), MttkrpFormat::Coo);
-        (made.nnz, made.norm_squared, made.atomic) = (coo.nnz(), squares(coo.values()), atomic);
+        let mut made = GpuTensor::empty(self, dims.clone(), MttkrpFormat::Coo, unit);
+        (made.nnz, made.norm_squared) = (coo.nnz(), squares(coo.values()));
         for start in (0..coo.nnz()).step_by(most.max(1)) {
             let range = start..(start + most).min(coo.nnz());
             let host = HostTree::of_coo(coo, range.clone());
-            made.trees.push(self.tree(&host, &coo.values()[range], &dims, |_| !atomic)?);
+            made.trees.push(self.tree(&host, &coo.values()[range], &dims, unit, |_| unit != Unit::Run)?);
         }
         Ok(made)
     }
@@ -197,8 +213,11 @@ impl Gpu {
         host: &HostTree,
         values: &[T],
         dims: &[usize],
+        unit: Unit,
         serves: impl Fn(usize) -> bool,
     ) -> Result<Tree<T>> {
+        // Elements are not put together of parts.
+        let items = if unit == Unit::Element { usize::MAX } else { ITEMS };
         let most = self.shape::<T>().max_len;
         if values.len().max(host.table.len()) > most {
             let detail = format!("{}: a tree of {} nonzeros, more than {most}", self.info().name, values.len());
@@ -213,7 +232,15 @@ impl Gpu {
             if !serves(mode) {
                 return Ok(None);
             }
-            let route = host.route(mode, dims[mode]);
+            let route = host.route(mode, dims[mode], items);
+            if unit == Unit::Element {
+                // A step for each nonzero, and for each fiber and its coordinates.
+                let steps = |&[_, start, end, _]: &[u32; 4]| {
+                    let nonzeros = host.ptr[end as usize] - host.ptr[start as usize];
+                    nonzeros as usize + (end - start) as usize * (host.levels.len() + 1)
+                };
+                self.check_steps(route.tasks.tasks.iter().map(steps).max().unwrap_or(0))?;
+            }
             let order = route.order.as_deref().map(words).transpose()?;
             let fiber_of = route.fiber_of.as_deref().map(words).transpose()?;
             let tasks = TaskBuffers::new(self, &route.tasks)?;
@@ -239,8 +266,13 @@ fn squares<T: DeviceScalar>(values: &[T]) -> f64 {
 }
 
 impl<T: DeviceScalar> GpuTensor<T> {
-    fn empty(gpu: &Gpu, dims: Vec<usize>, format: MttkrpFormat) -> Self {
-        Self { gpu: gpu.clone(), dims, nnz: 0, norm_squared: 0.0, format, atomic: false, trees: Vec::new() }
+    fn empty(gpu: &Gpu, dims: Vec<usize>, format: MttkrpFormat, unit: Unit) -> Self {
+        Self { gpu: gpu.clone(), dims, nnz: 0, norm_squared: 0.0, format, unit, trees: Vec::new() }
+    }
+
+    /// The trees that compute `mode`, and how.
+    pub(super) fn routes(&self, mode: usize) -> impl Iterator<Item = (&Tree<T>, &Route)> {
+        self.trees.iter().filter_map(move |tree| Some((tree, tree.routes[mode].as_ref()?)))
     }
 
     /// Length of each mode.
@@ -271,22 +303,23 @@ impl<T: DeviceScalar> GpuTensor<T> {
         self.format
     }
 
-    /// The algorithm that computes `mode`: row or atomic on coordinates, slice, fiber or nonzero on trees; none for several trees
-    /// with different ones, and where there is no such mode.
+    /// The algorithm that computes `mode`: row or atomic on coordinates, slice, element, fiber or nonzero on trees; none for several
+    /// trees with different ones, and where there is no such mode.
     pub fn algorithm(&self, mode: usize) -> Option<MttkrpAlgorithm> {
         if mode >= self.dims.len() {
             return None;
         }
-        if self.atomic {
-            return Some(MttkrpAlgorithm::Atomic);
+        match self.unit {
+            Unit::Row => {}
+            Unit::Run => return Some(MttkrpAlgorithm::Atomic),
+            Unit::Element => return Some(MttkrpAlgorithm::Element),
         }
-        let mut algorithms =
-            self.trees.iter().filter_map(|tree| tree.routes[mode].as_ref()).map(|route| match route.fibers {
-                _ if self.format == MttkrpFormat::Coo => MttkrpAlgorithm::Row,
-                true if route.skip == 0 => MttkrpAlgorithm::Slice,
-                true => MttkrpAlgorithm::Fiber,
-                false => MttkrpAlgorithm::Nonzero,
-            });
+        let mut algorithms = self.routes(mode).map(|(_, route)| match route.fibers {
+            _ if self.format == MttkrpFormat::Coo => MttkrpAlgorithm::Row,
+            true if route.skip == 0 => MttkrpAlgorithm::Slice,
+            true => MttkrpAlgorithm::Fiber,
+            false => MttkrpAlgorithm::Nonzero,
+        });
         // A tensor without nonzeros needs no algorithm.
         let first = algorithms.next().unwrap_or(MttkrpAlgorithm::Row);
         algorithms.all(|algorithm| algorithm == first).then_some(first)
@@ -375,8 +408,8 @@ impl HostTree {
         Self { levels: (0..coo.order()).collect(), leaf_mode: None, ptr, table, leaf: Vec::new(), bases }
     }
 
-    /// The items of `mode`, whose length is `dim`, by output row.
-    fn route(&self, mode: usize, dim: usize) -> HostRoute {
+    /// The items of `mode`, whose length is `dim`, by output row, at most `items` to a task.
+    fn route(&self, mode: usize, dim: usize, items: usize) -> HostRoute {
         let fibers = self.ptr.len() - 1;
         let base = self.bases[mode] as u32;
         let skip = self.levels.iter().position(|&m| m == mode).unwrap_or(self.levels.len());
@@ -386,7 +419,7 @@ impl HostTree {
             let (row_ptr, order) = sort_items(fibers, dim, by_fiber);
             // The root's mode comes sorted.
             let order = (skip > 0).then_some(order);
-            return HostRoute { skip, order, fiber_of: None, tasks: DeviceTasks::of_items(&row_ptr, ITEMS) };
+            return HostRoute { skip, order, fiber_of: None, tasks: DeviceTasks::of_items(&row_ptr, items) };
         }
         let (fiber_of, (row_ptr, order)) = if self.leaf_mode.is_some() {
             let fiber_of = (0..fibers as u32).flat_map(|f| {
@@ -397,7 +430,7 @@ impl HostTree {
         } else {
             ((0..fibers as u32).collect(), sort_items(fibers, dim, by_fiber))
         };
-        HostRoute { skip, order: Some(order), fiber_of: Some(fiber_of), tasks: DeviceTasks::of_items(&row_ptr, ITEMS) }
+        HostRoute { skip, order: Some(order), fiber_of: Some(fiber_of), tasks: DeviceTasks::of_items(&row_ptr, items) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use sparsimd_kernels::Number;
 use sparsimd_kernels::edge::Edge;
 
 use super::Hetero;
@@ -10,7 +11,7 @@ use crate::cpu::Cpu;
 use crate::dense::{Mat, MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::Csr;
-use crate::gpu::{DeviceEdge, DeviceScalar, Gpu, GpuCsr, GpuOperand, GpuPrepared};
+use crate::gpu::{DeviceEdge, DeviceScalar, Gpu, GpuCsr, GpuOperand, GpuPrepared, Portable};
 use crate::ops::{Prepared, SparseOperand};
 use crate::plan::{Op, PlanOptions, Strategy};
 
@@ -136,34 +137,34 @@ impl Hetero {
     /// # Errors
     /// [`Error::Shape`]. A device that fails is replaced: see [`Hetero::failures`].
     #[inline(never)]
-    pub fn spmm<T: DeviceScalar>(
+    pub fn spmm<D: Portable>(
         &self,
-        alpha: T,
-        a: &mut HeteroCsr<T>,
-        b: MatRef<'_, T>,
-        beta: T,
-        c: MatMut<'_, T>,
+        alpha: D::Sum,
+        a: &mut HeteroCsr<D::Sum>,
+        b: MatRef<'_, D>,
+        beta: D::Sum,
+        c: MatMut<'_, D>,
     ) -> Result<()> {
         check_shape("spmm", "B", b.shape(), (a.matrix().cols(), b.cols()))?;
         check_shape("spmm", "C", c.shape(), (a.matrix().rows(), b.cols()))?;
         let job = Job {
             op: "spmm",
             upload: |gpu: &Gpu| gpu.mat(b),
-            device: |gpu: &Gpu, a: &DeviceRows<T>, b: &_, _: &Range<usize>, c: &mut MatMut<'_, T>| {
+            device: |gpu: &Gpu, a: &DeviceRows<D::Sum>, b: &_, _: &Range<usize>, c: &mut MatMut<'_, D>| {
                 let mut out = gpu.zeros(c.rows(), c.cols())?;
-                if beta == T::ZERO {
+                if beta == D::Sum::ZERO {
                     gpu.spmm(alpha, a.of(Op::Spmm), b, beta, &mut out)?;
                     return out.download(c.reborrow());
                 }
                 out.upload(c.as_ref())?;
                 gpu.spmm(alpha, a.of(Op::Spmm), b, beta, &mut out)?;
                 // A copy that fails half way must leave the old C to the processor.
-                let mut result: Mat<T> = Mat::zeros(c.rows(), c.cols())?;
+                let mut result: Mat<D> = Mat::zeros(c.rows(), c.cols())?;
                 out.download(result.as_mut())?;
                 (0..c.rows()).for_each(|i| c.reborrow().into_row(i).copy_from_slice(result.row(i)));
                 Ok(())
             },
-            processor: |cpu: &Cpu, a: &HostRows<T>, _: &Range<usize>, c: &mut MatMut<'_, T>| {
+            processor: |cpu: &Cpu, a: &HostRows<D::Sum>, _: &Range<usize>, c: &mut MatMut<'_, D>| {
                 cpu.spmm(alpha, a.of(Op::Spmm), b, beta, c.reborrow())
             },
         };
@@ -174,12 +175,12 @@ impl Hetero {
     ///
     /// # Errors
     /// As [`Hetero::spmm`].
-    pub fn sddmm<T: DeviceScalar>(
+    pub fn sddmm<D: Portable>(
         &self,
-        a: &mut HeteroCsr<T>,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        out: &mut [T],
+        a: &mut HeteroCsr<D::Sum>,
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        out: &mut [D::Sum],
     ) -> Result<()> {
         self.sampled("sddmm", a, false, c, b, out)
     }
@@ -188,25 +189,25 @@ impl Hetero {
     ///
     /// # Errors
     /// As [`Hetero::spmm`].
-    pub fn sddmm_scaled<T: DeviceScalar>(
+    pub fn sddmm_scaled<D: Portable>(
         &self,
-        a: &mut HeteroCsr<T>,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        out: &mut [T],
+        a: &mut HeteroCsr<D::Sum>,
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        out: &mut [D::Sum],
     ) -> Result<()> {
         self.sampled("sddmm_scaled", a, true, c, b, out)
     }
 
     #[inline(never)]
-    pub(crate) fn sampled<T: DeviceScalar>(
+    pub(crate) fn sampled<D: Portable>(
         &self,
         op: &'static str,
-        a: &mut HeteroCsr<T>,
+        a: &mut HeteroCsr<D::Sum>,
         scaled: bool,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        out: &mut [T],
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        out: &mut [D::Sum],
     ) -> Result<()> {
         check_shape(op, "C", c.shape(), (a.matrix().rows(), c.cols()))?;
         check_shape(op, "B", b.shape(), (a.matrix().cols(), c.cols()))?;
@@ -215,14 +216,15 @@ impl Hetero {
         let job = Job {
             op,
             upload: |gpu: &Gpu| gpu.mat(b),
-            device: |gpu: &Gpu, a: &DeviceRows<T>, b: &_, rows: &Range<usize>, out: &mut Values<'_, T>| {
+            device: |gpu: &Gpu, a: &DeviceRows<D::Sum>, b: &_, rows: &Range<usize>, out: &mut Values<'_, D::Sum>| {
                 let c = gpu.mat(c.row_range(rows.clone())?)?;
                 let a = a.of(Op::Sddmm);
                 let mut values = a.matrix().new_values()?;
                 gpu.sampled(op, a, scaled, &c, b, &mut values)?;
                 values.download(out.values)
             },
-            processor: |cpu: &Cpu, a: &HostRows<T>, rows: &Range<usize>, out: &mut Values<'_, T>| match scaled {
+            processor: |cpu: &Cpu, a: &HostRows<D::Sum>, rows: &Range<usize>, out: &mut Values<'_, D::Sum>| match scaled
+            {
                 true => cpu.sddmm_scaled(a.of(Op::Sddmm), c.row_range(rows.clone())?, b, out.values),
                 false => cpu.sddmm(a.of(Op::Sddmm), c.row_range(rows.clone())?, b, out.values),
             },
@@ -235,15 +237,19 @@ impl Hetero {
     /// # Errors
     /// As [`Hetero::spmm`].
     #[inline(never)]
-    pub fn fusedmm<T: DeviceScalar, F: Edge<T> + DeviceEdge<T>>(
+    pub fn fusedmm<D, F>(
         &self,
-        a: &mut HeteroCsr<T>,
+        a: &mut HeteroCsr<D::Sum>,
         edge: F,
-        c: MatRef<'_, T>,
-        b: MatRef<'_, T>,
-        d: MatRef<'_, T>,
-        e: MatMut<'_, T>,
-    ) -> Result<()> {
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        d: MatRef<'_, D>,
+        e: MatMut<'_, D>,
+    ) -> Result<()>
+    where
+        D: Portable,
+        F: Edge<D::Sum> + DeviceEdge<D::Sum>,
+    {
         check_shape("fusedmm", "C", c.shape(), (a.matrix().rows(), c.cols()))?;
         check_shape("fusedmm", "B", b.shape(), (a.matrix().cols(), c.cols()))?;
         check_shape("fusedmm", "D", d.shape(), (a.matrix().cols(), d.cols()))?;
@@ -251,13 +257,13 @@ impl Hetero {
         let job = Job {
             op: "fusedmm",
             upload: |gpu: &Gpu| Ok((gpu.mat(b)?, gpu.mat(d)?)),
-            device: |gpu: &Gpu, a: &DeviceRows<T>, (b, d): &(_, _), rows: &Range<usize>, e: &mut MatMut<'_, T>| {
+            device: |gpu: &Gpu, a: &DeviceRows<D::Sum>, (b, d): &(_, _), rows: &Range<usize>, e: &mut MatMut<'_, D>| {
                 let c = gpu.mat(c.row_range(rows.clone())?)?;
                 let mut out = gpu.zeros(e.rows(), e.cols())?;
                 gpu.fusedmm(a.of(Op::FusedMm), edge, &c, b, d, &mut out)?;
                 out.download(e.reborrow())
             },
-            processor: |cpu: &Cpu, a: &HostRows<T>, rows: &Range<usize>, e: &mut MatMut<'_, T>| {
+            processor: |cpu: &Cpu, a: &HostRows<D::Sum>, rows: &Range<usize>, e: &mut MatMut<'_, D>| {
                 cpu.fusedmm(a.of(Op::FusedMm), edge, c.row_range(rows.clone())?, b, d, e.reborrow())
             },
         };

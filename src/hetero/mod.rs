@@ -81,6 +81,11 @@ impl Hetero {
         Ok(Self { cpu, gpus, split, failed: Mutex::default() })
     }
 
+    /// How the work is shared.
+    pub fn split(&self) -> Split {
+        self.split
+    }
+
     /// The processor.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu

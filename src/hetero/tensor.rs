@@ -87,25 +87,32 @@ impl<T: DeviceScalar> HeteroFibers<T> {
 }
 
 impl Hetero {
-    /// Y_f = sum over the nonzeros (k, x) of fiber f of x U_k, on both sides. Shapes as in
+    /// Y_f = sum over the nonzeros (k, x) of fiber f of x U_k, on both sides by the same algorithm. Shapes as in
     /// [`Cpu::ttm_into`](crate::Cpu::ttm_into).
     ///
     /// # Errors
     /// [`Error::Shape`]. A device that fails is replaced: see [`Hetero::failures`].
     #[inline(never)]
-    pub fn ttm_into<T: DeviceScalar>(&self, x: &mut HeteroFibers<T>, u: MatRef<'_, T>, y: MatMut<'_, T>) -> Result<()> {
+    pub fn ttm_into<T: DeviceScalar>(
+        &self,
+        x: &mut HeteroFibers<T>,
+        u: MatRef<'_, T>,
+        algorithm: TtmAlgorithm,
+        y: MatMut<'_, T>,
+    ) -> Result<()> {
         check_shape("ttm", "U", u.shape(), (x.parts.whole.dim, u.cols()))?;
         check_shape("ttm", "Y", y.shape(), (x.len(), u.cols()))?;
         let job = Job {
-            op: "ttm",
+            // Each has a rate of its own.
+            op: if algorithm == TtmAlgorithm::Element { "ttm by elements" } else { "ttm" },
             upload: |gpu: &Gpu| gpu.mat(u),
             device: |gpu: &Gpu, x: &GpuFibers<T>, u: &_, _: &Range<usize>, y: &mut MatMut<'_, T>| {
                 let mut out = gpu.zeros(y.rows(), y.cols())?;
-                gpu.ttm_into(x, u, &mut out)?;
+                gpu.ttm_into(x, u, algorithm, &mut out)?;
                 out.download(y.reborrow())
             },
             processor: |cpu: &Cpu, x: &OwnFibers<T>, _: &Range<usize>, y: &mut MatMut<'_, T>| {
-                cpu.ttm_into(x.view(), u, TtmAlgorithm::Auto, y.reborrow())
+                cpu.ttm_into(x.view(), u, algorithm, y.reborrow())
             },
         };
         self.share_out(&mut x.parts, y, job)

@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 
 use sparsimd::generate::{random_matrix, uniform_dense, uniform_values};
-use sparsimd::gpu::{DeviceOptions, DeviceScalar, EdgeKind, Gpu};
+use sparsimd::gpu::{DeviceOptions, DeviceScalar, EdgeKind, Gpu, Portable};
 use sparsimd::io::{ReadOptions, read_matrix};
 use sparsimd::plan::{Op, PlanOptions, Strategy};
-use sparsimd::{Csr, Error, Mat, Pattern, reference};
+use sparsimd::{Csr, Error, Mat, Number, Pattern, reference};
 
 #[path = "../common/mod.rs"]
 mod common;
+mod narrow;
 mod panels;
 
 use common::device::{gpu, limited, quiet};
@@ -49,15 +50,15 @@ fn edge_matrices<T: DeviceScalar>() -> Vec<(&'static str, Csr<T>)> {
 
 const COLUMNS: &[usize] = &[1, 3, 17, 32, 100, 128, 257];
 
-fn check_spmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
+fn check_spmm<D: Portable>(gpu: &Gpu, name: &str, a: &Csr<D::Sum>, n: usize) {
     let ga = gpu.csr(a).unwrap();
     for transposed in [false, true] {
         let (m, k) = if transposed { (a.cols(), a.rows()) } else { (a.rows(), a.cols()) };
-        let b: Mat<T> = uniform_dense(k, n, 3).unwrap();
-        let mut c: Mat<T> = uniform_dense(m, n, 4).unwrap();
+        let b: Mat<D> = uniform_dense(k, n, 3).unwrap();
+        let mut c: Mat<D> = uniform_dense(m, n, 4).unwrap();
         let gb = gpu.mat(b.as_ref()).unwrap();
         for (alpha, beta) in [(1.0, 0.0), (-1.5, 0.75)] {
-            let (alpha, beta) = (T::from_f64(alpha), T::from_f64(beta));
+            let (alpha, beta) = (D::Sum::from_f64(alpha), D::Sum::from_f64(beta));
             let mut gc = gpu.mat(c.as_ref()).unwrap();
             let want = if transposed {
                 gpu.spmm_t(alpha, &ga, &gb, beta, &mut gc).unwrap();
@@ -68,30 +69,30 @@ fn check_spmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize) {
             };
             gc.download(c.as_mut()).unwrap();
             let d = want.deviation(c.as_ref()).unwrap();
-            assert!(d.error <= 1.0, "{name}, {}, n = {n}, transposed {transposed}: {d:?}", T::NAME);
+            assert!(d.error <= 1.0, "{name}, {}, n = {n}, transposed {transposed}: {d:?}", D::DTYPE);
         }
     }
 }
 
 /// Rows that the first half of the rows of A have no nonzero for become infinite.
-fn make_unused_rows_infinite<T: DeviceScalar>(a: &Csr<T>, m: &mut Mat<T>) {
+fn make_unused_rows_infinite<D: Portable>(a: &Csr<D::Sum>, m: &mut Mat<D>) {
     let used: HashSet<u32> = (0..a.rows() / 2).flat_map(|i| a.pattern().row(i)).copied().collect();
     for k in (0..a.cols()).filter(|&k| !used.contains(&(k as u32))) {
-        m.as_mut().into_row(k).fill(T::from_f64(f64::INFINITY));
+        m.as_mut().into_row(k).fill(D::narrow(D::Sum::from_f64(f64::INFINITY)));
     }
 }
 
-fn check_sddmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, path: Strategy) {
+fn check_sddmm<D: Portable>(gpu: &Gpu, name: &str, a: &Csr<D::Sum>, n: usize, path: Strategy) {
     let ga = gpu.prepare(a, &PlanOptions::new(Op::Sddmm, n).strategy(path)).unwrap();
     assert_eq!(ga.strategy(), path);
-    let c: Mat<T> = uniform_dense(a.rows(), n, 3).unwrap();
-    let mut b: Mat<T> = uniform_dense(a.cols(), n, 4).unwrap();
+    let c: Mat<D> = uniform_dense(a.rows(), n, 3).unwrap();
+    let mut b: Mat<D> = uniform_dense(a.cols(), n, 4).unwrap();
     if path == Strategy::Panel {
         make_unused_rows_infinite(a, &mut b);
     }
     let (gc, gb) = (gpu.mat(c.as_ref()).unwrap(), gpu.mat(b.as_ref()).unwrap());
     let mut out = ga.matrix().new_values().unwrap();
-    let mut got = vec![T::ZERO; a.nnz()];
+    let mut got = vec![D::Sum::ZERO; a.nnz()];
     for scaled in [false, true] {
         if scaled {
             gpu.sddmm_scaled(&ga, &gc, &gb, &mut out).unwrap();
@@ -101,7 +102,7 @@ fn check_sddmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, pat
         out.download(&mut got).unwrap();
         let want = reference::sddmm(a, scaled, c.as_ref(), b.as_ref()).unwrap();
         let d = want.deviation_of_values(&got).unwrap();
-        assert!(d.error <= 1.0, "{name}, {}, n = {n}, {path:?}, scaled {scaled}: {d:?}", T::NAME);
+        assert!(d.error <= 1.0, "{name}, {}, n = {n}, {path:?}, scaled {scaled}: {d:?}", D::DTYPE);
     }
 }
 
@@ -111,12 +112,12 @@ fn fuses_by_panels<T: DeviceScalar>(gpu: &Gpu, n: usize) -> bool {
     gpu.info().shared_memory >= 32 << 10 && n.div_ceil(4) <= blocks
 }
 
-fn check_fusedmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, out: usize, path: Strategy) {
-    let c: Mat<T> = uniform_dense(a.rows(), n, 3).unwrap();
-    let b: Mat<T> = uniform_dense(a.cols(), n, 4).unwrap();
-    let mut d: Mat<T> = uniform_dense(a.cols(), out, 5).unwrap();
+fn check_fusedmm<D: Portable>(gpu: &Gpu, name: &str, a: &Csr<D::Sum>, n: usize, out: usize, path: Strategy) {
+    let c: Mat<D> = uniform_dense(a.rows(), n, 3).unwrap();
+    let b: Mat<D> = uniform_dense(a.cols(), n, 4).unwrap();
+    let mut d: Mat<D> = uniform_dense(a.cols(), out, 5).unwrap();
     let prepared = gpu.prepare(a, &PlanOptions::new(Op::FusedMm, n.max(out)).strategy(path));
-    if path == Strategy::Panel && !fuses_by_panels::<T>(gpu, n.max(out)) {
+    if path == Strategy::Panel && !fuses_by_panels::<D::Sum>(gpu, n.max(out)) {
         assert!(matches!(prepared, Err(Error::Unavailable { .. })));
         return;
     }
@@ -125,7 +126,7 @@ fn check_fusedmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, o
     if path == Strategy::Panel {
         make_unused_rows_infinite(a, &mut d);
     }
-    let mut e: Mat<T> = Mat::zeros(a.rows(), out).unwrap();
+    let mut e: Mat<D> = Mat::zeros(a.rows(), out).unwrap();
     let [gc, gb, gd] = [&c, &b, &d].map(|m| gpu.mat(m.as_ref()).unwrap());
     let mut ge = gpu.zeros(a.rows(), out).unwrap();
     let scale = 1.0 / (n as f64).sqrt();
@@ -134,8 +135,8 @@ fn check_fusedmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, o
         (EdgeKind::Scale, reference::Edge::Scale),
         (EdgeKind::Sigmoid, reference::Edge::Sigmoid),
         (
-            EdgeKind::Softmax { scale: T::from_f64(scale) },
-            reference::Edge::Softmax { scale: T::from_f64(scale).to_f64() },
+            EdgeKind::Softmax { scale: D::Sum::from_f64(scale) },
+            reference::Edge::Softmax { scale: D::Sum::from_f64(scale).to_f64() },
         ),
     ];
     for (kind, edge) in kinds {
@@ -143,7 +144,7 @@ fn check_fusedmm<T: DeviceScalar>(gpu: &Gpu, name: &str, a: &Csr<T>, n: usize, o
         ge.download(e.as_mut()).unwrap();
         let want = reference::fusedmm(a, edge, c.as_ref(), b.as_ref(), d.as_ref()).unwrap();
         let dev = want.deviation(e.as_ref()).unwrap();
-        assert!(dev.error <= 1.0, "{name}, {}, n = {n} -> {out}, {kind:?}, {path:?}: {dev:?}", T::NAME);
+        assert!(dev.error <= 1.0, "{name}, {}, n = {n} -> {out}, {kind:?}, {path:?}: {dev:?}", D::DTYPE);
     }
 }
 
@@ -158,19 +159,19 @@ fn every_edge_case<T: DeviceScalar>() {
     }
     for (name, a) in edge_matrices::<T>() {
         for &n in COLUMNS {
-            check_spmm(&gpu, name, &a, n);
-            check_sddmm(&gpu, name, &a, n, Strategy::Direct);
-            check_fusedmm(&gpu, name, &a, n, n, Strategy::Direct);
-            check_fusedmm(&gpu, name, &a, n, n, Strategy::Panel);
+            check_spmm::<T>(&gpu, name, &a, n);
+            check_sddmm::<T>(&gpu, name, &a, n, Strategy::Direct);
+            check_fusedmm::<T>(&gpu, name, &a, n, n, Strategy::Direct);
+            check_fusedmm::<T>(&gpu, name, &a, n, n, Strategy::Panel);
             // One block, all lanes' registers and a tile of several: the others are between.
             if [3, 32, 128, 257].contains(&n) {
                 panels::check_spmm_by_panels(&gpu, name, &a, n);
-                check_sddmm(&gpu, name, &a, n, Strategy::Panel);
+                check_sddmm::<T>(&gpu, name, &a, n, Strategy::Panel);
             }
         }
         for (n, out) in [(20, 33), (50, 9)] {
-            check_fusedmm(&gpu, name, &a, n, out, Strategy::Direct);
-            check_fusedmm(&gpu, name, &a, n, out, Strategy::Panel);
+            check_fusedmm::<T>(&gpu, name, &a, n, out, Strategy::Direct);
+            check_fusedmm::<T>(&gpu, name, &a, n, out, Strategy::Panel);
         }
     }
     quiet(&gpu);
@@ -209,9 +210,9 @@ fn operands_cut_in_chunks_and_panels_give_the_same_bits() {
     assert_eq!(one, many);
     for (name, a) in edge_matrices::<f32>() {
         for n in [3, 40] {
-            check_spmm(&cut, name, &a, n);
-            check_sddmm(&cut, name, &a, n, Strategy::Direct);
-            check_fusedmm(&cut, name, &a, n, n, Strategy::Direct);
+            check_spmm::<f32>(&cut, name, &a, n);
+            check_sddmm::<f32>(&cut, name, &a, n, Strategy::Direct);
+            check_fusedmm::<f32>(&cut, name, &a, n, n, Strategy::Direct);
         }
     }
     quiet(&cut);
@@ -221,7 +222,7 @@ fn operands_cut_in_chunks_and_panels_give_the_same_bits() {
 fn wide_operands_take_the_unfused_way() {
     let Some(gpu) = gpu() else { return };
     for (name, a) in edge_matrices::<f32>() {
-        check_fusedmm(&gpu, name, &a, 600, 5, Strategy::Direct);
+        check_fusedmm::<f32>(&gpu, name, &a, 600, 5, Strategy::Direct);
     }
     quiet(&gpu);
 }
@@ -238,9 +239,9 @@ fn real_matrices() {
         // The largest ones at one width: the reference is what takes the time.
         let widths: &[usize] = if a.nnz() > 300_000 { &[17] } else { &[1, 32, 100] };
         for &n in widths {
-            check_spmm(&gpu, &name, &a, n);
-            check_sddmm(&gpu, &name, &a, n, Strategy::Direct);
-            check_fusedmm(&gpu, &name, &a, n, n, Strategy::Direct);
+            check_spmm::<f32>(&gpu, &name, &a, n);
+            check_sddmm::<f32>(&gpu, &name, &a, n, Strategy::Direct);
+            check_fusedmm::<f32>(&gpu, &name, &a, n, n, Strategy::Direct);
         }
     }
     quiet(&gpu);

@@ -51,10 +51,10 @@ fn panels_are_made_where_they_pay_and_fit() {
     // Wide enough for tiles of columns, tall enough for parts of the columns of A.
     let tall = random_matrix::<f32>(100, 3000, 0.8, 1).unwrap();
     check_spmm_by_panels(&gpu, "many columns", &tall, 300);
-    check_sddmm(&gpu, "many columns", &tall, 300, Strategy::Panel);
-    check_fusedmm(&gpu, "many columns", &tall, 64, 60, Strategy::Panel);
+    check_sddmm::<f32>(&gpu, "many columns", &tall, 300, Strategy::Panel);
+    check_fusedmm::<f32>(&gpu, "many columns", &tall, 64, 60, Strategy::Panel);
     // Operands wider than what was prepared go by rows.
-    let (c, b) = (uniform_dense(300, 200, 1).unwrap(), uniform_dense(200, 200, 2).unwrap());
+    let (c, b): (Mat<f32>, Mat<f32>) = (uniform_dense(300, 200, 1).unwrap(), uniform_dense(200, 200, 2).unwrap());
     let (gc, gb, mut ge) = (gpu.mat(c.as_ref()).unwrap(), gpu.mat(b.as_ref()).unwrap(), gpu.zeros(300, 200).unwrap());
     let one = prepare(Op::FusedMm, 16, Strategy::Panel).unwrap();
     assert_eq!(one.strategy(), Strategy::Panel);
@@ -77,14 +77,14 @@ fn panels_are_made_where_they_pay_and_fit() {
         let panels = small.prepare(&dense, &options.strategy(Strategy::Panel));
         assert!(matches!(panels, Err(Error::Unavailable { .. })));
     }
-    check_spmm(&small, "in chunks", &dense, 40);
+    check_spmm::<f32>(&small, "in chunks", &dense, 40);
     // B and C in panels of columns, A whole.
     let Some(small) = limited(DeviceOptions { range_limit: Some(200 << 10), ..DeviceOptions::default() }) else {
         return;
     };
     let whole = random_matrix::<f32>(100, 400, 0.8, 1).unwrap();
     check_spmm_by_panels(&small, "operands in panels of columns", &whole, 300);
-    check_sddmm(&small, "operands in panels of columns", &whole, 300, Strategy::Panel);
+    check_sddmm::<f32>(&small, "operands in panels of columns", &whole, 300, Strategy::Panel);
     quiet(&gpu);
     quiet(&small);
 }

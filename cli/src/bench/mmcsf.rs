@@ -276,7 +276,7 @@ impl Suite for MmCsf {
         }
         if let Some(target) = &bench.tensors {
             for format in [MttkrpFormat::Coo, MttkrpFormat::CsfAll, MttkrpFormat::MmCsf, MttkrpFormat::HiCoo] {
-                target.mttkrp((cpu, x), &mut case, &mut list, (format.name(), format), views, &[mode])?;
+                target.mttkrp((cpu, x), &mut case, &mut list, (format.name(), format, None), views, &[mode])?;
             }
         }
         race(bench, &mut case, list)?;

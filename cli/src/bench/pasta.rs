@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sparsimd::formats::{DEFAULT_BLOCK_BITS, FiberCoo, Fibers, HiCoo};
 use sparsimd::generate::{self, TensorSpec};
-use sparsimd::ops::{Arithmetic, MttkrpTensor};
+use sparsimd::ops::{Arithmetic, MttkrpTensor, TtmAlgorithm};
 use sparsimd::plan::{MttkrpFormat, TensorOptions};
 use sparsimd::reference::{self, Deviation};
 use sparsimd::{CooTensor, Mat, Result};
@@ -268,7 +268,14 @@ fn product(bench: &Bench, x: &CooTensor<f32>, counts: &TensorCounts, op: TensorO
             for (mode, ready) in ready.iter().enumerate() {
                 modes.push((mode, ready.fibers()?, ready.places()?));
             }
-            target.product((cpu, x), case, &mut list, (name, op == TensorOp::Ttv), &modes, &operands)?;
+            target.product(
+                (cpu, x),
+                case,
+                &mut list,
+                (name, (op == TensorOp::Ttm).then_some(TtmAlgorithm::Auto)),
+                &modes,
+                &operands,
+            )?;
         }
         way(case, &mut list, name, prepare_s, worst, move || run(&ready, &mut results));
     }
@@ -321,7 +328,7 @@ fn mttkrp(bench: &Bench, x: &CooTensor<f32>, counts: &TensorCounts, case: &mut C
     if let Some(target) = &bench.tensors {
         let modes: Vec<usize> = (0..x.order()).collect();
         for format in [("COO", MttkrpFormat::Coo), ("HiCOO", MttkrpFormat::HiCoo), ("CSF", MttkrpFormat::CsfAll)] {
-            target.mttkrp((cpu, x), case, &mut list, format, &views, &modes)?;
+            target.mttkrp((cpu, x), case, &mut list, (format.0, format.1, None), &views, &modes)?;
         }
     }
     race(bench, case, list)

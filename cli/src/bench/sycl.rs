@@ -14,6 +14,7 @@ use sparsimd_measure::{Granularity, TreeCounts};
 use super::picture::speeds;
 use super::report::{self, Section};
 use super::results::{Case, Results};
+use super::tensor_device::TensorTarget;
 use super::tensors::{Input, Kept, cuts, empty, factors, race, way};
 use super::{Bench, Job, Suite};
 use crate::machine::ceilings;
@@ -180,6 +181,11 @@ impl Suite for Sycl {
     }
 }
 
+/// What a device that shares with the processor is compared with besides the processor alone.
+fn rivals(bench: &Bench) -> Result<Vec<TensorTarget>> {
+    bench.tensors.as_ref().map_or(Ok(Vec::new()), TensorTarget::rivals)
+}
+
 impl Stored {
     fn new(bench: &Bench, method: Method, input: &Input) -> Result<Self> {
         let x = input.load(&bench.cpu)?;
@@ -202,7 +208,7 @@ impl Stored {
     }
 
     fn ttm(&self, bench: &Bench, columns: usize, case: &mut Case) -> Result<()> {
-        let (cpu, x) = (&bench.cpu, &self.x);
+        let (cpu, x, rivals) = (&bench.cpu, &self.x, rivals(bench)?);
         let mode = Method::Ttm.mode(x.order());
         let factors = factors(cpu, x, columns)?;
         let u = factors[mode].as_ref();
@@ -223,16 +229,20 @@ impl Stored {
                 last.figures.insert(INTENSITY.to_owned(), self.tree.ttm(granularity, columns).intensity());
             }
         }
-        if let Some(target) = &bench.tensors {
-            let modes = [(mode, fibers, places)];
-            target.product((cpu, x), case, &mut list, ("fiber-centric", false), &modes, &factors)?;
+        let modes = [(mode, fibers, places)];
+        for target in bench.tensors.iter().chain(&rivals) {
+            for (name, algorithm) in
+                [("fiber-centric", TtmAlgorithm::Fiber), ("element-centric", TtmAlgorithm::Element)]
+            {
+                target.product((cpu, x), case, &mut list, (name, Some(algorithm)), &modes, &factors)?;
+            }
         }
         race(bench, case, list)
     }
 
     /// On the tree rooted at the mode: row by row, and one register of columns of some rows after the other.
     fn mttkrp(&self, bench: &Bench, columns: usize, case: &mut Case) -> Result<()> {
-        let (cpu, x) = (&bench.cpu, &self.x);
+        let (cpu, x, rivals) = (&bench.cpu, &self.x, rivals(bench)?);
         let mode = Method::Mttkrp.mode(x.order());
         let factors = factors(cpu, x, columns)?;
         let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();
@@ -257,8 +267,11 @@ impl Stored {
                 last.figures.insert(INTENSITY.to_owned(), self.tree.mttkrp(*granularity, columns).intensity());
             }
         }
-        if let Some(target) = &bench.tensors {
-            target.mttkrp((cpu, x), case, &mut list, ("row-centric", MttkrpFormat::CsfAll), views, &[mode])?;
+        for target in bench.tensors.iter().chain(&rivals) {
+            for (name, algorithm) in [("row-centric", None), ("element-centric", Some(MttkrpAlgorithm::Element))] {
+                let way = (name, MttkrpFormat::CsfAll, algorithm);
+                target.mttkrp((cpu, x), case, &mut list, way, views, &[mode])?;
+            }
         }
         race(bench, case, list)
     }

@@ -3,9 +3,9 @@
 
 use sparsimd::formats::Fibers;
 use sparsimd::gpu::{GpuFibers, GpuMat, GpuValues};
-use sparsimd::hetero::{HeteroFibers, HeteroTensor};
-use sparsimd::ops::Arithmetic;
-use sparsimd::plan::MttkrpFormat;
+use sparsimd::hetero::{Hetero, HeteroFibers, HeteroTensor, Split};
+use sparsimd::ops::{Arithmetic, TtmAlgorithm};
+use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat};
 use sparsimd::reference::{self, Deviation};
 use sparsimd::{CooTensor, Cpu, Error, Mat, MatRef, Result};
 
@@ -16,7 +16,11 @@ use crate::device::{DeviceName, Devices, Place};
 use crate::timing::timed;
 
 /// The device, alone or beside the processor.
-pub struct TensorTarget(Devices);
+pub struct TensorTarget {
+    devices: Devices,
+    /// `gpu`, or `hetero:` and how both share.
+    label: String,
+}
 
 /// A mode, its fibers, and their coordinates in the other modes.
 type OfMode<'a> = (usize, Fibers<'a, f32>, Vec<Vec<u32>>);
@@ -42,14 +46,36 @@ impl TensorTarget {
     /// # Errors
     /// As [`Devices::open`].
     pub fn open(name: &DeviceName, cpu: &Cpu) -> Result<Option<Self>> {
+        let label = match name {
+            DeviceName::Hetero(split) => format!("hetero:{split}"),
+            _ => "gpu".to_owned(),
+        };
         let place = Place { device: name.clone(), device_memory: None };
-        Ok(Devices::open(&place, cpu)?.map(Self))
+        Ok(Devices::open(&place, cpu)?.map(|devices| Self { devices, label }))
+    }
+
+    /// What a target that shares is compared with: the device alone, and the other kind of share, half and half or adaptive; nothing for
+    /// a device alone.
+    ///
+    /// # Errors
+    /// As [`Hetero::new`].
+    pub fn rivals(&self) -> Result<Vec<Self>> {
+        let Devices::Both(both) = &self.devices else { return Ok(Vec::new()) };
+        let (split, name) = match both.split() {
+            Split::Adaptive => (Split::Static(0.5), "0.5"),
+            Split::Static(_) => (Split::Adaptive, "adaptive"),
+        };
+        let other = Hetero::new(both.cpu().clone(), both.gpu().clone(), split)?;
+        Ok(vec![
+            Self { devices: Devices::One(both.gpu().clone()), label: "gpu".to_owned() },
+            Self { devices: Devices::Both(Box::new(other)), label: format!("hetero:{name}") },
+        ])
     }
 
     /// The device in words, and what its figures are where it is none.
     pub fn name(&self) -> String {
-        let info = self.0.gpu().info();
-        let both = if matches!(self.0, Devices::Both(_)) { "the processor and " } else { "" };
+        let info = self.devices.gpu().info();
+        let both = if matches!(self.devices, Devices::Both(_)) { "the processor and " } else { "" };
         let none = if info.kind.to_string() == "cpu" {
             "; a driver that runs on the processor: its figures say nothing of devices"
         } else {
@@ -60,7 +86,7 @@ impl TensorTarget {
 
     /// The name of a contender in the format `format`.
     pub fn label(&self, format: &str) -> String {
-        format!("{format}, {}", if matches!(self.0, Devices::Both(_)) { "hetero" } else { "gpu" })
+        format!("{format}, {}", self.label)
     }
 
     /// TEW (y = x + z) with `z`, or TS (y = 1.5 x), on values, verified: into `list`, or into the notes why not.
@@ -78,7 +104,7 @@ impl TensorTarget {
             Deviation { error: wrong.map_or(0.0, |_| f64::INFINITY), row: wrong.unwrap_or(0), col: 0 }
         };
         let mut y = vec![0.0f32; x.len()];
-        match &self.0 {
+        match &self.devices {
             Devices::One(gpu) => {
                 let ((on_device, z, mut out), prepare_s) = timed(|| {
                     let z = z.map(|z| gpu.values(z)).transpose()?;
@@ -107,22 +133,22 @@ impl TensorTarget {
         Ok(())
     }
 
-    /// TTM with the matrices, or TTV with the vectors where `vectors` says so, that `operands` has for every mode, in `modes` of the tensor
-    /// `x`, verified.
+    /// TTM with the matrices by `algorithm`, or TTV with the vectors where there is none, that `operands` has for every mode, in `modes`
+    /// of the tensor `x`, verified.
     pub fn product<'a>(
         &'a self,
         (cpu, x): (&Cpu, &CooTensor<f32>),
         case: &mut Case,
         list: &mut Vec<Contender<'a>>,
-        (format, vectors): (&str, bool),
+        (format, algorithm): (&str, Option<TtmAlgorithm>),
         modes: &[OfMode<'_>],
         operands: &'a [Mat<f32>],
     ) -> Result<()> {
         let column = |u: &'a Mat<f32>| u.as_ref().data();
         let cols = case.n;
         let made = timed(|| {
-            Ok::<_, Error>(match &self.0 {
-                Devices::One(gpu) if vectors => Product::Ttv(
+            Ok::<_, Error>(match &self.devices {
+                Devices::One(gpu) if algorithm.is_none() => Product::Ttv(
                     modes
                         .iter()
                         .map(|&(mode, x, _)| {
@@ -158,21 +184,27 @@ impl TensorTarget {
             }
         };
         let numbers: Vec<usize> = modes.iter().map(|&(mode, ..)| mode).collect();
-        let run = move |product: &mut Product| match (&self.0, product) {
+        let run = move |product: &mut Product| match (&self.devices, product) {
             (Devices::One(gpu), Product::Ttv(all)) => all.iter_mut().try_for_each(|(x, v, y)| gpu.ttv_into(x, v, y)),
-            (Devices::One(gpu), Product::Ttm(all)) => all.iter_mut().try_for_each(|(x, u, y)| gpu.ttm_into(x, u, y)),
+            (Devices::One(gpu), Product::Ttm(all)) => {
+                let algorithm = algorithm.unwrap_or_default();
+                all.iter_mut().try_for_each(|(x, u, y)| gpu.ttm_into(x, u, algorithm, y))
+            }
             (Devices::Both(both), Product::Shared(all)) => {
-                all.iter_mut().zip(&numbers).try_for_each(|((x, y), &mode)| match vectors {
-                    true => {
+                all.iter_mut().zip(&numbers).try_for_each(|((x, y), &mode)| match algorithm {
+                    None => {
                         let (dim, len) = (operands[mode].rows(), y.rows());
                         both.ttv_into(x, &column(&operands[mode])[..dim], &mut y.as_mut().into_data()[..len])
                     }
-                    false => both.ttm_into(x, operands[mode].as_ref(), y.as_mut()),
+                    Some(algorithm) => both.ttm_into(x, operands[mode].as_ref(), algorithm, y.as_mut()),
                 })
             }
             _ => Err(Error::Argument { name: "device", detail: "operands of other devices".to_owned() }),
         };
-        run(&mut product)?;
+        if let Err(why) = run(&mut product) {
+            case.notes.push(format!("{}: {why}", self.label(format)));
+            return Ok(());
+        }
         let mut worst = NO_DEVIATION;
         for (at, (mode, fibers, places)) in modes.iter().enumerate() {
             let mut y = Mat::zeros(fibers.len(), cols)?;
@@ -188,13 +220,13 @@ impl TensorTarget {
         Ok(())
     }
 
-    /// MTTKRP of `modes`, verified; on both sides, each mode has a tree of its own, and no other format is taken.
+    /// MTTKRP of `modes`, verified; on both sides, each mode has a tree of its own, and no other format is taken and no algorithm.
     pub fn mttkrp<'a>(
         &'a self,
         (cpu, x): (&Cpu, &CooTensor<f32>),
         case: &mut Case,
         list: &mut Vec<Contender<'a>>,
-        (name, format): (&str, MttkrpFormat),
+        (name, format, algorithm): (&str, MttkrpFormat, Option<MttkrpAlgorithm>),
         views: &'a [MatRef<'a, f32>],
         modes: &[usize],
     ) -> Result<()> {
@@ -207,10 +239,10 @@ impl TensorTarget {
             })
         };
         let numbers = modes.to_vec();
-        match &self.0 {
+        match &self.devices {
             Devices::One(gpu) => {
                 let made = timed(|| {
-                    let tensor = cpu.install(|| gpu.prepare_mttkrp(x, Some(format)))?;
+                    let tensor = cpu.install(|| gpu.prepare_mttkrp(x, Some(format), algorithm))?;
                     let products =
                         modes.iter().map(|&mode| gpu.zeros(x.dims()[mode], rank)).collect::<Result<Vec<_>>>()?;
                     Ok::<_, Error>((tensor, gpu.factors(views)?, products))
@@ -230,7 +262,7 @@ impl TensorTarget {
                 products.iter().zip(&mut outs).try_for_each(|(from, to)| from.download(to.as_mut()))?;
                 way(case, list, &self.label(name), prepare_s, deviation(&outs)?, move || run(&mut products));
             }
-            Devices::Both(both) if format == MttkrpFormat::CsfAll => {
+            Devices::Both(both) if format == MttkrpFormat::CsfAll && algorithm.is_none() => {
                 let mut tensor = HeteroTensor::new(x.clone(), rank);
                 let mut run = move |outs: &mut [Mat<f32>]| {
                     let mut all = numbers.iter().zip(outs);

@@ -3,11 +3,10 @@
 use std::cell::Cell;
 
 use sparsimd::edge::{self, Edge};
-use sparsimd::gpu::{self, DeviceEdge, DeviceScalar, Gpu, GpuPrepared};
+use sparsimd::gpu::{self, DeviceEdge, DeviceScalar, DeviceStored, Gpu, GpuMat, GpuPrepared, Portable};
 use sparsimd::hetero::{Hetero, HeteroCsr};
-use sparsimd::io::write_dense;
 use sparsimd::plan::{Op, PlanOptions, Strategy};
-use sparsimd::{Cpu, Csr, Error, Mat, Result, reference};
+use sparsimd::{Cpu, Csr, Error, Mat, Number, Result, reference};
 
 use super::Ran;
 use super::executor::Devices;
@@ -110,9 +109,14 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
         Ok(Timed { plan: String::new(), prepare_s, times, kernel_s, upload_s, download_s })
     }
 
-    /// The matrix on the device, in the layout that the options ask for.
-    fn prepare(&self, gpu: &Gpu) -> Result<GpuPrepared<T>> {
-        let prepared = gpu.prepare(self.a, &PlanOptions::new(self.op, self.args.n).strategy(self.args.path()))?;
+    /// The matrix on the device, in the layout that the options ask for: by rows where dense operands are narrow.
+    fn prepare<D: DeviceStored>(&self, gpu: &Gpu) -> Result<GpuPrepared<T>> {
+        let strategy = match self.args.path() {
+            Strategy::Panel if D::STORAGE.is_narrow() => return Err(self.args.no_dtype("panels on a device")),
+            _ if D::STORAGE.is_narrow() => Strategy::Direct,
+            asked => asked,
+        };
+        let prepared = gpu.prepare(self.a, &PlanOptions::new(self.op, self.args.n).strategy(strategy))?;
         self.by_panels.set(prepared.strategy() == Strategy::Panel);
         Ok(prepared)
     }
@@ -125,15 +129,15 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
 }
 
 /// SpMM on a device.
-pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
+pub fn spmm<D: Portable>(args: &Common, cpu: &Cpu, a: &Csr<D::Sum>) -> Result<Measured> {
     let job = Job::new(Op::Spmm, "spmm", args, cpu, a)?;
-    let b = args.operand::<T>(cpu, "b", a.cols(), 1)?;
-    let mut c = Mat::zeros(a.rows(), args.n)?;
-    let (one, zero) = (T::ONE, T::ZERO);
+    let b = args.operand::<D>(cpu, "b", a.cols(), 1)?;
+    let mut c: Mat<D> = Mat::zeros(a.rows(), args.n)?;
+    let (one, zero) = (D::Sum::ONE, D::Sum::ZERO);
     let timed = job.run(
         &mut c,
         |gpu| {
-            let (a, b, mut c) = (job.prepare(gpu)?, gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), args.n)?);
+            let (a, b, mut c) = (job.prepare::<D>(gpu)?, gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), args.n)?);
             gpu.spmm(one, &a, &b, zero, &mut c)?;
             Ok((a, b, c))
         },
@@ -143,31 +147,29 @@ pub fn spmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Mea
         |both, a, c| both.spmm(one, a, b.as_ref(), zero, c.as_mut()),
     )?;
     let check = Check::when(args.verify, || {
-        reference::spmm(T::ONE, a, b.as_ref(), T::ZERO, c.as_ref())?.deviation(c.as_ref())
+        reference::spmm(D::Sum::ONE, a, b.as_ref(), D::Sum::ZERO, c.as_ref())?.deviation(c.as_ref())
     })?;
-    if let Some(out) = &args.out {
-        write_dense(out, c.as_ref())?;
-    }
+    args.write_dense(c.as_ref())?;
     let flops = 2.0 * a.nnz() as f64 * args.n as f64;
-    let bytes = sparse_bytes(a, true) + dense_bytes::<T>(a.rows() + a.cols(), args.n);
+    let bytes = sparse_bytes(a, true) + dense_bytes::<D>(a.rows() + a.cols(), args.n);
     Ok(job.report(timed, check, flops, bytes))
 }
 
 /// SDDMM on a device.
-pub fn sddmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
+pub fn sddmm<D: Portable>(args: &Common, cpu: &Cpu, a: &Csr<D::Sum>) -> Result<Measured> {
     let scaled = args.edge == EdgeName::Scale;
     let job = Job::new(Op::Sddmm, if scaled { "sddmm_scaled" } else { "sddmm" }, args, cpu, a)?;
-    let c = args.operand::<T>(cpu, "c", a.rows(), 1)?;
-    let b = args.operand::<T>(cpu, "b", a.cols(), 2)?;
-    let mut out = vec![T::ZERO; a.nnz()];
-    let on_device = |gpu: &Gpu, a: &GpuPrepared<T>, c: &_, b: &_, values: &mut _| match scaled {
+    let c = args.operand::<D>(cpu, "c", a.rows(), 1)?;
+    let b = args.operand::<D>(cpu, "b", a.cols(), 2)?;
+    let mut out = vec![D::Sum::ZERO; a.nnz()];
+    let on_device = |gpu: &Gpu, a: &GpuPrepared<D::Sum>, c: &GpuMat<D>, b: &GpuMat<D>, values: &mut _| match scaled {
         true => gpu.sddmm_scaled(a, c, b, values),
         false => gpu.sddmm(a, c, b, values),
     };
     let timed = job.run(
         &mut out,
         |gpu| {
-            let (a, c, b) = (job.prepare(gpu)?, gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?);
+            let (a, c, b) = (job.prepare::<D>(gpu)?, gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?);
             let mut values = a.matrix().new_values()?;
             on_device(gpu, &a, &c, &b, &mut values)?;
             Ok((a, c, b, values))
@@ -187,44 +189,44 @@ pub fn sddmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Me
         Check::when(args.verify, || reference::sddmm(a, scaled, c.as_ref(), b.as_ref())?.deviation_of_values(&out))?;
     args.write_values(a, out)?;
     let flops = 2.0 * a.nnz() as f64 * args.n as f64;
-    let dense = dense_bytes::<T>(a.rows() + a.cols(), args.n);
-    let bytes = sparse_bytes(a, scaled) + dense + dense_bytes::<T>(a.nnz(), 1);
+    let dense = dense_bytes::<D>(a.rows() + a.cols(), args.n);
+    let bytes = sparse_bytes(a, scaled) + dense + dense_bytes::<D::Sum>(a.nnz(), 1);
     Ok(job.report(timed, check, flops, bytes))
 }
 
 /// FusedMM on a device.
-pub fn fusedmm<T: DeviceScalar>(args: &Common, cpu: &Cpu, a: &Csr<T>) -> Result<Measured> {
+pub fn fusedmm<D: Portable>(args: &Common, cpu: &Cpu, a: &Csr<D::Sum>) -> Result<Measured> {
     match args.edge {
-        EdgeName::Identity => fused(args, cpu, a, edge::Identity, reference::Edge::Identity),
-        EdgeName::Scale => fused(args, cpu, a, edge::Scale, reference::Edge::Scale),
-        EdgeName::Sigmoid => fused(args, cpu, a, edge::Sigmoid, reference::Edge::Sigmoid),
+        EdgeName::Identity => fused::<D, _>(args, cpu, a, edge::Identity, reference::Edge::Identity),
+        EdgeName::Scale => fused::<D, _>(args, cpu, a, edge::Scale, reference::Edge::Scale),
+        EdgeName::Sigmoid => fused::<D, _>(args, cpu, a, edge::Sigmoid, reference::Edge::Sigmoid),
         EdgeName::Softmax => {
-            let scale = T::from_f64(1.0 / (args.n as f64).sqrt());
+            let scale = D::Sum::from_f64(1.0 / (args.n as f64).sqrt());
             let wanted = reference::Edge::Softmax { scale: scale.to_f64() };
-            fused(args, cpu, a, edge::Softmax { scale }, wanted)
+            fused::<D, _>(args, cpu, a, edge::Softmax { scale }, wanted)
         }
         EdgeName::LeakyRelu | EdgeName::SoftmaxLeakyRelu => Err(args.no_edge("fusedmm on a device")),
     }
 }
 
-fn fused<T: DeviceScalar, F: Edge<T> + DeviceEdge<T>>(
+fn fused<D: Portable, F: Edge<D::Sum> + DeviceEdge<D::Sum>>(
     args: &Common,
     cpu: &Cpu,
-    a: &Csr<T>,
+    a: &Csr<D::Sum>,
     edge: F,
     wanted: reference::Edge<'_>,
 ) -> Result<Measured> {
     let job = Job::new(Op::FusedMm, "fusedmm", args, cpu, a)?;
-    let c = args.operand::<T>(cpu, "c", a.rows(), 1)?;
-    let b = args.operand::<T>(cpu, "b", a.cols(), 2)?;
-    let d = args.operand::<T>(cpu, "d", a.cols(), 3)?;
+    let c = args.operand::<D>(cpu, "c", a.rows(), 1)?;
+    let b = args.operand::<D>(cpu, "b", a.cols(), 2)?;
+    let d = args.operand::<D>(cpu, "d", a.cols(), 3)?;
     let width = d.cols();
-    let mut e = Mat::zeros(a.rows(), width)?;
+    let mut e: Mat<D> = Mat::zeros(a.rows(), width)?;
     let timed = job.run(
         &mut e,
         |gpu| {
-            let dense = |m: &Mat<T>| gpu.mat(m.as_ref());
-            let (prepared, mut e) = (job.prepare(gpu)?, gpu.zeros(a.rows(), width)?);
+            let dense = |m: &Mat<D>| gpu.mat(m.as_ref());
+            let (prepared, mut e) = (job.prepare::<D>(gpu)?, gpu.zeros(a.rows(), width)?);
             let (c, b, d) = (dense(&c)?, dense(&b)?, dense(&d)?);
             gpu.fusedmm(&prepared, edge, &c, &b, &d, &mut e)?;
             Ok((prepared, c, b, d, e))
@@ -237,10 +239,8 @@ fn fused<T: DeviceScalar, F: Edge<T> + DeviceEdge<T>>(
     let check = Check::when(args.verify, || {
         reference::fusedmm(a, wanted, c.as_ref(), b.as_ref(), d.as_ref())?.deviation(e.as_ref())
     })?;
-    if let Some(path) = &args.out {
-        write_dense(path, e.as_ref())?;
-    }
+    args.write_dense(e.as_ref())?;
     let flops = 2.0 * a.nnz() as f64 * (args.n + width) as f64;
-    let bytes = sparse_bytes(a, F::USES_VALUES) + dense_bytes::<T>(a.rows() + a.cols(), args.n + width);
+    let bytes = sparse_bytes(a, F::USES_VALUES) + dense_bytes::<D>(a.rows() + a.cols(), args.n + width);
     Ok(job.report(timed, check, flops, bytes))
 }

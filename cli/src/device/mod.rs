@@ -10,7 +10,7 @@ use serde::Serialize;
 pub use executor::Devices;
 pub use list::{Device, devices};
 pub use matrix::{fusedmm, sddmm, spmm};
-pub use sparsimd::gpu::DeviceScalar;
+pub use sparsimd::gpu::{DeviceScalar, Portable};
 pub use tensor::TensorDevice;
 
 /// `cpu | gpu[:INDEX|:NAME] | hetero[:adaptive|:SHARE]`.

@@ -6,7 +6,7 @@ use sparsimd::decomp::{CpIteration, CpOptions, CpState};
 use sparsimd::formats::Fibers;
 use sparsimd::gpu::{DeviceScalar, GpuTensor};
 use sparsimd::hetero::{HeteroFibers, HeteroTensor};
-use sparsimd::ops::Arithmetic;
+use sparsimd::ops::{Arithmetic, TtmAlgorithm};
 use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat};
 use sparsimd::{CooTensor, Cpu, Error, MatMut, MatRef, Result};
 
@@ -83,6 +83,7 @@ impl TensorDevice {
     pub fn ttm<T: DeviceScalar>(
         &mut self,
         repeat: Option<usize>,
+        algorithm: TtmAlgorithm,
         x: Fibers<'_, T>,
         u: MatRef<'_, T>,
         mut y: MatMut<'_, T>,
@@ -91,14 +92,15 @@ impl TensorDevice {
             Devices::One(gpu) => {
                 let ((x, u, mut out), prepare_s) =
                     timed(|| Ok::<_, Error>((gpu.fibers(x)?, gpu.mat(u)?, gpu.zeros(x.len(), u.cols())?)))?;
-                let (times, shortest) = measure(&self.devices, repeat, || gpu.ttm_into(&x, &u, &mut out))?;
+                let (times, shortest) = measure(&self.devices, repeat, || gpu.ttm_into(&x, &u, algorithm, &mut out))?;
                 out.download(y)?;
                 (times, shortest, prepare_s)
             }
             Devices::Both(both) => {
                 let mut x = HeteroFibers::new(x);
-                let (_, prepare_s) = timed(|| both.ttm_into(&mut x, u, y.reborrow()))?;
-                let (times, shortest) = measure(&self.devices, repeat, || both.ttm_into(&mut x, u, y.reborrow()))?;
+                let (_, prepare_s) = timed(|| both.ttm_into(&mut x, u, algorithm, y.reborrow()))?;
+                let (times, shortest) =
+                    measure(&self.devices, repeat, || both.ttm_into(&mut x, u, algorithm, y.reborrow()))?;
                 (times, shortest, prepare_s)
             }
         };
@@ -175,25 +177,16 @@ impl TensorDevice {
         x: &CooTensor<T>,
         rank: usize,
         format: Option<MttkrpFormat>,
+        algorithm: Option<MttkrpAlgorithm>,
     ) -> Result<(Prepared<T>, f64)> {
-        timed(|| match &self.devices {
-            Devices::One(gpu) => Ok(Prepared::One(gpu.prepare_mttkrp(x, format)?)),
-            Devices::Both(_) => match format {
-                None | Some(MttkrpFormat::CsfAll) => Ok(Prepared::Both(Box::new(HeteroTensor::new(x.clone(), rank)))),
-                Some(other) => {
-                    let detail = format!("hetero has csf-all only, not {}", other.name());
-                    Err(Error::Argument { name: "format", detail })
-                }
-            },
-        })
-    }
-
-    /// The tensor for MTTKRP by atomic additions, and the seconds that took.
-    pub fn prepare_atomic<T: DeviceScalar>(&self, x: &CooTensor<T>) -> Result<(Prepared<T>, f64)> {
-        timed(|| match &self.devices {
-            Devices::One(gpu) => Ok(Prepared::One(gpu.tensor_atomic(x)?)),
-            Devices::Both(_) => {
-                Err(Error::Argument { name: "atomics", detail: "on a device alone, not on both".to_owned() })
+        timed(|| match (&self.devices, format, algorithm) {
+            (Devices::One(gpu), ..) => Ok(Prepared::One(gpu.prepare_mttkrp(x, format, algorithm)?)),
+            (Devices::Both(_), None | Some(MttkrpFormat::CsfAll), None | Some(MttkrpAlgorithm::Slice)) => {
+                Ok(Prepared::Both(Box::new(HeteroTensor::new(x.clone(), rank))))
+            }
+            (Devices::Both(_), ..) => {
+                let detail = "hetero has the slice algorithm on csf-all only".to_owned();
+                Err(Error::Argument { name: "device", detail })
             }
         })
     }
@@ -240,12 +233,12 @@ impl TensorDevice {
         options: &CpOptions<T>,
         observe: impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()> + Send,
     ) -> Result<CpState<T>> {
-        let (mut tensor, _) = cpu.install(|| self.prepare(x, options.rank, format))?;
+        let (mut tensor, _) = cpu.install(|| self.prepare(x, options.rank, format, None))?;
         let result = match (&self.devices, &mut tensor) {
             (Devices::Both(both), Prepared::Both(tensor)) => both.cp_als(tensor, options, observe),
             (devices, Prepared::One(tensor)) => devices.gpu().cp_als(cpu, tensor, options, observe),
             (devices, Prepared::Both(tensor)) => {
-                let tensor = cpu.install(|| devices.gpu().prepare_mttkrp(tensor.tensor(), format))?;
+                let tensor = cpu.install(|| devices.gpu().prepare_mttkrp(tensor.tensor(), format, None))?;
                 devices.gpu().cp_als(cpu, &tensor, options, observe)
             }
         };

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sparsimd::formats::FiberCoo;
 use sparsimd::gpu::{DeviceCeilings, DeviceScalar, Gpu, Kind};
-use sparsimd::ops::Arithmetic;
+use sparsimd::ops::{Arithmetic, TtmAlgorithm};
 use sparsimd::plan::{Op, PlanOptions, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, Result, edge, generate};
 use sparsimd_measure::{TensorCounts, TensorOp, Work};
@@ -155,7 +155,7 @@ fn tensor_operations<T: DeviceScalar>(args: &Args, cpu: &Cpu, gpu: &Gpu, x: &Coo
     let ttv = measure(gpu, args, || gpu.ttv_into(&on_device, &v, &mut y))?;
     let u = gpu.mat(dense(x.dims()[mode], 1)?.as_ref())?;
     let mut rows = gpu.zeros(fibers.num_fibers(), args.rank)?;
-    let ttm = measure(gpu, args, || gpu.ttm_into(&on_device, &u, &mut rows))?;
+    let ttm = measure(gpu, args, || gpu.ttm_into(&on_device, &u, TtmAlgorithm::Auto, &mut rows))?;
     let coo = |label, op, times| Operation { label, format: Some("coo"), work: work(op), times };
     let mut operations = vec![
         coo("TEW", TensorOp::Tew, tew),
@@ -166,7 +166,7 @@ fn tensor_operations<T: DeviceScalar>(args: &Args, cpu: &Cpu, gpu: &Gpu, x: &Coo
     if x.order() > 1 {
         let factors = x.dims().iter().zip(0..).map(|(&rows, m)| dense(rows, m)).collect::<Result<Vec<_>>>()?;
         let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();
-        let tensor = cpu.install(|| gpu.prepare_mttkrp(x, format_of(args.format)))?;
+        let tensor = cpu.install(|| gpu.prepare_mttkrp(x, format_of(args.format), None))?;
         let (on_device, mut out) = (gpu.factors(&views)?, gpu.zeros(x.dims()[mode], args.rank)?);
         let times = measure(gpu, args, || gpu.mttkrp(&tensor, &on_device, mode, &mut out))?;
         // The processor's counts of the same format.

@@ -47,6 +47,16 @@ pub mod spec {
     /// Nonzeros whose rows are in flight at a time, 4 or 8: VLC of the ESIMD paper, for the sums of rows of SpMM and of MTTKRP's
     /// fibers.
     pub const STEP: u32 = 4;
+    /// What dense operands store where that is narrower than what they are computed with (`format::*`).
+    pub const FORMAT: u32 = 5;
+}
+
+/// Values of [`spec::FORMAT`].
+pub mod format {
+    /// IEEE's 16 bits: 5 of exponent, 10 of mantissa.
+    pub const F16: u32 = 0;
+    /// The upper half of an f32.
+    pub const BF16: u32 = 1;
 }
 
 /// Values of [`spec::VARIANT`] where it chooses the edge function of FusedMM.
@@ -239,7 +249,7 @@ params! {
 }
 
 params! {
-    /// Push constants of `mttkrp_fibers` and `mttkrp_nonzeros`.
+    /// Push constants of `mttkrp_fibers`, `mttkrp_nonzeros`, `mttkrp_atomic` and `elements`.
     MttkrpParams {
         /// Not used.
         zero,
@@ -257,7 +267,7 @@ params! {
         c_stride,
         /// First block of a row of the output.
         c_offset,
-        /// Coordinates of a fiber in the table.
+        /// Coordinates of a fiber in the table; 0 for TTM.
         levels,
         /// The coordinate that is the output's row; `levels` when that is the leaf's.
         skip,

@@ -14,7 +14,7 @@ use crate::gpu::{DeviceScalar, Gpu, GpuFactors, GpuMat, GpuTensor};
 use crate::hetero::{Hetero, HeteroTensor};
 
 /// What stays on the device between the turns of the modes.
-struct Resident<T> {
+struct Resident<T: DeviceScalar> {
     factors: GpuFactors<T>,
     /// One product for each mode.
     products: Vec<GpuMat<T>>,

@@ -1,6 +1,7 @@
 //! FusedMM by panels.
 
 use sparsimd_gpu_abi::{BLOCK, FusedParams, SpmmParams, Tiled};
+use sparsimd_kernels::Number;
 
 use super::GpuPanels;
 use crate::error::{Error, Result};
@@ -9,38 +10,38 @@ use crate::gpu::fusedmm::params;
 use crate::gpu::kernels::{FUSEDMM_TILED, REDUCE_ROWS, Special, groups};
 use crate::gpu::operands::GpuMat;
 use crate::gpu::pieces::{pieces, reduce_rows};
-use crate::gpu::{DeviceScalar, Gpu, Scratch, State};
+use crate::gpu::{DeviceStored, Gpu, Scratch, State};
 use crate::plan::Op;
 
 impl Gpu {
     /// FusedMM of checked operands of one panel of columns each, which [`Gpu::fuses_by_panels`] allows; A by panels.
-    pub(in crate::gpu) fn fused_by_panels<T: DeviceScalar>(
+    pub(in crate::gpu) fn fused_by_panels<D: DeviceStored>(
         &self,
-        panels: &GpuPanels<T>,
-        edge: EdgeKind<T>,
-        c: &GpuMat<T>,
-        b: &GpuMat<T>,
-        d: &GpuMat<T>,
-        e: &mut GpuMat<T>,
+        panels: &GpuPanels<D::Sum>,
+        edge: EdgeKind<D::Sum>,
+        c: &GpuMat<D>,
+        b: &GpuMat<D>,
+        d: &GpuMat<D>,
+        e: &mut GpuMat<D>,
     ) -> Result<()> {
         let mut tiling = panels.tiling(self, Op::FusedMm, c.blocks().max(d.blocks()));
-        if panels.slots(&tiling) * d.blocks() * BLOCK > self.shape::<T>().max_len {
+        if panels.slots(&tiling) * d.blocks() * BLOCK > self.shape::<D>().max_len {
             tiling = tiling.undivided();
         }
         let slots = panels.slots(&tiling);
         let special = Special { variant: edge.variant(), ..tiling.into() };
-        let fuse = self.shared.kernels.special::<T, Tiled<FusedParams<T>>>(FUSEDMM_TILED, special)?;
-        let reduce = self.shared.kernels.get::<T, SpmmParams<T>>(REDUCE_ROWS, tiling.team, special.variant)?;
+        let fuse = self.shared.kernels.special::<D, Tiled<FusedParams<D::Sum>>>(FUSEDMM_TILED, special)?;
+        let reduce = self.shared.kernels.get::<D, SpmmParams<D::Sum>>(REDUCE_ROWS, tiling.team, special.variant)?;
         let cut = panels.cut(&tiling);
         let of = params(edge, panels.host_rows.len(), [c, b, d, e]);
         let p = Tiled { of, walk: panels.walk(&tiling) };
-        let sums = pieces(d, e, e.blocks()).into_iter().next().map(|piece| piece.product(T::ONE, T::ZERO, 0));
+        let sums = pieces(d, e, e.blocks()).into_iter().next().map(|piece| piece.product(D::Sum::ONE, D::Sum::ZERO, 0));
         let [rows, ptr, columns] = panels.pattern();
         let mut state = self.state();
         let State { stream, scratch } = &mut *state;
-        let bytes = slots * d.blocks() * BLOCK * size_of::<T>();
+        let bytes = slots * d.blocks() * BLOCK * size_of::<D::Sum>();
         let partial = Scratch::grow(&mut scratch.partial, self.device(), bytes)?.bind_mut();
-        let stats = Scratch::grow(&mut scratch.stats, self.device(), 2 * slots * size_of::<T>())?.bind_mut();
+        let stats = Scratch::grow(&mut scratch.stats, self.device(), 2 * slots * size_of::<D::Sum>())?.bind_mut();
         let [c, b, d] = [c, b, d].map(|m| m.parts()[0].bind());
         let output = e.parts_mut()[0].bind_mut();
         let bindings = [rows, ptr, columns, panels.values.bind(), c, b, d, output, partial, stats];

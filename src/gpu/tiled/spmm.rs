@@ -7,33 +7,33 @@ use crate::error::{Error, Result};
 use crate::gpu::kernels::{REDUCE_ROWS, SPMM_TILED, groups};
 use crate::gpu::operands::{GpuMat, Panel};
 use crate::gpu::pieces::{pieces, reduce_rows, widest};
-use crate::gpu::{DeviceScalar, Gpu, Scratch, State};
+use crate::gpu::{DeviceStored, Gpu, Scratch, State};
 use crate::plan::Op;
 
 impl Gpu {
     /// C = alpha A B + beta C of checked operands, A by panels.
-    pub(in crate::gpu) fn product_by_panels<T: DeviceScalar>(
+    pub(in crate::gpu) fn product_by_panels<D: DeviceStored>(
         &self,
-        alpha: T,
-        panels: &GpuPanels<T>,
-        b: &GpuMat<T>,
-        beta: T,
-        c: &mut GpuMat<T>,
+        alpha: D::Sum,
+        panels: &GpuPanels<D::Sum>,
+        b: &GpuMat<D>,
+        beta: D::Sum,
+        c: &mut GpuMat<D>,
     ) -> Result<()> {
         let count = panels.host_rows.len();
         let tiling = panels.tiling(self, Op::Spmm, widest(&pieces(b, c, c.blocks())));
         let slots = panels.slots(&tiling);
         // Partial rows are kept for as many columns at a time as a kernel can see.
-        let most = (self.shape::<T>().max_len / BLOCK / slots.max(1)).clamp(1, c.blocks());
+        let most = (self.shape::<D>().max_len / BLOCK / slots.max(1)).clamp(1, c.blocks());
         let pieces = pieces(b, c, most);
-        let multiply = self.shared.kernels.special::<T, Tiled<SpmmParams<T>>>(SPMM_TILED, tiling.into())?;
-        let reduce = self.shared.kernels.get::<T, SpmmParams<T>>(REDUCE_ROWS, tiling.team, 0)?;
+        let multiply = self.shared.kernels.special::<D, Tiled<SpmmParams<D::Sum>>>(SPMM_TILED, tiling.into())?;
+        let reduce = self.shared.kernels.get::<D, SpmmParams<D::Sum>>(REDUCE_ROWS, tiling.team, 0)?;
         let (cut, walk) = (panels.cut(&tiling), panels.walk(&tiling));
         let [rows, ptr, columns] = panels.pattern();
         let outputs: Vec<_> = c.parts_mut().iter_mut().map(Panel::bind_mut).collect();
         let mut state = self.state();
         let State { stream, scratch } = &mut *state;
-        let bytes = slots * widest(&pieces) * BLOCK * size_of::<T>();
+        let bytes = slots * widest(&pieces) * BLOCK * size_of::<D::Sum>();
         let partial = Scratch::grow(&mut scratch.partial, self.device(), bytes)?.bind_mut();
         let seconds = stream.record(|r| {
             for piece in &pieces {

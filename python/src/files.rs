@@ -72,7 +72,7 @@ where
         return Ok(Bound::new(py, Tensor::from(tensor))?.into_any());
     }
     Format::of(path).map_err(|_| exception(unknown(path)))?;
-    let matrix = released(py, |cpu| cpu.install(|| read_matrix::<T>(path, ReadOptions::default()))?.into_csr())?;
+    let matrix = released(py, |cpu| cpu.install(|| read_matrix::<T>(path, ReadOptions::default())?.into_csr()))?;
     Ok(Bound::new(py, Csr::of_core(py, matrix)?)?.into_any())
 }
 

@@ -38,7 +38,8 @@ impl<T: Scalar> Matrix<T> {
         match self {
             Self::Values(csr) => Ok(csr),
             Self::Pattern(pattern) => {
-                let mut values = memory::reserve("values of the matrix", pattern.nnz())?;
+                let mut values = Vec::new();
+                memory::grow("values of the matrix", &mut values, pattern.nnz())?;
                 values.resize(pattern.nnz(), T::ONE);
                 Csr::new(pattern, values)
             }

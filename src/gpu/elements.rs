@@ -21,13 +21,18 @@ const ALONE: Team = Team { lanes: 1, registers: 1 };
 const STEPS: usize = 65535 / 8;
 
 impl Gpu {
-    /// Refuses rows of more steps than the device takes for one element.
-    pub(super) fn check_steps(&self, longest: usize) -> Result<()> {
-        if self.info().kind == Kind::Cpu && longest > STEPS {
-            let detail = format!("{}: a row of {longest} steps, more than {STEPS}", self.info().name);
-            return Err(Error::Unavailable { what: "the element-centric algorithm", detail });
+    /// Refuses rows of more steps than the device takes for one element; `rows` are looked at where there is such an end.
+    pub(super) fn check_steps(&self, mut rows: impl Iterator<Item = usize>) -> Result<()> {
+        if self.info().kind != Kind::Cpu {
+            return Ok(());
         }
-        Ok(())
+        match rows.find(|&steps| steps > STEPS) {
+            Some(steps) => {
+                let detail = format!("{}: a row of {steps} steps, more than {STEPS}", self.info().name);
+                Err(Error::Unavailable { what: "the element-centric algorithm", detail })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Y_f = sum over the nonzeros (k, x) of row f of x U_k, of checked operands.
@@ -38,7 +43,7 @@ impl Gpu {
         u: &GpuMat<T>,
         y: &mut GpuMat<T>,
     ) -> Result<()> {
-        self.check_steps(pattern.host.row_ptr().windows(2).map(|row| row[1] - row[0]).max().unwrap_or(0))?;
+        self.check_steps(pattern.host.row_ptr().windows(2).map(|row| row[1] - row[0]))?;
         let pieces = pieces(u, y, y.blocks());
         let kernel = self.shared.kernels.get::<T, MttkrpParams<T>>(ELEMENTS, ALONE, 0)?;
         let outputs: Vec<_> = y.parts_mut().iter_mut().map(Panel::bind_mut).collect();

@@ -239,7 +239,7 @@ impl Gpu {
                     let nonzeros = host.ptr[end as usize] - host.ptr[start as usize];
                     nonzeros as usize + (end - start) as usize * (host.levels.len() + 1)
                 };
-                self.check_steps(route.tasks.tasks.iter().map(steps).max().unwrap_or(0))?;
+                self.check_steps(route.tasks.tasks.iter().map(steps))?;
             }
             let order = route.order.as_deref().map(words).transpose()?;
             let fiber_of = route.fiber_of.as_deref().map(words).transpose()?;

@@ -30,12 +30,7 @@ instances! { core<T: Scalar>:
     Cpu::pairs_elementwise::<T>,
     Cpu::pairs_reduced::<T, semiring::BuiltIn>,
     Cpu::sampled::<T>,
-    Cpu::fusedmm_operand::<T, edge::Identity>,
-    Cpu::fusedmm_operand::<T, edge::Scale>,
-    Cpu::fusedmm_operand::<T, edge::Sigmoid>,
-    Cpu::fusedmm_operand::<T, edge::Softmax<T>>,
-    Cpu::fusedmm_operand::<T, edge::LeakyRelu<T>>,
-    Cpu::fusedmm_operand::<T, edge::SoftmaxLeakyRelu<T>>,
+    Cpu::fusedmm_operand::<T, edge::BuiltIn<T>>,
     Cpu::prepare_operand::<T>,
     Cpu::sums_of_heads::<T>,
     Cpu::dots_of_heads::<T>,
@@ -124,12 +119,7 @@ instances! { narrow<D: Stored>:
     Cpu::spmm_operand::<D>,
     Cpu::spmm_t_operand::<D>,
     Cpu::sampled::<D>,
-    Cpu::fusedmm_operand::<D, edge::Identity>,
-    Cpu::fusedmm_operand::<D, edge::Scale>,
-    Cpu::fusedmm_operand::<D, edge::Sigmoid>,
-    Cpu::fusedmm_operand::<D, edge::Softmax<D::Scalar>>,
-    Cpu::fusedmm_operand::<D, edge::LeakyRelu<D::Scalar>>,
-    Cpu::fusedmm_operand::<D, edge::SoftmaxLeakyRelu<D::Scalar>>,
+    Cpu::fusedmm_operand::<D, edge::BuiltIn<D::Scalar>>,
     Cpu::ttm_fibers_into::<D>,
     Cpu::mttkrp::<D>,
     generate::uniform_dense::<D>,
@@ -158,7 +148,7 @@ instances! { decompositions<T: Scalar>:
 }
 
 #[cfg(feature = "vulkan")]
-use crate::gpu::{DeviceScalar, DeviceStored, Gpu, GpuPrepared};
+use crate::gpu::{DeviceScalar, DeviceStored, Gpu, GpuPrepared, Portable};
 #[cfg(feature = "vulkan")]
 use crate::hetero::Hetero;
 
@@ -180,12 +170,6 @@ instances! { device<T: DeviceScalar>:
     Gpu::prepare::<T>,
     GpuPrepared::<T>::set_values,
     GpuPrepared::<T>::swap_values,
-    Hetero::spmm::<T>,
-    Hetero::sampled::<T>,
-    Hetero::fusedmm::<T, edge::Identity>,
-    Hetero::fusedmm::<T, edge::Scale>,
-    Hetero::fusedmm::<T, edge::Sigmoid>,
-    Hetero::fusedmm::<T, edge::Softmax<T>>,
     Hetero::elementwise::<T>,
     Hetero::ttm_into::<T>,
     Hetero::ttv_into::<T>,
@@ -203,6 +187,13 @@ instances! { stored_on_device<D: DeviceStored>:
     Gpu::spmm_streamed::<D>,
     Gpu::sampled_streamed::<D>,
     Gpu::fusedmm_streamed_of::<D>,
+}
+
+#[cfg(feature = "vulkan")]
+instances! { shared<D: Portable>:
+    Hetero::spmm::<D>,
+    Hetero::sampled::<D>,
+    Hetero::fusedmm_of::<D>,
 }
 
 /// Has the functions of this module compiled. Does nothing that anybody would need.
@@ -225,5 +216,9 @@ pub fn compiled() {
         stored_on_device::<f64>();
         stored_on_device::<bf16>();
         stored_on_device::<f16>();
+        shared::<f32>();
+        shared::<f64>();
+        shared::<bf16>();
+        shared::<f16>();
     }
 }

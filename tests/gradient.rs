@@ -1,5 +1,6 @@
 //! The gradients of SpMM, SDDMM and FusedMM are those that finite differences find.
 
+use sparsimd::edge::Edge;
 use sparsimd::ops::{EdgeWeighting, FusedGradient};
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::{Cpu, Csr, Mat, MatRef, edge, generate};

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use clap::ValueEnum;
-use sparsimd::edge::{self, BuiltIn};
+use sparsimd::edge::Edge;
 use sparsimd::ops::{EdgeWeighting, FusedGradient};
 use sparsimd::plan::{Op, PlanOptions};
 use sparsimd::reference::{Scores, Weighting};
@@ -11,7 +11,7 @@ use sparsimd::{Cpu, Csr, Mat, Result, Scalar, generate, reference};
 
 use super::device::Ran;
 use super::heads::Heads;
-use super::matrix::{Common, EdgeName, Measured, REUSE, SLOPE, dense_bytes, sparse_bytes};
+use super::matrix::{Common, Measured, REUSE, dense_bytes, sparse_bytes};
 use super::reorder::Ordered;
 use super::timing::{Check, Times};
 
@@ -65,23 +65,6 @@ impl Fused {
     pub fn check(&self) -> Result<()> {
         self.heads.check(&self.common, "heads, sums, dropout and gradients")
     }
-
-    /// The edge function, and the reference's.
-    fn edge<T: Scalar>(&self) -> (BuiltIn<T>, reference::Edge<'static>) {
-        let scale = T::from_f64(1.0 / ((self.common.n / self.heads.count) as f64).sqrt());
-        let slope = f64::from(SLOPE);
-        let own = T::from_f64(slope);
-        match self.common.edge {
-            EdgeName::Identity => (edge::Identity.into(), reference::Edge::Identity),
-            EdgeName::Scale => (edge::Scale.into(), reference::Edge::Scale),
-            EdgeName::Sigmoid => (edge::Sigmoid.into(), reference::Edge::Sigmoid),
-            EdgeName::Softmax => (edge::Softmax { scale }.into(), reference::Edge::Softmax { scale: scale.to_f64() }),
-            EdgeName::LeakyRelu => (edge::LeakyRelu { slope: own }.into(), reference::Edge::LeakyRelu { slope }),
-            EdgeName::SoftmaxLeakyRelu => {
-                (edge::SoftmaxLeakyRelu { slope: own }.into(), reference::Edge::SoftmaxLeakyRelu { slope })
-            }
-        }
-    }
 }
 
 /// Runs, verifies and times it.
@@ -101,7 +84,7 @@ pub fn measure<T: Scalar>(fused: &Fused, cpu: &Cpu, ordered: &Ordered<T>) -> Res
     let options = PlanOptions::new(Op::FusedMm, args.n).strategy(args.path()).reuse(args.repeat.unwrap_or(REUSE));
     let prepared = cpu.prepare_differentiable(a, &options)?;
     let prepare_s = start.elapsed().as_secs_f64();
-    let (edge, wanted) = fused.edge::<T>();
+    let (edge, wanted) = args.edge.function::<T>(args.n / heads);
     let weights = match sums {
         true => EdgeWeighting::sums(edge, left.as_ref(), right.as_ref()),
         false => EdgeWeighting::dots(edge, left.as_ref(), right.as_ref()).heads(heads),

@@ -1,13 +1,13 @@
 //! `sparsimd fusedmm`: E = f(C B^T at the nonzeros of A) D.
 
-use sparsimd::edge::{self, Edge};
+use sparsimd::edge::Edge;
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Mat, MatRef, Number, Result, Stored, bf16, f16, reference};
+use sparsimd::{Cpu, Mat, MatRef, Result, Stored, bf16, f16, reference};
 
 use super::Verdict;
 use super::device;
 use super::fused_heads::{self, Fused};
-use super::matrix::{Common, EdgeName, Measured, Ready, SLOPE, dense_bytes, sparse_bytes};
+use super::matrix::{Common, Measured, Ready, dense_bytes, sparse_bytes};
 use super::reorder::Ordered;
 use super::timing::{StoredDtype, Times};
 
@@ -30,12 +30,12 @@ pub fn run(fused: &Fused) -> Result<Verdict> {
         };
     }
     match args.dtype {
-        StoredDtype::F32 => args.run_on::<f32>("fusedmm", |a| fused.masked(a), by_edge::<f32>, device::fusedmm::<f32>),
-        StoredDtype::F64 => args.run_on::<f64>("fusedmm", |a| fused.masked(a), by_edge::<f64>, device::fusedmm::<f64>),
+        StoredDtype::F32 => args.run_on::<f32>("fusedmm", |a| fused.masked(a), measure::<f32>, device::fusedmm::<f32>),
+        StoredDtype::F64 => args.run_on::<f64>("fusedmm", |a| fused.masked(a), measure::<f64>, device::fusedmm::<f64>),
         StoredDtype::Bf16 => {
-            args.run_on::<bf16>("fusedmm", |a| fused.masked(a), by_edge::<bf16>, device::fusedmm::<bf16>)
+            args.run_on::<bf16>("fusedmm", |a| fused.masked(a), measure::<bf16>, device::fusedmm::<bf16>)
         }
-        StoredDtype::F16 => args.run_on::<f16>("fusedmm", |a| fused.masked(a), by_edge::<f16>, device::fusedmm::<f16>),
+        StoredDtype::F16 => args.run_on::<f16>("fusedmm", |a| fused.masked(a), measure::<f16>, device::fusedmm::<f16>),
     }
 }
 
@@ -44,36 +44,8 @@ fn general<T: device::DeviceScalar>(fused: &Fused, op: &'static str) -> Result<V
     fused.common.run_on::<T>(op, |a| fused.masked(a), measure, device::fusedmm::<T>)
 }
 
-fn by_edge<D: Stored>(args: &Common, cpu: &Cpu, a: &Ordered<D::Scalar>) -> Result<Measured> {
-    match args.edge {
-        EdgeName::Identity => measure::<D, _>(args, cpu, a, edge::Identity, reference::Edge::Identity),
-        EdgeName::Scale => measure::<D, _>(args, cpu, a, edge::Scale, reference::Edge::Scale),
-        EdgeName::Sigmoid => measure::<D, _>(args, cpu, a, edge::Sigmoid, reference::Edge::Sigmoid),
-        EdgeName::Softmax => {
-            let scale = D::Scalar::from_f64(1.0 / (args.n as f64).sqrt());
-            let wanted = reference::Edge::Softmax { scale: scale.to_f64() };
-            measure::<D, _>(args, cpu, a, edge::Softmax { scale }, wanted)
-        }
-        EdgeName::LeakyRelu => {
-            let slope = f64::from(SLOPE);
-            let wanted = reference::Edge::LeakyRelu { slope };
-            measure::<D, _>(args, cpu, a, edge::LeakyRelu { slope: D::Scalar::from_f64(slope) }, wanted)
-        }
-        EdgeName::SoftmaxLeakyRelu => {
-            let slope = f64::from(SLOPE);
-            let wanted = reference::Edge::SoftmaxLeakyRelu { slope };
-            measure::<D, _>(args, cpu, a, edge::SoftmaxLeakyRelu { slope: D::Scalar::from_f64(slope) }, wanted)
-        }
-    }
-}
-
-fn measure<D: Stored, F: Edge<D::Scalar>>(
-    args: &Common,
-    cpu: &Cpu,
-    ordered: &Ordered<D::Scalar>,
-    edge: F,
-    wanted: reference::Edge<'_>,
-) -> Result<Measured> {
+fn measure<D: Stored>(args: &Common, cpu: &Cpu, ordered: &Ordered<D::Scalar>) -> Result<Measured> {
+    let (edge, wanted) = args.edge.function::<D::Scalar>(args.n);
     let (a, given) = (ordered.matrix(), ordered.given());
     let c = ordered.by_rows(args.operand::<D>(cpu, "c", a.rows(), 1)?)?;
     let b = ordered.by_cols(args.operand::<D>(cpu, "b", a.cols(), 2)?)?;
@@ -98,6 +70,6 @@ fn measure<D: Stored, F: Edge<D::Scalar>>(
         }
     };
     let flops = 2.0 * a.nnz() as f64 * (args.n + width) as f64;
-    let bytes = sparse_bytes(a, F::USES_VALUES) + dense_bytes::<D>(a.rows() + a.cols(), args.n + width);
+    let bytes = sparse_bytes(a, edge.uses_values()) + dense_bytes::<D>(a.rows() + a.cols(), args.n + width);
     Ok(setup.measured(times, check, (flops, bytes)))
 }

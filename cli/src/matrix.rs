@@ -6,13 +6,14 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use serde::Serialize;
+use sparsimd::edge::{self, BuiltIn};
 use sparsimd::formats::PatternRef;
 use sparsimd::io::{DenseFormat, Matrix, write_dense, write_mtx, write_npy};
 use sparsimd::ops::NumaPrepared;
 use sparsimd::plan::{NumaPolicy, Op, PlanOptions, Strategy};
 use sparsimd::reference::Expected;
 use sparsimd::reorder;
-use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, Stored, generate};
+use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, Stored, generate, reference};
 
 use super::device::{DeviceName, Place, Ran};
 use super::executor::{EffortName, Executor};
@@ -100,7 +101,26 @@ pub enum EdgeName {
 }
 
 /// The slope of the leaky rectifiers (Velickovic et al. 2018), the same number in f32 and f64.
-pub const SLOPE: f32 = 0.2;
+const SLOPE: f32 = 0.2;
+
+impl EdgeName {
+    /// The edge function for dot products of `n` columns, and the reference's.
+    pub fn function<T: Scalar>(self, n: usize) -> (BuiltIn<T>, reference::Edge<'static>) {
+        let scale = T::from_f64(1.0 / (n as f64).sqrt());
+        let slope = f64::from(SLOPE);
+        let own = T::from_f64(slope);
+        match self {
+            Self::Identity => (BuiltIn::Identity, reference::Edge::Identity),
+            Self::Scale => (BuiltIn::Scale, reference::Edge::Scale),
+            Self::Sigmoid => (BuiltIn::Sigmoid, reference::Edge::Sigmoid),
+            Self::Softmax => (edge::Softmax { scale }.into(), reference::Edge::Softmax { scale: scale.to_f64() }),
+            Self::LeakyRelu => (edge::LeakyRelu { slope: own }.into(), reference::Edge::LeakyRelu { slope }),
+            Self::SoftmaxLeakyRelu => {
+                (edge::SoftmaxLeakyRelu { slope: own }.into(), reference::Edge::SoftmaxLeakyRelu { slope })
+            }
+        }
+    }
+}
 
 /// The path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -51,6 +51,11 @@ pub struct Times {
 impl Times {
     /// Runs `run` once and then `repeat` times; or until it is warm, and then for about a second and at least five times.
     pub fn measure(repeat: Option<usize>, mut run: impl FnMut() -> Result<()>) -> Result<Self> {
+        // The loop is compiled once, not for each operation: a call more is nothing beside a run.
+        Self::measure_dyn(repeat, &mut run)
+    }
+
+    fn measure_dyn(repeat: Option<usize>, mut run: &mut dyn FnMut() -> Result<()>) -> Result<Self> {
         check_repeat(repeat)?;
         let start = Instant::now();
         let mut shortest = f64::INFINITY;

@@ -11,7 +11,7 @@
 //! ```
 //! (A_v: the pattern of A with the values v.) Rows travel as in SpMM, and parts of rows as in SpMM with A transposed.
 
-use sparsimd::edge::BuiltIn;
+use sparsimd::edge::{BuiltIn, Edge};
 use sparsimd::plan::Op;
 use sparsimd::{Cpu, CsrRef, Mat, MatMut, MatRef};
 

@@ -196,7 +196,7 @@ impl<T: Element> DistCsr<T> {
         };
         let both = if other.is_none() { &[b][..] } else { &[b, d][..] };
         // A softmax's D travels also where it is B.
-        let travel = if F::SOFTMAX { n + width } else { both.iter().map(Rows::cols).sum() };
+        let travel = if edge.is_softmax() { n + width } else { both.iter().map(Rows::cols).sum() };
         let done = self.in_place(cpu, comm, both, travel, |a, dense| {
             check(e.as_ref())?;
             let (b, d) = (dense[0], dense[dense.len() - 1]);
@@ -205,7 +205,7 @@ impl<T: Element> DistCsr<T> {
         if done {
             return Ok(());
         }
-        if let (true, Some(built_in)) = (F::SOFTMAX, F::BUILT_IN) {
+        if let (true, Some(built_in)) = (edge.is_softmax(), F::BUILT_IN) {
             comm.agree(check(e.as_ref()))?;
             return self.softmax(cpu, comm, built_in(edge), [c, b, d], e);
         }

@@ -5,7 +5,7 @@
 mod matrices;
 
 use matrices::{bits, shapes, skewed};
-use sparsimd::edge::{self, BuiltIn};
+use sparsimd::edge::{self, BuiltIn, Edge};
 use sparsimd::reference::{self, Expected, FusedGradients, Scores, Weighting};
 use sparsimd::{Cpu, Csr, CsrRef, Mat, MatRef, generate};
 use sparsimd_distributed::{

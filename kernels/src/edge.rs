@@ -8,12 +8,18 @@ use crate::{Scalar, exp};
 
 /// The weight f(s, a) of an edge, from its dot product s = C_i . B_j and the matrix' value a.
 pub trait Edge<T: Scalar>: Copy + Send + Sync {
-    /// Whether `a` is used; without it, a pattern without values will do.
-    const USES_VALUES: bool = false;
-    /// Whether the weights of a row are normalised by softmax: exp(f_ij) / sum over the row of exp(f_ij).
-    const SOFTMAX: bool = false;
     /// Which function of this module it is: those share one kernel, which is compiled with this crate.
     const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = None;
+
+    /// Whether `a` is used; without it, a pattern without values will do.
+    fn uses_values(self) -> bool {
+        false
+    }
+
+    /// Whether the weights of a row are normalised by softmax: exp(f_ij) / sum over the row of exp(f_ij).
+    fn is_softmax(self) -> bool {
+        false
+    }
 
     /// f by lane.
     fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, value: T::Vector<S>) -> T::Vector<S>;
@@ -37,18 +43,6 @@ pub enum BuiltIn<T> {
     SoftmaxLeakyRelu(SoftmaxLeakyRelu<T>),
     /// [`Ratio`], which has no gradient here.
     Ratio(Ratio<T>),
-}
-
-impl<T> BuiltIn<T> {
-    /// Whether the weights of a row are normalised by softmax.
-    pub fn is_softmax(&self) -> bool {
-        matches!(self, Self::Softmax(_) | Self::SoftmaxLeakyRelu(_))
-    }
-
-    /// Whether the values of the matrix are used.
-    pub fn uses_values(&self) -> bool {
-        matches!(self, Self::Scale | Self::Ratio(_))
-    }
 }
 
 /// f = s.
@@ -127,7 +121,11 @@ impl<T: Scalar> Edge<T> for Identity {
 
 impl<T: Scalar> Edge<T> for Scale {
     const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = Some(|_| BuiltIn::Scale);
-    const USES_VALUES: bool = true;
+
+    #[inline(always)]
+    fn uses_values(self) -> bool {
+        true
+    }
 
     #[inline(always)]
     fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, value: T::Vector<S>) -> T::Vector<S> {
@@ -148,7 +146,11 @@ impl<T: Scalar> Edge<T> for Sigmoid {
 
 impl<T: Scalar> Edge<T> for Softmax<T> {
     const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = Some(BuiltIn::Softmax);
-    const SOFTMAX: bool = true;
+
+    #[inline(always)]
+    fn is_softmax(self) -> bool {
+        true
+    }
 
     #[inline(always)]
     fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, _: T::Vector<S>) -> T::Vector<S> {
@@ -167,7 +169,11 @@ impl<T: Scalar> Edge<T> for LeakyRelu<T> {
 
 impl<T: Scalar> Edge<T> for SoftmaxLeakyRelu<T> {
     const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = Some(BuiltIn::SoftmaxLeakyRelu);
-    const SOFTMAX: bool = true;
+
+    #[inline(always)]
+    fn is_softmax(self) -> bool {
+        true
+    }
 
     #[inline(always)]
     fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, value: T::Vector<S>) -> T::Vector<S> {
@@ -177,7 +183,11 @@ impl<T: Scalar> Edge<T> for SoftmaxLeakyRelu<T> {
 
 impl<T: Scalar> Edge<T> for Ratio<T> {
     const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = Some(BuiltIn::Ratio);
-    const USES_VALUES: bool = true;
+
+    #[inline(always)]
+    fn uses_values(self) -> bool {
+        true
+    }
 
     #[inline(always)]
     fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, value: T::Vector<S>) -> T::Vector<S> {
@@ -185,8 +195,38 @@ impl<T: Scalar> Edge<T> for Ratio<T> {
     }
 }
 
+impl<T: Scalar> Edge<T> for BuiltIn<T> {
+    const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = Some(|edge| edge);
+
+    #[inline(always)]
+    fn uses_values(self) -> bool {
+        matches!(self, Self::Scale | Self::Ratio(_))
+    }
+
+    #[inline(always)]
+    fn is_softmax(self) -> bool {
+        matches!(self, Self::Softmax(_) | Self::SoftmaxLeakyRelu(_))
+    }
+
+    #[inline(always)]
+    fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, value: T::Vector<S>) -> T::Vector<S> {
+        match self {
+            Self::Identity => Edge::<T>::apply(Identity, simd, dot, value),
+            Self::Scale => Edge::<T>::apply(Scale, simd, dot, value),
+            Self::Sigmoid => Edge::<T>::apply(Sigmoid, simd, dot, value),
+            Self::Softmax(edge) => edge.apply(simd, dot, value),
+            Self::LeakyRelu(edge) => edge.apply(simd, dot, value),
+            Self::SoftmaxLeakyRelu(edge) => edge.apply(simd, dot, value),
+            Self::Ratio(edge) => edge.apply(simd, dot, value),
+        }
+    }
+}
+
 impl<T: Scalar, F: Fn(T, T) -> T + Copy + Send + Sync> Edge<T> for Map<F> {
-    const USES_VALUES: bool = true;
+    #[inline(always)]
+    fn uses_values(self) -> bool {
+        true
+    }
 
     #[inline(always)]
     fn apply<S: Simd>(self, _: S, mut dot: T::Vector<S>, value: T::Vector<S>) -> T::Vector<S> {
@@ -257,7 +297,7 @@ unsafe fn apply<S: Simd, T: Scalar, F: Edge<T>, const ROOM: bool>(
         // SAFETY: the caller's promise.
         unsafe {
             let mut a = T::splat(simd, T::ZERO);
-            if F::USES_VALUES && !values.is_null() {
+            if edge.uses_values() && !values.is_null() {
                 a = T::load_masked(simd, mask, values.add(at));
             }
             let w = w.add(at);

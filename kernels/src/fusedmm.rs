@@ -84,10 +84,10 @@ pub struct FusedRows<D: Stored> {
 /// strides and sizes stated, and no one else uses the task's rows of E, `carry_out` or `partial` at the same time.
 pub unsafe fn fused_rows<D: Stored, F: Edge<D::Scalar>>(arch: Arch, edge: F, task: FusedRows<D>) {
     if let Some(built_in) = const { F::BUILT_IN } {
-        let task = Rows { edge: built_in(edge), softmax: F::SOFTMAX, task };
+        let task = Rows { edge: built_in(edge), softmax: edge.is_softmax(), task };
         dispatch_stored!(arch, task, Rows<BuiltIn>);
     } else if const { F::BUILT_IN.is_none() } {
-        arch.dispatch(Rows { edge: Custom(edge), softmax: F::SOFTMAX, task });
+        arch.dispatch(Rows { edge: Custom(edge), softmax: edge.is_softmax(), task });
     }
 }
 

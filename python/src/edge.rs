@@ -2,7 +2,6 @@
 
 use pyo3::PyResult;
 use sparsimd::edge::{BuiltIn, Identity, LeakyRelu, Scale, Sigmoid, Softmax, SoftmaxLeakyRelu};
-use sparsimd::{Cpu, MatMut, MatRef, Result, SparseOperand, Stored};
 
 use crate::array::Element;
 use crate::error::value;
@@ -64,24 +63,5 @@ impl Function {
             Self::LeakyRelu { slope } => LeakyRelu { slope: T::from_f64(slope) }.into(),
             Self::SoftmaxLeakyRelu { slope } => SoftmaxLeakyRelu { slope: T::from_f64(slope) }.into(),
         }
-    }
-}
-
-/// FusedMM with an edge function chosen at run time.
-pub fn fusedmm<D: Stored<Scalar: Element>>(
-    cpu: &Cpu,
-    a: SparseOperand<'_, D::Scalar>,
-    function: Function,
-    [x, y, z]: [MatRef<'_, D>; 3],
-    out: MatMut<'_, D>,
-) -> Result<()> {
-    match function.built_in() {
-        BuiltIn::Identity => cpu.fusedmm(a, Identity, x, y, z, out),
-        BuiltIn::Scale => cpu.fusedmm(a, Scale, x, y, z, out),
-        BuiltIn::Sigmoid => cpu.fusedmm(a, Sigmoid, x, y, z, out),
-        BuiltIn::Softmax(edge) => cpu.fusedmm(a, edge, x, y, z, out),
-        BuiltIn::LeakyRelu(edge) => cpu.fusedmm(a, edge, x, y, z, out),
-        BuiltIn::SoftmaxLeakyRelu(edge) => cpu.fusedmm(a, edge, x, y, z, out),
-        _ => unreachable!("functions without a name here"),
     }
 }

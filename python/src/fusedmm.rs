@@ -213,7 +213,7 @@ fn one_pass<'py, D: Entry + Stored<Scalar: Element>>(
         let (no_x, no_y) = (Filled::of(&x, 1)?, Filled::of(&y, 1)?);
         let (x, y, z, e) = (no_x.or(&x), no_y.or(&y), z.view(), out.view());
         let values = values.as_ref().map(|values| values.slice());
-        released(py, |cpu| a.with(values, |a| edge::fusedmm(cpu, a, function, [x, y, z], e)))?;
+        released(py, |cpu| a.with(values, |a| cpu.fusedmm(a, function.built_in(), x, y, z, e)))?;
     }
     Ok(out.object)
 }

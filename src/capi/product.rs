@@ -269,15 +269,7 @@ pub(super) unsafe fn fusedmm<D: Stored<Scalar: Element>>(
             )?,
         )
     };
-    match weight {
-        0 => cpu.fusedmm(a, edge::Identity, c, b, d, e)?,
-        1 => cpu.fusedmm(a, edge::Scale, c, b, d, e)?,
-        2 => cpu.fusedmm(a, edge::Sigmoid, c, b, d, e)?,
-        3 => cpu.fusedmm(a, edge::Softmax { scale }, c, b, d, e)?,
-        4 => cpu.fusedmm(a, edge::LeakyRelu { slope: scale }, c, b, d, e)?,
-        5 => cpu.fusedmm(a, edge::SoftmaxLeakyRelu { slope: scale }, c, b, d, e)?,
-        _ => return Err(Failure::argument("edge", &format!("{weight} is not a sparsimd_edge"))),
-    }
+    cpu.fusedmm(a, function_of(weight, scale)?, c, b, d, e)?;
     Ok(())
 }
 

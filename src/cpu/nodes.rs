@@ -1,5 +1,6 @@
 //! [`NodeCpus`]: one pool per NUMA node, and work that belongs to nodes.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Cpu;
@@ -62,7 +63,7 @@ impl NodeCpus {
     /// follows. So every chunk runs exactly once, and on its owner's node unless that node is behind.
     pub fn run(&self, chunks: &[usize], task: impl Fn(usize, &Cpu, usize, usize) + Sync) {
         let next: Vec<_> = chunks.iter().map(|_| AtomicUsize::new(0)).collect();
-        self.on_each(|place, cpu| {
+        self.on_each(&|place, cpu| {
             for step in 0..next.len() {
                 let owner = (place + step) % next.len();
                 while let Some(chunk) = claim(&next[owner], chunks[owner]) {
@@ -72,16 +73,31 @@ impl NodeCpus {
         });
     }
 
+    /// [`NodeCpus::run`] of a task that may fail: the first error by owner and chunk, after all chunks have run.
+    pub(super) fn try_run(
+        &self,
+        chunks: &[usize],
+        task: &(dyn Fn(usize, &Cpu, usize, usize) -> Result<()> + Sync),
+    ) -> Result<()> {
+        let failures = Mutex::new(Vec::new());
+        self.run(chunks, |place, cpu, owner, chunk| {
+            if let (Err(error), Ok(mut all)) = (task(place, cpu, owner, chunk), failures.lock()) {
+                all.push(((owner, chunk), error));
+            }
+        });
+        let failures = failures.into_inner().unwrap_or_default();
+        failures.into_iter().min_by_key(|(place, _)| *place).map_or(Ok(()), |(_, error)| Err(error))
+    }
+
     /// Like [`NodeCpus::run`], but every chunk on its owner's node: for first writes, which decide where pages are.
     pub fn run_owned(&self, chunks: &[usize], task: impl Fn(usize, usize) + Sync) {
-        self.on_each(|owner, _| (0..chunks[owner]).for_each(|chunk| task(owner, chunk)));
+        self.on_each(&|owner, _| (0..chunks[owner]).for_each(|chunk| task(owner, chunk)));
     }
 
     /// Runs `f` once in each node's pool, all at the same time; where the system has no thread to wait for a node, the caller's waits.
-    fn on_each(&self, f: impl Fn(usize, &Cpu) + Sync) {
+    fn on_each(&self, f: &(dyn Fn(usize, &Cpu) + Sync)) {
         std::thread::scope(|scope| {
             for (place, (_, cpu)) in self.nodes.iter().enumerate() {
-                let f = &f;
                 let run = move || cpu.install(|| f(place, cpu));
                 if std::thread::Builder::new().spawn_scoped(scope, run).is_err() {
                     run();

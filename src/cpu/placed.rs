@@ -255,20 +255,11 @@ impl<T: Scalar> NumaCsr<T> {
         slots: Vec<Vec<Mutex<Option<X>>>>,
         task: impl Fn(&Cpu, usize, (usize, usize), X) -> Result<()> + Sync,
     ) -> Result<()> {
-        let failures = Mutex::new(Vec::new());
         let counts: Vec<_> = self.chunks.iter().map(Vec::len).collect();
-        self.pools.run(&counts, |place, cpu, owner, chunk| {
-            let done = match take(&slots[owner][chunk]) {
-                Some(part) => task(cpu, place, (owner, chunk), part),
-                None => Ok(()),
-            };
-            if let (Err(error), Ok(mut all)) = (done, failures.lock()) {
-                all.push(((owner, chunk), error));
-            }
-        });
-        let mut failures = failures.into_inner().unwrap_or_default();
-        failures.sort_by_key(|(place, _)| *place);
-        failures.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
+        self.pools.try_run(&counts, &|place, cpu, owner, chunk| match take(&slots[owner][chunk]) {
+            Some(part) => task(cpu, place, (owner, chunk), part),
+            None => Ok(()),
+        })
     }
 
     /// The rows of `out` of each chunk, to be taken once.

@@ -2,7 +2,7 @@
 
 use sparsimd_gpu_abi::edge as variant;
 use sparsimd_kernels::Scalar;
-use sparsimd_kernels::edge::{Identity, Scale, Sigmoid, Softmax};
+use sparsimd_kernels::edge::{BuiltIn, Identity, Scale, Sigmoid, Softmax};
 
 /// One of the edge functions that are compiled into the kernels.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,6 +18,17 @@ pub enum EdgeKind<T> {
         /// c.
         scale: T,
     },
+}
+
+impl<T> From<EdgeKind<T>> for BuiltIn<T> {
+    fn from(edge: EdgeKind<T>) -> Self {
+        match edge {
+            EdgeKind::Identity => Self::Identity,
+            EdgeKind::Scale => Self::Scale,
+            EdgeKind::Sigmoid => Self::Sigmoid,
+            EdgeKind::Softmax { scale } => Self::Softmax(Softmax { scale }),
+        }
+    }
 }
 
 /// An edge function with a kernel. Functions of one's own run on the CPU only.
@@ -57,6 +68,17 @@ impl<T: Copy> DeviceEdge<T> for Softmax<T> {
 }
 
 impl<T: Scalar> EdgeKind<T> {
+    /// The kind of a function that is chosen at run time; `None` if devices do not have it.
+    pub fn of(edge: BuiltIn<T>) -> Option<Self> {
+        Some(match edge {
+            BuiltIn::Identity => Self::Identity,
+            BuiltIn::Scale => Self::Scale,
+            BuiltIn::Sigmoid => Self::Sigmoid,
+            BuiltIn::Softmax(Softmax { scale }) => Self::Softmax { scale },
+            _ => return None,
+        })
+    }
+
     /// The value of the specialisation constant.
     pub(super) fn variant(self) -> u32 {
         match self {

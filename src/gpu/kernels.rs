@@ -120,18 +120,28 @@ impl Kernels {
         kernel: Kernel,
         special: Special,
     ) -> Result<Arc<Pipeline>> {
-        let key = Key { name: kernel.name, storage: D::STORAGE, special };
+        self.made((kernel, special), (D::STORAGE, D::DTYPE), size_of::<P>())
+    }
+
+    /// The pipeline of a specialised kernel on operands stored so, with `push` bytes of push constants; made if it is not there yet.
+    fn made(
+        &self,
+        (kernel, special): (Kernel, Special),
+        (storage, dtype): (Storage, &'static str),
+        push: usize,
+    ) -> Result<Arc<Pipeline>> {
+        let key = Key { name: kernel.name, storage, special };
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pipeline) = made.get(&key) {
             return Ok(pipeline.clone());
         }
-        let files = match D::STORAGE {
+        let files = match storage {
             Storage::Single => Some(kernel.single),
             Storage::Double => kernel.double,
             Storage::Bf16 | Storage::F16 => kernel.half,
         };
         let Some((file, bytes)) = files else {
-            let detail = format!("{}: {} has no kernel for {}", self.device.info().name, kernel.name, D::DTYPE);
+            let detail = format!("{}: {} has no kernel for {}", self.device.info().name, kernel.name, dtype);
             return Err(Error::Unavailable { what: "the operation on this element type", detail });
         };
         let module = Module::new(&self.manifest, file, bytes)?;
@@ -142,9 +152,9 @@ impl Kernels {
             (spec::VARIANT, variant),
             (spec::PARTS, parts),
             (spec::STEP, special.team.step()),
-            (spec::FORMAT, if D::STORAGE == Storage::Bf16 { format::BF16 } else { format::F16 }),
+            (spec::FORMAT, if storage == Storage::Bf16 { format::BF16 } else { format::F16 }),
         ];
-        let pipeline = Arc::new(Pipeline::new(&self.device, &module, size_of::<P>(), &constants)?);
+        let pipeline = Arc::new(Pipeline::new(&self.device, &module, push, &constants)?);
         made.insert(key, pipeline.clone());
         Ok(pipeline)
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use sparsimd_kernels::Number;
-use sparsimd_kernels::edge::Edge;
+use sparsimd_kernels::edge::BuiltIn;
 
 use super::Hetero;
 use super::share::{Divisible, Job, Output, Parts};
@@ -11,7 +11,7 @@ use crate::cpu::Cpu;
 use crate::dense::{Mat, MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::Csr;
-use crate::gpu::{DeviceEdge, DeviceScalar, Gpu, GpuCsr, GpuOperand, GpuPrepared, Portable};
+use crate::gpu::{DeviceEdge, DeviceScalar, EdgeKind, Gpu, GpuCsr, GpuOperand, GpuPrepared, Portable};
 use crate::ops::{Prepared, SparseOperand};
 use crate::plan::{Op, PlanOptions, Strategy};
 
@@ -236,20 +236,29 @@ impl Hetero {
     ///
     /// # Errors
     /// As [`Hetero::spmm`].
-    #[inline(never)]
-    pub fn fusedmm<D, F>(
+    pub fn fusedmm<D: Portable>(
         &self,
         a: &mut HeteroCsr<D::Sum>,
-        edge: F,
+        edge: impl DeviceEdge<D::Sum>,
         c: MatRef<'_, D>,
         b: MatRef<'_, D>,
         d: MatRef<'_, D>,
         e: MatMut<'_, D>,
-    ) -> Result<()>
-    where
-        D: Portable,
-        F: Edge<D::Sum> + DeviceEdge<D::Sum>,
-    {
+    ) -> Result<()> {
+        self.fusedmm_of(a, edge.kind(), c, b, d, e)
+    }
+
+    /// [`Hetero::fusedmm`] with the edge function chosen at run time.
+    #[inline(never)]
+    pub(crate) fn fusedmm_of<D: Portable>(
+        &self,
+        a: &mut HeteroCsr<D::Sum>,
+        edge: EdgeKind<D::Sum>,
+        c: MatRef<'_, D>,
+        b: MatRef<'_, D>,
+        d: MatRef<'_, D>,
+        e: MatMut<'_, D>,
+    ) -> Result<()> {
         check_shape("fusedmm", "C", c.shape(), (a.matrix().rows(), c.cols()))?;
         check_shape("fusedmm", "B", b.shape(), (a.matrix().cols(), c.cols()))?;
         check_shape("fusedmm", "D", d.shape(), (a.matrix().cols(), d.cols()))?;
@@ -264,7 +273,7 @@ impl Hetero {
                 out.download(e.reborrow())
             },
             processor: |cpu: &Cpu, a: &HostRows<D::Sum>, rows: &Range<usize>, e: &mut MatMut<'_, D>| {
-                cpu.fusedmm(a.of(Op::FusedMm), edge, c.row_range(rows.clone())?, b, d, e.reborrow())
+                cpu.fusedmm(a.of(Op::FusedMm), BuiltIn::from(edge), c.row_range(rows.clone())?, b, d, e.reborrow())
             },
         };
         self.share_out(&mut a.parts, e, job)

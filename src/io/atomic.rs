@@ -22,7 +22,10 @@ use crate::error::{Error, Result};
 /// # Errors
 /// [`Error::Io`] with `path`; no trace of the attempt is left.
 pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
-    write(path, fill).map_err(|source| Error::Io { path: path.to_owned(), source })
+    let mut fill = Some(fill);
+    // One writer is compiled, whatever is written.
+    let once = &mut |out: &mut dyn Write| fill.take().map_or(Ok(()), |fill| fill(out));
+    write(path, once).map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
 /// [`write_atomically`], by a `fill` that may fail for other reasons than the file; those of the file are [`Error::Io`] of `path`.
@@ -37,7 +40,7 @@ pub(super) fn write_pieces(path: &Path, fill: impl FnOnce(&mut dyn Write) -> Res
     failed.map_or(written, Err)
 }
 
-fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> std::io::Result<()> {
+fn write(path: &Path, fill: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>) -> std::io::Result<()> {
     let compressed = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
     if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
         return fill_file(OpenOptions::new().write(true).open(path)?, compressed, fill);
@@ -91,7 +94,7 @@ const DESCRIPTORS: &str = "/proc/self/fd";
 fn fill_file(
     file: impl Write,
     compressed: bool,
-    fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+    fill: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>,
 ) -> std::io::Result<()> {
     let mut out = BufWriter::with_capacity(1 << 20, file);
     if compressed {

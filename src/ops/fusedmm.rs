@@ -69,6 +69,12 @@ impl Cpu {
         d: MatRef<'_, D>,
         e: MatMut<'_, D>,
     ) -> Result<()> {
+        if let Some(built_in) = const { F::BUILT_IN } {
+            return self.fusedmm_operand(a.into(), built_in(edge), c, b, d, e);
+        }
+        if const { F::BUILT_IN.is_some() } {
+            unreachable!("returned above; what follows is not compiled for functions that have a kernel");
+        }
         self.fusedmm_operand(a.into(), edge, c, b, d, e)
     }
 
@@ -91,7 +97,7 @@ impl Cpu {
         check_shape(OP, "B", b.shape(), (pattern.cols(), c.cols()))?;
         check_shape(OP, "D", d.shape(), (pattern.cols(), e.cols()))?;
         check_shape(OP, "E", e.as_ref().shape(), (pattern.rows(), e.cols()))?;
-        let values = if F::USES_VALUES { Some(a.need_values(OP)?) } else { None };
+        let values = if edge.uses_values() { Some(a.need_values(OP)?) } else { None };
         let dense = Dense { c, b, d };
         if let SparseOperand::Prepared(prepared) = a
             && let Some(panels) = prepared.panels_for(Op::FusedMm, self)?
@@ -152,7 +158,7 @@ impl Cpu {
         } else {
             self.fused_in_stages(tasks, &direct.stages, edge, work, rows);
         }
-        if F::SOFTMAX {
+        if edge.is_softmax() {
             merge_softmax(tasks, &carry_outs, &partial, e);
         } else {
             carry_outs.add_to(tasks, D::Scalar::ZERO, e);
@@ -256,12 +262,13 @@ impl Cpu {
             let e = out.get().wrapping_add(row_block.rows.start * lde);
             let c = Widened::new(self.arch(), dense.c, row_block.rows.clone());
             let mut sums = RowSums::<D>::new(self.arch(), rows, width);
+            let softmax = edge.is_softmax();
             let largest = row_block.blocks().map(|block| block.nnz).max().unwrap_or(0);
             let mut room = Room {
                 packed: self.packed_panel(panel, TILE_VECTORS),
                 weights: vec![D::Scalar::ZERO; largest],
-                states: vec![[D::Scalar::NEG_INFINITY, D::Scalar::ZERO]; if F::SOFTMAX { rows } else { 0 }],
-                rescale: vec![D::Scalar::ONE; if F::SOFTMAX { rows } else { 0 }],
+                states: vec![[D::Scalar::NEG_INFINITY, D::Scalar::ZERO]; if softmax { rows } else { 0 }],
+                rescale: vec![D::Scalar::ONE; if softmax { rows } else { 0 }],
             };
             // SAFETY: the rows of a row block are its own task's, and inside E.
             let (to, stride) = unsafe { sums.begin(D::Scalar::ZERO, width, e, lde) };
@@ -270,7 +277,7 @@ impl Cpu {
                 let values = values.map(|values| &values[block.first..]);
                 self.fused_block(&c, block, values, edge, dense, output, &mut room);
             }
-            if F::SOFTMAX {
+            if softmax {
                 // SAFETY: one state per row of the row block.
                 unsafe { normalise_rows(self.arch(), &room.states, width, to, stride) };
             }
@@ -326,7 +333,7 @@ impl Cpu {
             alpha: D::Scalar::ONE,
             c: out.e,
             ldc: out.lde,
-            rescale: if F::SOFTMAX { room.rescale.as_ptr() } else { std::ptr::null() },
+            rescale: if edge.is_softmax() { room.rescale.as_ptr() } else { std::ptr::null() },
             vectors: out.vectors,
             scratch: room.packed.as_mut_ptr(),
         };

@@ -7,7 +7,7 @@
 //! Each stage passes over the whole matrix, so that only one gathered operand at a time competes for the caches; in between there is
 //! one number for each edge and head.
 
-use sparsimd_kernels::edge::BuiltIn;
+use sparsimd_kernels::edge::{BuiltIn, Edge};
 use sparsimd_kernels::{Dropout, EdgeWeights, Scalar, SumRows, edge_weights, sum_rows};
 
 use super::differentiable::Differentiable;

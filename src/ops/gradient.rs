@@ -16,6 +16,7 @@
 //! does (Dao et al. 2022): two products at the nonzeros, one with A and two with A^T, against one of each forward. With heads, everything is by
 //! head; values and bias, which all heads share, have the sum of their gradients.
 
+use sparsimd_kernels::edge::Edge;
 use sparsimd_kernels::{EdgeGradients, EdgeWeights, RowSums, Scalar, edge_gradients, row_sums};
 
 use super::differentiable::Differentiable;

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
-use sparsimd::edge::{self, Edge};
-use sparsimd::gpu::{self, DeviceEdge, DeviceScalar, DeviceStored, Gpu, GpuMat, GpuPrepared, Portable};
+use sparsimd::edge::Edge;
+use sparsimd::gpu::{self, DeviceScalar, DeviceStored, EdgeKind, Gpu, GpuMat, GpuPrepared, Portable};
 use sparsimd::hetero::{Hetero, HeteroCsr};
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::{Cpu, Csr, Error, Mat, Number, Result, reference};
@@ -196,26 +196,8 @@ pub fn sddmm<D: Portable>(args: &Common, cpu: &Cpu, a: &Csr<D::Sum>) -> Result<M
 
 /// FusedMM on a device.
 pub fn fusedmm<D: Portable>(args: &Common, cpu: &Cpu, a: &Csr<D::Sum>) -> Result<Measured> {
-    match args.edge {
-        EdgeName::Identity => fused::<D, _>(args, cpu, a, edge::Identity, reference::Edge::Identity),
-        EdgeName::Scale => fused::<D, _>(args, cpu, a, edge::Scale, reference::Edge::Scale),
-        EdgeName::Sigmoid => fused::<D, _>(args, cpu, a, edge::Sigmoid, reference::Edge::Sigmoid),
-        EdgeName::Softmax => {
-            let scale = D::Sum::from_f64(1.0 / (args.n as f64).sqrt());
-            let wanted = reference::Edge::Softmax { scale: scale.to_f64() };
-            fused::<D, _>(args, cpu, a, edge::Softmax { scale }, wanted)
-        }
-        EdgeName::LeakyRelu | EdgeName::SoftmaxLeakyRelu => Err(args.no_edge("fusedmm on a device")),
-    }
-}
-
-fn fused<D: Portable, F: Edge<D::Sum> + DeviceEdge<D::Sum>>(
-    args: &Common,
-    cpu: &Cpu,
-    a: &Csr<D::Sum>,
-    edge: F,
-    wanted: reference::Edge<'_>,
-) -> Result<Measured> {
+    let (built_in, wanted) = args.edge.function::<D::Sum>(args.n);
+    let edge = EdgeKind::of(built_in).ok_or_else(|| args.no_edge("fusedmm on a device"))?;
     let job = Job::new(Op::FusedMm, "fusedmm", args, cpu, a)?;
     let c = args.operand::<D>(cpu, "c", a.rows(), 1)?;
     let b = args.operand::<D>(cpu, "b", a.cols(), 2)?;
@@ -241,6 +223,6 @@ fn fused<D: Portable, F: Edge<D::Sum> + DeviceEdge<D::Sum>>(
     })?;
     args.write_dense(e.as_ref())?;
     let flops = 2.0 * a.nnz() as f64 * (args.n + width) as f64;
-    let bytes = sparse_bytes(a, F::USES_VALUES) + dense_bytes::<D>(a.rows() + a.cols(), args.n + width);
+    let bytes = sparse_bytes(a, built_in.uses_values()) + dense_bytes::<D>(a.rows() + a.cols(), args.n + width);
     Ok(job.report(timed, check, flops, bytes))
 }

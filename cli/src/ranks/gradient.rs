@@ -10,12 +10,7 @@ use crate::timing::Check;
 
 impl<T: Element> Run<'_, T> {
     /// Measures the gradients of FusedMM; compares them, and the result.
-    pub fn gradient<F: Edge<T> + Into<BuiltIn<T>>>(
-        &self,
-        comm: &dyn Comm,
-        edge: F,
-        wanted: reference::Edge<'_>,
-    ) -> Result<(Runs, Check)> {
+    pub fn gradient(&self, comm: &dyn Comm, edge: BuiltIn<T>, wanted: reference::Edge<'_>) -> Result<(Runs, Check)> {
         let RowsOf { rows, cols, local, .. } = &self.given;
         let (rank, n) = (comm.rank(), self.args.n);
         let operands = || -> Result<_> {
@@ -25,7 +20,7 @@ impl<T: Element> Run<'_, T> {
             Ok((operands, [zeros(rows)?, zeros(rows)?, zeros(cols)?, zeros(cols)?]))
         };
         let ([c, b, d, de], [mut e, mut dc, mut db, mut dd]) = comm.agree(operands())?;
-        let mut values = F::USES_VALUES.then(|| vec![T::ZERO; local.nnz()]);
+        let mut values = edge.uses_values().then(|| vec![T::ZERO; local.nnz()]);
         let runs = self.measure(comm, |comm| {
             let out = DistGradient { c: &mut dc, b: &mut db, d: &mut dd, values: values.as_deref_mut() };
             self.a.fusedmm_gradient(&self.cpu, comm, edge, &c, &b, &d, &de, out)

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use serde::Serialize;
-use sparsimd::edge::{self, BuiltIn, Edge};
 use sparsimd::io::Format;
 use sparsimd::machine::{Machine, Pinning};
 use sparsimd::plan::{Op, PlanOptions};
@@ -16,7 +15,7 @@ use sparsimd_distributed::{
 
 use super::{AlgorithmName, PartitionName};
 use crate::executor::Executor;
-use crate::matrix::{Common, EdgeName, REUSE, SLOPE};
+use crate::matrix::{Common, EdgeName, REUSE};
 use crate::timing::{Check, StoredDtype, Times};
 use crate::{Verdict, output};
 
@@ -189,7 +188,7 @@ impl<'a, T: Element> Run<'a, T> {
         let RowsOf { rows, cols, local, .. } = &self.given;
         let (rank, n) = (comm.rank(), self.args.n);
         let (runs, check) = match self.op {
-            Op::FusedMm => self.fused_by_edge(comm)?,
+            Op::FusedMm => self.fused(comm)?,
             Op::Sddmm => {
                 let scaled = self.args.edge == EdgeName::Scale;
                 let (c, b) = (comm.agree(self.operand(rank, rows, 1))?, self.needed(comm, 2)?);
@@ -216,34 +215,8 @@ impl<'a, T: Element> Run<'a, T> {
         self.print(comm, runs, check)
     }
 
-    fn fused_by_edge(&self, comm: &dyn Comm) -> Result<(Runs, Check)> {
-        match self.args.edge {
-            EdgeName::Identity => self.fused(comm, edge::Identity, reference::Edge::Identity),
-            EdgeName::Scale => self.fused(comm, edge::Scale, reference::Edge::Scale),
-            EdgeName::Sigmoid => self.fused(comm, edge::Sigmoid, reference::Edge::Sigmoid),
-            EdgeName::Softmax => {
-                let scale = T::from_f64(1.0 / (self.args.n as f64).sqrt());
-                self.fused(comm, edge::Softmax { scale }, reference::Edge::Softmax { scale: scale.to_f64() })
-            }
-            EdgeName::LeakyRelu => {
-                let slope = f64::from(SLOPE);
-                let edge = edge::LeakyRelu { slope: T::from_f64(slope) };
-                self.fused(comm, edge, reference::Edge::LeakyRelu { slope })
-            }
-            EdgeName::SoftmaxLeakyRelu => {
-                let slope = f64::from(SLOPE);
-                let edge = edge::SoftmaxLeakyRelu { slope: T::from_f64(slope) };
-                self.fused(comm, edge, reference::Edge::SoftmaxLeakyRelu { slope })
-            }
-        }
-    }
-
-    fn fused<F: Edge<T> + Into<BuiltIn<T>>>(
-        &self,
-        comm: &dyn Comm,
-        edge: F,
-        wanted: reference::Edge<'_>,
-    ) -> Result<(Runs, Check)> {
+    fn fused(&self, comm: &dyn Comm) -> Result<(Runs, Check)> {
+        let (edge, wanted) = self.args.edge.function::<T>(self.args.n);
         if self.backward {
             return self.gradient(comm, edge, wanted);
         }

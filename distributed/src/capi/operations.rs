@@ -233,15 +233,7 @@ impl<T: Element> Operations for Ranks<T> {
         };
         let (edge, operands, d, e) = comm.agree(ready())?;
         let (a, cpu, other) = (&self.a, &self.cpu, self.other([operands[1], d])?);
-        match edge {
-            BuiltIn::Identity => a.fusedmm_of(cpu, comm, edge::Identity, operands, other, e),
-            BuiltIn::Scale => a.fusedmm_of(cpu, comm, edge::Scale, operands, other, e),
-            BuiltIn::Sigmoid => a.fusedmm_of(cpu, comm, edge::Sigmoid, operands, other, e),
-            BuiltIn::Softmax(edge) => a.fusedmm_of(cpu, comm, edge, operands, other, e),
-            BuiltIn::LeakyRelu(edge) => a.fusedmm_of(cpu, comm, edge, operands, other, e),
-            BuiltIn::SoftmaxLeakyRelu(edge) => a.fusedmm_of(cpu, comm, edge, operands, other, e),
-            other => Err(Error::argument("edge", format!("{other:?} is not one of ranks"))),
-        }
+        a.fusedmm_of(cpu, comm, edge, operands, other, e)
     }
 
     unsafe fn fusedmm_gradient(

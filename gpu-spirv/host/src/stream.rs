@@ -101,6 +101,13 @@ impl Stream {
         &mut self,
         fill: impl FnOnce(&mut Recorder<'_, 'b>) -> Result<(), E>,
     ) -> Result<Option<f64>, E> {
+        let timed = self.begin_batch()?;
+        fill(&mut Recorder { stream: self, buffers: PhantomData })?;
+        Ok(self.end_batch(timed)?)
+    }
+
+    /// Begins to record. Returns whether the device tells its time.
+    fn begin_batch(&mut self) -> Result<bool> {
         let shared = self.compute.shared.clone();
         let raw = self.compute.raw;
         self.compute.begin()?;
@@ -120,9 +127,15 @@ impl Stream {
         }
         // What transfers and earlier batches wrote is to be seen by the first kernel.
         self.compute.barrier(false);
-        fill(&mut Recorder { stream: self, buffers: PhantomData })?;
+        Ok(timed)
+    }
+
+    /// Submits what was recorded, and waits. Returns the device's time, if it is `timed`.
+    fn end_batch(&mut self, timed: bool) -> Result<Option<f64>> {
+        let shared = self.compute.shared.clone();
+        let raw = self.compute.raw;
         if timed {
-            // SAFETY: as above.
+            // SAFETY: the command buffer is recording; the pool holds two queries.
             unsafe { shared.raw.cmd_write_timestamp(raw, vk::PipelineStageFlags::BOTTOM_OF_PIPE, self.queries, 1) };
         }
         self.compute.barrier(true);
@@ -295,13 +308,31 @@ impl<'b> Recorder<'_, 'b> {
         push: &P,
         groups: [u32; 3],
     ) -> Result<()> {
+        // SAFETY: a `PushConstants` is plain words without padding; the rest is the caller's promise.
+        unsafe {
+            let bytes = std::slice::from_raw_parts(std::ptr::from_ref(push).cast::<u8>(), size_of::<P>());
+            self.launch_with(pipeline, bindings, bytes, groups)
+        }
+    }
+
+    /// [`Recorder::launch`] with the bytes of the push constants.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn launch_with(
+        &mut self,
+        pipeline: &'b Pipeline,
+        bindings: &[Binding<'b>],
+        bytes: &[u8],
+        groups: [u32; 3],
+    ) -> Result<()> {
         let shared = self.stream.compute.shared.clone();
         let limit = |detail: String| Err(Error::Limit { device: shared.info.name.clone(), detail });
         if bindings.len() != pipeline.bindings as usize || bindings.len() > Stream::BINDINGS {
             return limit(format!("{} bindings for a kernel with {}", bindings.len(), pipeline.bindings));
         }
-        if size_of::<P>() != pipeline.push_bytes as usize {
-            return limit(format!("{} bytes pushed to a kernel that takes {}", size_of::<P>(), pipeline.push_bytes));
+        if bytes.len() != pipeline.push_bytes as usize {
+            return limit(format!("{} bytes pushed to a kernel that takes {}", bytes.len(), pipeline.push_bytes));
         }
         if groups.iter().zip(&shared.info.max_groups).any(|(g, m)| g > m) {
             return limit(format!("{groups:?} workgroups, at most {:?}", shared.info.max_groups));
@@ -326,8 +357,6 @@ impl<'b> Recorder<'_, 'b> {
                 .buffer_info(info);
         }
         let raw = self.stream.compute.raw;
-        // SAFETY: a `PushConstants` is plain words without padding.
-        let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(push).cast::<u8>(), size_of::<P>()) };
         // SAFETY: the command buffer is recording; pipeline and buffers live for 'b, which is longer than the call of `record`,
         // which waits for the batch. What the kernel touches is the caller's promise.
         unsafe {

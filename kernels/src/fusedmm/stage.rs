@@ -33,10 +33,10 @@ pub struct EdgeRows<T> {
 /// null, are those of the matrix, `partial` is valid for writes, and no one else uses `weights` and `partial`.
 pub unsafe fn edge_rows<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: EdgeRows<T>) {
     if let Some(built_in) = const { F::BUILT_IN } {
-        let task = RowsTask { edge: built_in(edge), softmax: F::SOFTMAX, task };
+        let task = RowsTask { edge: built_in(edge), softmax: edge.is_softmax(), task };
         dispatch_compiled!(arch, task, RowsTask<f32, BuiltIn<f32>>, RowsTask<f64, BuiltIn<f64>>);
     } else if const { F::BUILT_IN.is_none() } {
-        arch.dispatch(RowsTask { edge: Custom(edge), softmax: F::SOFTMAX, task });
+        arch.dispatch(RowsTask { edge: Custom(edge), softmax: edge.is_softmax(), task });
     }
 }
 
@@ -189,10 +189,10 @@ pub struct EdgeBlock<'a, T> {
 /// `rescale` have every visited row.
 pub unsafe fn edge_block<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: EdgeBlock<'_, T>) {
     if let Some(built_in) = const { F::BUILT_IN } {
-        let task = EdgeTask { edge: built_in(edge), softmax: F::SOFTMAX, task };
+        let task = EdgeTask { edge: built_in(edge), softmax: edge.is_softmax(), task };
         dispatch_compiled!(arch, task, EdgeTask<'_, f32, BuiltIn<f32>>, EdgeTask<'_, f64, BuiltIn<f64>>);
     } else if const { F::BUILT_IN.is_none() } {
-        arch.dispatch(EdgeTask { edge: Custom(edge), softmax: F::SOFTMAX, task });
+        arch.dispatch(EdgeTask { edge: Custom(edge), softmax: edge.is_softmax(), task });
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use sparsimd::decomp::{CpOptions, CpState};
 use sparsimd::formats::{Csf, CsfKind, CsfSet, FiberCoo};
 use sparsimd::generate::{uniform_dense, uniform_values};
-use sparsimd::gpu::{DeviceOptions, DeviceScalar, Gpu, GpuTensor};
+use sparsimd::gpu::{DeviceOptions, DeviceScalar, Gpu, GpuTensor, Kind};
 use sparsimd::io::{Duplicates, read_tensor};
 use sparsimd::ops::{Arithmetic, TtmAlgorithm};
 use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, TensorOptions};
@@ -326,6 +326,31 @@ fn ttm_and_ttv() {
         (0..x.order()).for_each(|mode| check_fibers(&gpu, "made", &x, mode, &[1, 8, 33]));
     }
     assert_eq!(gpu.validation_messages(), Vec::<String>::new());
+}
+
+/// A fiber longer than the loops of a driver that runs on the processor: it is refused there, and never wrong.
+#[test]
+fn ttv_of_a_long_fiber() {
+    let Some(gpu) = gpu() else { return };
+    // Fiber 0 has as many nonzeros as all others together, which have one each: few lanes work together.
+    let n = 1 << 19;
+    let along: Vec<u32> = (0..n).chain(0..n).collect();
+    let others: Vec<u32> = std::iter::repeat_n(0, n as usize).chain(1..=n).collect();
+    let x =
+        CooTensor::new(vec![n as usize + 1, n as usize], vec![others, along], vec![1.0f32; 2 * n as usize]).unwrap();
+    let fibers = FiberCoo::new(x, 1).unwrap();
+    let (on_device, v) = (gpu.fibers(&fibers).unwrap(), gpu.values(&vec![1.0f32; n as usize]).unwrap());
+    let mut y = gpu.values(&vec![f32::NAN; fibers.num_fibers()]).unwrap();
+    match gpu.ttv_into(&on_device, &v, &mut y) {
+        Err(Error::Unavailable { what, .. }) => assert_eq!((what, gpu.info().kind), ("ttv", Kind::Cpu)),
+        done => {
+            done.unwrap();
+            let mut got = vec![0.0; fibers.num_fibers()];
+            y.download(&mut got).unwrap();
+            assert_eq!(got[0], n as f32);
+            assert!(got[1..].iter().all(|&y| y == 1.0));
+        }
+    }
 }
 
 /// Every operation and format on the real tensors, at one rank: the naive loops take most of the time.

@@ -80,7 +80,8 @@ impl Gpu {
     /// `v` and `y` are made by [`Gpu::values`].
     ///
     /// # Errors
-    /// As [`Gpu::ttm_into`]; [`Error::Device`] also for a vector or a result larger than what a kernel can see.
+    /// As [`Gpu::ttm_into`]; [`Error::Device`] also for a vector or a result larger than what a kernel can see, [`Error::Unavailable`]
+    /// for fibers of more than 65535 nonzeros for each lane of a team where the processor is the device.
     #[inline(never)]
     pub fn ttv_into<T: DeviceScalar>(&self, x: &GpuFibers<T>, v: &GpuValues<T>, y: &mut GpuValues<T>) -> Result<()> {
         const OP: &str = "ttv";
@@ -100,12 +101,14 @@ impl Gpu {
         };
         // As many lanes as an average fiber has nonzeros.
         let team = Team { registers: 1, ..self.team::<T>((x.nnz() / x.len().max(1)).max(1)) };
+        let lanes = team.lanes as usize;
+        self.check_steps(OP, x.rows.pattern.row_lengths().map(|nonzeros| nonzeros.div_ceil(lanes)))?;
         let kernel = self.shared.kernels.get::<T, u32>(TTV, team, 0)?;
         let output = y.bind_mut();
         let seconds = self.state().stream.record(|r| {
             for (chunk, (_, val)) in x.rows.pattern.chunks.iter().zip(&x.rows.values.chunks) {
                 let tasks = &chunk.whole_rows().tasks;
-                let groups = groups(self.device(), tasks.len(), (WORKGROUP / team.lanes) as usize, 1);
+                let groups = groups(self.device(), tasks.len(), WORKGROUP as usize / lanes, 1);
                 let bindings = [tasks.bind(), chunk.idx.bind(), val.bind(), v.bind(), output];
                 // SAFETY: tasks name fibers, elements of y, and nonzeros of the chunk; indices are below v's length.
                 unsafe { r.launch(&kernel, &bindings, &(tasks.len() as u32), groups) }?;

@@ -25,7 +25,8 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Shape`] when the shapes or the devices of the operands differ or A was prepared for another operation,
-    /// [`Error::Device`] when the device fails.
+    /// [`Error::Device`] when the device fails, [`Error::Unavailable`] for a softmax, where edge values are stored, over rows of more than
+    /// 21845 nonzeros for each lane of a team where the processor is the device.
     pub fn fusedmm<'a, D: DeviceStored>(
         &self,
         a: impl Into<GpuOperand<'a, D::Sum>>,
@@ -156,6 +157,13 @@ impl Gpu {
         // As many lanes as an average row has nonzeros.
         let team = self.team::<T>((a.nnz() / a.rows().max(1)).max(1));
         let team = Team { registers: 1, ..team };
+        let lanes = team.lanes as usize;
+        // The largest score, the sum, and the weights.
+        let passes = if matches!(edge, EdgeKind::Softmax { .. }) { 3 } else { 1 };
+        self.check_steps(
+            "the edge function",
+            a.pattern.row_lengths().map(|nonzeros| passes * nonzeros.div_ceil(lanes)),
+        )?;
         let kernel = self.shared.kernels.get::<T, FusedParams<T>>(EDGE, team, edge.variant())?;
         let outputs: Vec<_> = edges.chunks.iter_mut().map(|(_, buffer)| buffer.bind_mut()).collect();
         let seconds = self.state().stream.record(|r| {
@@ -173,7 +181,7 @@ impl Gpu {
                     out_width: 0,
                     tail: 0,
                 };
-                let groups = groups(self.device(), tasks.len(), (WORKGROUP / team.lanes) as usize, 1);
+                let groups = groups(self.device(), tasks.len(), WORKGROUP as usize / lanes, 1);
                 // SAFETY: tasks name nonzeros of the chunk, of which each array has one value.
                 unsafe { r.launch(&kernel, &[tasks.bind(), val.bind(), output], &p, groups) }?;
             }

@@ -40,7 +40,7 @@ pub use sparsimd_gpu_host::{Choice, DeviceInfo, DeviceOptions, Kind};
 use sparsimd_kernels::{Scalar, Stored, bf16, f16};
 pub use tensor::{GpuFactors, GpuTensor};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::{DeviceShape, Team};
 pub(crate) use tensor::sort_items;
 
@@ -257,6 +257,20 @@ impl Gpu {
         Team::choose(blocks, self.shape::<T>())
     }
 
+    /// Refuses rows for which an invocation takes more steps than the device's loops go; `rows` are looked at where there is such an end.
+    fn check_steps(&self, what: &'static str, mut rows: impl Iterator<Item = usize>) -> Result<()> {
+        if self.info().kind != Kind::Cpu {
+            return Ok(());
+        }
+        match rows.find(|&steps| steps > STEPS) {
+            Some(steps) => {
+                let detail = format!("{}: a row of {steps} steps, more than {STEPS}", self.info().name);
+                Err(Error::Unavailable { what, detail })
+            }
+            None => Ok(()),
+        }
+    }
+
     fn device(&self) -> &Device {
         &self.shared.device
     }
@@ -289,6 +303,10 @@ impl Gpu {
         result
     }
 }
+
+/// Steps that an invocation's loops take together at most where the processor runs the driver: Mesa's ends them there, without an error
+/// and with a wrong sum. No other device has such an end.
+const STEPS: usize = 65535;
 
 /// Elements of the wider of `T` and an index that a kernel can see of one array, room for padding left.
 fn max_len<T>(device: &Device) -> usize {

@@ -62,6 +62,13 @@ pub(super) struct Transposed<T> {
     version: u64,
 }
 
+impl GpuPattern {
+    /// The nonzeros of each row.
+    pub(super) fn row_lengths(&self) -> impl Iterator<Item = usize> + '_ {
+        self.host.row_ptr().windows(2).map(|row| row[1] - row[0])
+    }
+}
+
 impl Chunk {
     /// Tasks that are whole rows.
     pub(super) fn whole_rows(&self) -> &TaskBuffers {

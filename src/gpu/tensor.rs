@@ -2,6 +2,7 @@
 
 use sparsimd_gpu_host::Buffer;
 
+use super::elements::COUNTED;
 use super::operands::GpuMat;
 use super::sparse::TaskBuffers;
 use super::{DeviceScalar, Gpu};
@@ -237,9 +238,9 @@ impl Gpu {
                 // A step for each nonzero, and for each fiber and its coordinates.
                 let steps = |&[_, start, end, _]: &[u32; 4]| {
                     let nonzeros = host.ptr[end as usize] - host.ptr[start as usize];
-                    nonzeros as usize + (end - start) as usize * (host.levels.len() + 1)
+                    COUNTED * (nonzeros as usize + (end - start) as usize * (host.levels.len() + 1))
                 };
-                self.check_steps(route.tasks.tasks.iter().map(steps))?;
+                self.check_steps("MTTKRP by elements", route.tasks.tasks.iter().map(steps))?;
             }
             let order = route.order.as_deref().map(words).transpose()?;
             let fiber_of = route.fiber_of.as_deref().map(words).transpose()?;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use sparsimd::generate::{random_matrix, uniform_dense, uniform_values};
-use sparsimd::gpu::{DeviceOptions, DeviceScalar, EdgeKind, Gpu, Portable};
+use sparsimd::gpu::{DeviceOptions, DeviceScalar, EdgeKind, Gpu, Kind, Portable};
 use sparsimd::io::{ReadOptions, read_matrix};
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::{Csr, Error, Mat, Number, Pattern, reference};
@@ -325,6 +325,32 @@ fn infinities_and_nans_stay_in_their_places() {
         };
         let want = reference::fusedmm(&a, edge, c.as_ref(), c.as_ref(), b.as_ref()).unwrap();
         assert!(want.deviation(got.as_ref()).unwrap().error <= 1.0, "{kind:?}");
+    }
+    quiet(&gpu);
+}
+
+/// A softmax over a row longer than the loops of a driver that runs on the processor, where edge values are stored: it is refused there,
+/// and never wrong.
+#[test]
+fn softmax_of_a_long_row() {
+    let Some(gpu) = gpu() else { return };
+    let (lanes, nonzeros) = (gpu.info().subgroup as usize, 90_000);
+    // Wider than the registers of a team. More lanes take longer rows, of which B alone has hundreds of megabytes.
+    let n = 16 * lanes + 4;
+    let pattern = Pattern::new(1, nonzeros, vec![0, nonzeros], (0..nonzeros as u32).collect()).unwrap();
+    let a = Csr::new(pattern, vec![1.0f32; nonzeros]).unwrap();
+    let (c, b) = (Mat::zeros(1, n).unwrap(), Mat::from_fn(nonzeros, n, |_, j| j as f32).unwrap());
+    let (ga, gc, gb) = (gpu.csr(&a).unwrap(), gpu.mat(c.as_ref()).unwrap(), gpu.mat(b.as_ref()).unwrap());
+    let (mut e, mut got) = (gpu.zeros(1, n).unwrap(), Mat::zeros(1, n).unwrap());
+    match gpu.fusedmm(&ga, EdgeKind::Softmax { scale: 0.5 }, &gc, &gb, &gb, &mut e) {
+        Err(Error::Unavailable { .. }) => assert!(lanes == 4 && gpu.info().kind == Kind::Cpu),
+        done => {
+            done.unwrap();
+            e.download(got.as_mut()).unwrap();
+            // All weights are the same.
+            let right = |(j, &e): (usize, &f32)| (e - j as f32).abs() <= 1e-3 * j as f32;
+            assert!(got.row(0).iter().enumerate().all(right), "{:?}", got.row(0));
+        }
     }
     quiet(&gpu);
 }

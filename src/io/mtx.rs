@@ -179,7 +179,7 @@ pub(super) fn read_header(text: &mut Text<'_>) -> Result<Header> {
     Ok(Header { coordinate, field, symmetry, rows, cols, entries })
 }
 
-/// Whether the file has as many entries as its header says; more are an error of their line.
+/// Refuses a file that has fewer entries than its header says. The parser refuses more, by their line.
 fn check_all(text: &Text<'_>, header: &Header, stored: u64) -> Result<()> {
     if stored < header.entries {
         return Err(text.fault(format!("the file ends after {stored} of {} entries", header.entries)));

@@ -1,5 +1,5 @@
 /* sparsimd on many machines: products of a sparse matrix whose rows, and those of the dense matrices, are cut between the ranks of
- * an MPI communicator.
+ * an MPI communicator; and CP decompositions of tensors whose entries are.
  *
  * Rank k has some rows of A, one after the other, and the same of C; and some rows of B, cut as the columns of A. All ranks of the
  * communicator call the same functions in the same order. Dense matrices are row-major, the elements of a row side by side, rows
@@ -95,6 +95,50 @@ int sparsimd_mpi_fusedmm_gradient(const sparsimd_mpi_matrix *matrix, int edge, d
 
 /* Frees the matrix and its copy of the communicator. Null is nothing. */
 void sparsimd_mpi_destroy(sparsimd_mpi_matrix *matrix);
+
+/* This rank's entries of a tensor, any of them: ranks hand them to each other. No two of all ranks' are at one place. */
+typedef struct sparsimd_mpi_entries {
+  size_t order;           /* modes */
+  const uint64_t *dims;   /* their lengths, of the whole tensor: the same on all ranks */
+  size_t nnz;             /* entries on this rank */
+  const uint32_t *coords; /* order * nnz coordinates, counted from 0: all of mode 0, then all of mode 1, ... */
+  const void *values;     /* nnz values */
+  int double_precision;   /* 0: float, 1: double; the same on all ranks */
+  size_t threads;         /* of this rank; 0: its share of the machine's processors */
+} sparsimd_mpi_entries;
+
+/* How to decompose: the same on all ranks. */
+typedef struct sparsimd_mpi_cp_options {
+  size_t rank;       /* components */
+  size_t iterations; /* at most */
+  double tolerance;  /* ends when the fit improves by less; 0: never */
+  double ridge;      /* added to the diagonal of the normal equations; 0: none */
+  int nonnegative;   /* whether all factors are kept non-negative */
+  uint64_t seed;     /* of the random factors at the start */
+} sparsimd_mpi_cp_options;
+
+typedef struct sparsimd_mpi_cp sparsimd_mpi_cp;
+
+/* A tensor on the ranks of a communicator: MPI_Comm_c2f(comm), which is duplicated. What `given` points to is copied. */
+int sparsimd_mpi_cp_create(int comm, const sparsimd_mpi_entries *given, sparsimd_mpi_cp **cp);
+
+/* The CP decomposition by alternating least squares. The model that it had before, if any, stays where this fails. */
+int sparsimd_mpi_cp_als(sparsimd_mpi_cp *cp, const sparsimd_mpi_cp_options *options);
+
+/* The functions from here on are of this rank alone. Which rows of the factor of `mode` are here: from `first` on, `rows` of them. */
+int sparsimd_mpi_cp_rows(const sparsimd_mpi_cp *cp, size_t mode, size_t *first, size_t *rows);
+
+/* These rows, of as many columns as there are components, each column of the whole factor of length 1; of the tensor's element type. */
+int sparsimd_mpi_cp_factor(const sparsimd_mpi_cp *cp, size_t mode, void *factor, size_t ld);
+
+/* The weight of each component. */
+int sparsimd_mpi_cp_weights(const sparsimd_mpi_cp *cp, double *weights);
+
+/* 1 - |X - model| / |X| after the last iteration, and how many iterations there were. */
+int sparsimd_mpi_cp_fit(const sparsimd_mpi_cp *cp, double *fit, size_t *iterations);
+
+/* Frees the tensor, its model and its copy of the communicator. Null is nothing. */
+void sparsimd_mpi_cp_destroy(sparsimd_mpi_cp *cp);
 
 #ifdef __cplusplus
 }

@@ -42,7 +42,11 @@ impl<T: Element> DistTensor<T> {
         let prepared = some.map(|local| cpu.prepare_tensor(local, &TensorOptions::new(options.rank))).transpose();
         let ready = prepared.map_err(Error::from).and_then(|prepared| {
             let zeros = |rows: usize| Mat::zeros(rows, options.rank);
-            let all = || self.local.dims().iter().map(|&rows| zeros(rows)).collect::<sparsimd::Result<Vec<_>>>();
+            let with_ghosts = |mode: &Mode| {
+                let ghosts = mode.halo.ghosts();
+                (ghosts > 0).then(|| zeros(mode.own.len() + ghosts)).transpose()
+            };
+            let all = || self.modes.iter().map(with_ghosts).collect::<sparsimd::Result<Vec<_>>>();
             let packed = |rows: usize| Packed::zeros(rows, &[options.rank]);
             let rooms = |mode: &Mode| Ok([packed(mode.halo.ghosts())?, packed(mode.halo.given())?]);
             let rooms = self.modes.iter().map(rooms).collect::<Result<_>>()?;
@@ -135,12 +139,12 @@ struct Share<'a, T: Element> {
     cpu: &'a Cpu,
     comm: &'a dyn Comm,
     prepared: Option<MttkrpTensor<T>>,
-    /// Own rows and ghosts of every factor.
-    factors: Vec<Mat<T>>,
+    /// Own rows and ghosts of every factor that has ghosts here; of others, the own rows are read where they are.
+    factors: Vec<Option<Mat<T>>>,
     /// For rows that travel of every factor or product: the ghosts', and this rank's own that others name.
     rooms: Vec<[Packed<T>; 2]>,
-    /// Own rows and ghosts of every product.
-    products: Vec<Mat<T>>,
+    /// Likewise, of every product.
+    products: Vec<Option<Mat<T>>>,
     /// Whether the ghosts of each factor are what their owners have.
     fresh: Vec<bool>,
     /// What went wrong between ranks, which the library has no word for.
@@ -166,23 +170,31 @@ impl<T: Element> Share<'_, T> {
             let group = tensor.modes[m].group(*comm);
             let [ghosts, given] = &mut rooms[m];
             tensor.modes[m].halo.fetch(&group, &[own.as_ref()], [given, ghosts], || Ok(()))?;
-            let rows = own.iter_rows().chain(ghosts.data().chunks_exact(own.cols()));
-            all[m].iter_rows_mut().zip(rows).for_each(|(to, from)| to.copy_from_slice(from));
+            if let Some(all) = &mut all[m] {
+                let rows = own.iter_rows().chain(ghosts.data().chunks_exact(own.cols()));
+                all.iter_rows_mut().zip(rows).for_each(|(to, from)| to.copy_from_slice(from));
+            }
             fresh[m] = true;
         }
         // Its turn changes it.
         fresh[mode] = false;
-        let views: Vec<MatRef<'_, T>> = all.iter().map(Mat::as_ref).collect();
-        let product = &mut products[mode];
+        let views: Vec<MatRef<'_, T>> =
+            all.iter().zip(factors).map(|(all, own)| all.as_ref().unwrap_or(own).as_ref()).collect();
+        let to = products[mode].as_mut().unwrap_or(out).as_mut();
         let done = match prepared {
-            Some(prepared) => cpu.mttkrp(prepared, &views, mode, product.as_mut()),
-            None => Ok(()),
+            Some(prepared) => cpu.mttkrp(prepared, &views, mode, to),
+            None => {
+                to.into_data().fill(T::ZERO);
+                Ok(())
+            }
         };
         comm.agree(done.map_err(Error::from))?;
-        let (group, halo, rows) = (tensor.modes[mode].group(*comm), &tensor.modes[mode].halo, out.rows());
-        let ([terms, given], product) = (&mut rooms[mode], product.as_ref());
-        terms.fill(&[product], rows..rows + halo.ghosts());
-        out.iter_rows_mut().zip(product.iter_rows()).for_each(|(to, from)| to.copy_from_slice(from));
+        let (group, halo, [terms, given]) =
+            (tensor.modes[mode].group(*comm), &tensor.modes[mode].halo, &mut rooms[mode]);
+        if let Some(product) = &products[mode] {
+            terms.fill(&[product.as_ref()], out.rows()..product.rows());
+            out.iter_rows_mut().zip(product.iter_rows()).for_each(|(to, from)| to.copy_from_slice(from));
+        }
         halo.give(&group, terms, given, &mut [out.as_mut()], |_| Ok(()))
     }
 }

@@ -311,6 +311,16 @@ pub(crate) fn unpack<T: Element>(
     }
 }
 
+/// `len` zeros of `what`, or an error where there is no memory for them.
+pub(crate) fn zeros<E: Pod>(what: &str, len: usize) -> Result<Vec<E>> {
+    let mut zeros = Vec::new();
+    let bytes = len.saturating_mul(size_of::<E>());
+    let refused = |_| Error::from(sparsimd::Error::Memory { what: what.to_owned(), bytes });
+    zeros.try_reserve_exact(len).map_err(refused)?;
+    zeros.resize(len, E::zeroed());
+    Ok(zeros)
+}
+
 /// `to += from`.
 pub(crate) fn add<T: Element>(to: &mut [T], from: &[T]) {
     to.iter_mut().zip(from).for_each(|(x, &y)| *x += y);

@@ -14,7 +14,7 @@ use sparsimd::{Cpu, Csr, Pattern, Prepared, SparseOperand};
 
 use crate::blocks::Blocks;
 use crate::comm::{Comm, Group};
-use crate::dense::{Element, Packed};
+use crate::dense::{Element, Packed, zeros};
 use crate::error::{Error, Result};
 use crate::halo::Halo;
 use crate::plan::Algorithm;
@@ -53,7 +53,7 @@ pub(crate) struct Part<T> {
     pub a: Csr<T>,
     /// Laid out for one operation.
     pub prepared: Option<(Op, Prepared<T>)>,
-    /// Which of the nonzeros that came each one is.
+    /// Which of the nonzeros that came each one is; nothing where they are all, in their order.
     pub origin: Vec<usize>,
     /// The transposed pattern, and which of the nonzeros each of its own is: where it is asked for.
     columns: OnceLock<(Arc<Pattern>, Vec<usize>)>,
@@ -134,8 +134,8 @@ impl<T: Element> DistCsr<T> {
         if let Some(whole) = self.whole.get() {
             return Ok(whole);
         }
-        let mut row_ptr = vec![0; self.here.len() + 1];
-        let (mut col_idx, mut values) = (vec![0; self.nnz], vec![T::ZERO; self.nnz]);
+        let (mut row_ptr, mut col_idx) = (zeros("row pointers", self.here.len() + 1)?, zeros("columns", self.nnz)?);
+        let mut values = zeros("values", self.nnz)?;
         let first = self.cols.range(self.rank).start as u32;
         for (number, part) in self.parts.iter().enumerate() {
             row_ptr.iter_mut().zip(part.a.pattern().row_ptr()).for_each(|(all, own)| *all += own);
@@ -147,7 +147,7 @@ impl<T: Element> DistCsr<T> {
         let a = Csr::new(Pattern::new(self.here.len(), self.cols.len(), row_ptr, col_idx)?, values)?;
         let prepared = self.options.as_ref().map(|options| Ok((options.op(), cpu.prepare(&a, options)?)));
         let prepared = prepared.transpose().map_err(|error: sparsimd::Error| error)?;
-        let whole = Part { a, prepared, origin: (0..self.nnz).collect(), columns: OnceLock::new() };
+        let whole = Part { a, prepared, origin: Vec::new(), columns: OnceLock::new() };
         Ok(self.whole.get_or_init(|| whole))
     }
 

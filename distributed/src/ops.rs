@@ -31,16 +31,12 @@ impl<T: Element> DistCsr<T> {
 
     /// [`DistCsr::spmm`] of rows that are anywhere; likewise the others.
     pub(crate) fn spmm_of(&self, cpu: &Cpu, comm: &dyn Comm, b: Rows<'_, T>, mut c: RowsMut<'_, T>) -> Result<()> {
-        const OP: &str = "distributed spmm";
         let n = b.cols();
-        let done = self.in_place(cpu, comm, &[b], n, |a, dense| {
-            self.check(OP, &[("B", b, false, n), ("C", c.as_ref(), true, n)])?;
+        let checked = self.check("distributed spmm", &[("B", b, false, n), ("C", c.as_ref(), true, n)]);
+        let apart = self.in_place(cpu, comm, (&[b], n), checked, |a, dense| {
             Ok(cpu.spmm(T::ONE, a.operand(Op::Spmm), dense[0], T::ZERO, c.local.reborrow())?)
         })?;
-        if done {
-            return Ok(());
-        }
-        let checked = self.check(OP, &[("B", b, false, n), ("C", c.as_ref(), true, n)]);
+        let Some(checked) = apart else { return Ok(()) };
         let shared = comm.agree(checked.and_then(|()| self.output(n)))?;
         self.product(cpu, comm, None, b, shared, c)
     }
@@ -124,23 +120,15 @@ impl<T: Element> DistCsr<T> {
     ) -> Result<()> {
         const OP: &str = "distributed sddmm";
         let n = c.cols();
-        let numbers = values.len();
-        let check = || {
-            self.check(OP, &[("C", c, true, n), ("B", b, false, n)])?;
-            self.check_numbers(OP, "values", numbers)
-        };
+        let checked = self.check(OP, &[("C", c, true, n), ("B", b, false, n)]);
+        let checked = checked.and_then(|()| self.check_numbers(OP, "values", values.len()));
         let dots = |part: &Part<T>, c: MatRef<'_, T>, b: MatRef<'_, T>, dots: &mut [T]| match scaled {
             true => cpu.sddmm_scaled(part.operand(Op::Sddmm), c, b, dots),
             false => cpu.sddmm(part.operand(Op::Sddmm), c, b, dots),
         };
-        let done = self.in_place(cpu, comm, &[b], n, |a, dense| {
-            check()?;
-            Ok(dots(a, c.local, dense[0], values)?)
-        })?;
-        if done {
-            return Ok(());
-        }
-        comm.agree(check())?;
+        let apart = self.in_place(cpu, comm, (&[b], n), checked, |a, dense| Ok(dots(a, c.local, dense[0], values)?))?;
+        let Some(checked) = apart else { return Ok(()) };
+        comm.agree(checked)?;
         let gathered = self.gather(comm, c.local)?;
         let c = gathered.as_ref().map_or(c.local, Mat::as_ref);
         let mut came = vec![T::ZERO; self.came.iter().sum()];
@@ -188,29 +176,24 @@ impl<T: Element> DistCsr<T> {
         other: Option<Rows<'_, T>>,
         mut e: RowsMut<'_, T>,
     ) -> Result<()> {
-        const OP: &str = "distributed fusedmm";
         let d = other.unwrap_or(b);
         let (n, width) = (c.cols(), d.cols());
-        let check = |e: Rows<'_, T>| {
-            self.check(OP, &[("C", c, true, n), ("B", b, false, n), ("D", d, false, width), ("E", e, true, width)])
-        };
+        let operands = [("C", c, true, n), ("B", b, false, n), ("D", d, false, width), ("E", e.as_ref(), true, width)];
+        let checked = self.check("distributed fusedmm", &operands);
         let both = if other.is_none() { &[b][..] } else { &[b, d][..] };
         // A softmax's D travels also where it is B.
         let travel = if edge.is_softmax() { n + width } else { both.iter().map(Rows::cols).sum() };
-        let done = self.in_place(cpu, comm, both, travel, |a, dense| {
-            check(e.as_ref())?;
+        let apart = self.in_place(cpu, comm, (both, travel), checked, |a, dense| {
             let (b, d) = (dense[0], dense[dense.len() - 1]);
             Ok(cpu.fusedmm(a.operand(Op::FusedMm), edge, c.local, b, d, e.local.reborrow())?)
         })?;
-        if done {
-            return Ok(());
-        }
+        let Some(checked) = apart else { return Ok(()) };
         if let (true, Some(built_in)) = (edge.is_softmax(), F::BUILT_IN) {
-            comm.agree(check(e.as_ref()))?;
+            comm.agree(checked)?;
             return self.softmax(cpu, comm, built_in(edge), [c, b, d], e);
         }
         let room = || Ok((self.output(width)?, self.zeros(width)?));
-        let (mut shared, mut term) = comm.agree(check(e.as_ref()).and_then(|()| room()))?;
+        let (mut shared, mut term) = comm.agree(checked.and_then(|()| room()))?;
         let mut out = shared.as_mut().map_or_else(|| e.local.reborrow(), Mat::as_mut);
         let gathered = self.gather(comm, c.local)?;
         let c = gathered.as_ref().map_or(c.local, Mat::as_ref);

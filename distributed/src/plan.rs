@@ -13,7 +13,7 @@
 //! ```
 //! These are Bharadwaj, Buluc and Demmel's (2022), with the rank's own block, which does not travel, taken off: the exact numbers
 //! are counted from the blocks and the pattern. A plan's time is `latency messages + bytes / bandwidth + flops / rate`, each of
-//! the rank that has the most of it.
+//! the rank that has the most of it. Rows that the aware algorithm reads in memory in common are words, but neither messages nor time.
 
 use std::fmt;
 use std::time::Instant;
@@ -121,6 +121,12 @@ impl Operation {
         }
     }
 
+    /// Whether `algorithm` reads rows where they are, once they are `in_common`.
+    fn in_place(self, algorithm: Algorithm, in_common: bool) -> bool {
+        let reads = matches!(self, Self::Spmm { .. } | Self::Sddmm { .. } | Self::FusedMm { .. });
+        in_common && reads && algorithm == Algorithm::Aware
+    }
+
     /// Floating-point operations for each nonzero.
     pub(crate) fn flops(self) -> usize {
         match self {
@@ -142,12 +148,15 @@ pub struct Cluster {
     pub flops: f64,
     /// Bytes that a rank may use for dense rows beyond its operands.
     pub memory: f64,
+    /// Whether B and D are in memory that all ranks have in common: the aware algorithm then reads rows where they are.
+    pub in_common: bool,
 }
 
 impl Default for Cluster {
-    /// 2 microseconds and 10 GB/s, as InfiniBand has them, 20 GFLOP/s, as SpMM reaches on a few cores, and memory without limit.
+    /// 2 microseconds and 10 GB/s, as InfiniBand has them, 20 GFLOP/s, as SpMM reaches on a few cores, and memory without limit, each rank
+    /// its own.
     fn default() -> Self {
-        Self { latency: 2e-6, bandwidth: 1e10, flops: 2e10, memory: f64::INFINITY }
+        Self { latency: 2e-6, bandwidth: 1e10, flops: 2e10, memory: f64::INFINITY, in_common: false }
     }
 }
 
@@ -203,7 +212,7 @@ pub struct Candidate {
     pub total_words: f64,
     /// Words of the rank that receives the most.
     pub most_words: f64,
-    /// Messages of the rank that receives the most of them.
+    /// Messages of the rank that receives the most of them; none where rows are read in place.
     pub most_messages: f64,
     /// Predicted seconds of a run.
     pub seconds: f64,
@@ -242,15 +251,17 @@ impl DistPlan {
         let mut candidates = Vec::new();
         for algorithm in algorithms {
             let load = load(comm.rank(), rows, cols, local, algorithm, operation);
-            let bytes = size_of::<T>() * held(comm.rank(), rows, cols, algorithm, operation, load);
-            let mut most =
-                [load.words as f64, load.messages as f64, (operation.flops() * local.nnz()) as f64, bytes as f64];
+            // Rows that are read in place cost what the nonzeros cost that read them.
+            let carried = if operation.in_place(algorithm, cluster.in_common) { Load::default() } else { load };
+            let bytes = size_of::<T>() * held(comm.rank(), rows, cols, algorithm, operation, carried);
+            let flops = operation.flops() * local.nnz();
+            let mut most = [carried.words, carried.messages, flops, bytes, load.words].map(|x| x as f64);
             comm.largest(&mut most)?;
-            let [most_words, most_messages, flops, bytes] = most;
+            let [carried, most_messages, flops, bytes, most_words] = most;
             let mut total = [load.words as f64];
             comm.sum(&mut total)?;
             let seconds = cluster.latency * most_messages
-                + most_words * size_of::<T>() as f64 / cluster.bandwidth
+                + carried * size_of::<T>() as f64 / cluster.bandwidth
                 + flops / cluster.flops;
             let [total_words] = total;
             let words = load.words;

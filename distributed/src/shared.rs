@@ -49,6 +49,9 @@ mod platform {
             let [process, descriptor, inode] = comm.agree(told)?;
             let (process, descriptor, inode) = (comm.least(process)?, comm.least(descriptor)?, comm.least(inode)?);
             let open = || -> std::io::Result<MmapRaw> {
+                if own.start > own.end || own.end > len {
+                    return Err(std::io::Error::other(format!("own elements {own:?} of {len}")));
+                }
                 let path = format!("/proc/{process}/fd/{descriptor}");
                 let file = File::options().read(true).write(true).open(path)?;
                 // Ranks in containers of their own have other processes of that number.
@@ -61,7 +64,6 @@ mod platform {
                 MmapRaw::map_raw(&file)
             };
             let map = comm.agree(open().map_err(unavailable))?;
-            assert!(own.start <= own.end && own.end <= len, "{own:?} of {len}");
             Ok(Self { bytes: map, len, own, inode, _elements: PhantomData })
         }
 
@@ -143,3 +145,22 @@ mod platform {
 }
 
 pub(crate) use platform::Map;
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::Map;
+    use crate::threads::ThreadComm;
+
+    #[test]
+    fn what_a_rank_writes_is_inside() {
+        let errors = ThreadComm::run(3, |comm| {
+            // One rank's is not.
+            let own = if comm.rank() == 1 { 2..5 } else { 0..comm.rank() };
+            Map::<f32>::new(comm, 4, own).map(|_| ()).map_err(|e| e.to_string())
+        });
+        for error in errors {
+            let error = error.unwrap_err();
+            assert!(error.contains("rank 1: ") && error.contains("elements 2..5 of 4"), "{error}");
+        }
+    }
+}

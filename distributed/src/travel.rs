@@ -39,22 +39,27 @@ impl<T: Element> DistCsr<T> {
     }
 
     /// Calls `compute` once, with all nonzeros here and the whole of `dense`, if all ranks have that in common and the algorithm is the aware
-    /// one; whether it did. Rows of `width` elements would have travelled.
+    /// one, and if the operands, as they were `checked`, are right. Where it is not in common, what was checked comes back. Rows of `width`
+    /// elements would have travelled.
     pub(crate) fn in_place(
         &self,
         cpu: &Cpu,
         comm: &dyn Comm,
-        dense: &[Rows<'_, T>],
-        width: usize,
+        (dense, width): (&[Rows<'_, T>], usize),
+        checked: Result<()>,
         compute: impl FnOnce(&Part<T>, &[MatRef<'_, T>]) -> Result<()>,
-    ) -> Result<bool> {
-        let Some(halo) = &self.halo else { return Ok(false) };
+    ) -> Result<Option<Result<()>>> {
+        let Some(halo) = &self.halo else { return Ok(Some(checked)) };
         let common: Vec<_> = dense.iter().map(|rows| rows.common).collect();
-        let done = Common::read(comm, &common, |dense| compute(self.whole(cpu)?, dense))?;
+        let mut checked = Some(checked);
+        let done = Common::read(comm, &common, |dense| {
+            checked.take().unwrap_or(Ok(()))?;
+            compute(self.whole(cpu)?, dense)
+        })?;
         if done.is_some() {
             halo.note::<T>(comm, width);
         }
-        Ok(done.is_some())
+        Ok(checked)
     }
 
     /// Calls `compute` for each part with the rows of `dense` that it names. Whatever it returns, all messages are exchanged.

@@ -358,25 +358,27 @@ fn reading_takes_a_share_of_the_files_memory() {
 
 #[test]
 #[ignore = "needs an MPI: .ci/distributed"]
-fn c_programs_multiply_on_communicators_of_their_own() {
+fn c_programs_compute_on_communicators_of_their_own() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let library = PathBuf::from(variable("SPARSIMD_MPI_LIBRARY"));
     let dir = tempfile::tempdir().unwrap();
-    let program = dir.path().join("spmm").to_str().unwrap().to_owned();
-    let compiled = Command::new(variable("MPICC"))
-        .args(["-Wall", "-Wextra", "-Werror", "-o", &program])
-        .arg(root.join("distributed/examples/spmm.c"))
-        .arg("-I")
-        .arg(root.join("include"))
-        .arg(&library)
-        .arg(format!("-Wl,-rpath,{}", library.parent().unwrap().display()))
-        .arg("-lm")
-        .output()
-        .expect("a compiler");
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    for ranks in [1, 2, 5] {
-        let End { status, out, err, .. } = finish(start(ranks, &program, &[]), PATIENCE);
-        assert_eq!((status, out), (Some(0), format!("{ranks} ranks: right\n")), "{err}");
+    for name in ["spmm", "cp"] {
+        let program = dir.path().join(name).to_str().unwrap().to_owned();
+        let compiled = Command::new(variable("MPICC"))
+            .args(["-Wall", "-Wextra", "-Werror", "-o", &program])
+            .arg(root.join(format!("distributed/examples/{name}.c")))
+            .arg("-I")
+            .arg(root.join("include"))
+            .arg(&library)
+            .arg(format!("-Wl,-rpath,{}", library.parent().unwrap().display()))
+            .arg("-lm")
+            .output()
+            .expect("a compiler");
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        for ranks in [1, 2, 5] {
+            let End { status, out, err, .. } = finish(start(ranks, &program, &[]), PATIENCE);
+            assert_eq!((status, out), (Some(0), format!("{ranks} ranks: right\n")), "{name}: {err}");
+        }
     }
 }
 

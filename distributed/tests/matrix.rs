@@ -333,6 +333,20 @@ fn plans_choose_by_cost_and_memory_and_say_why() {
     let plan = choose(&full, wide, f64::INFINITY).unwrap();
     // n r / c + (c - 1) n r / p is least at c = 4 for 16 ranks.
     assert_eq!(plan.chosen().algorithm, Algorithm::DenseShift { replication: 4 });
+    // Read in place, rows are counted, and cost nothing beside the nonzeros; but those of A transposed still travel.
+    let common = Cluster { in_common: true, ..wide };
+    let placed = *choose(&full, common, f64::INFINITY).unwrap().chosen();
+    let travelled = plan.others().iter().find(|c| c.algorithm == Algorithm::Aware).unwrap();
+    assert_eq!((placed.algorithm, placed.most_words), (Algorithm::Aware, travelled.most_words));
+    assert_eq!((placed.most_messages, placed.bytes), (0.0, 0.0));
+    let most = (0..ranks).map(|rank| local(&full, &blocks, rank).nnz()).max().unwrap();
+    assert!((placed.seconds - (64 * most) as f64 / common.flops).abs() < 1e-12 && placed.seconds < travelled.seconds);
+    let transposed = ThreadComm::run(ranks, |comm: &dyn Comm| {
+        let (given, operation) = (local(&full, &blocks, comm.rank()), Operation::SpmmTransposed { n: 32 });
+        let of = |cluster| DistPlan::new(comm, &blocks, &blocks, &given, operation, cluster, |_| true).unwrap();
+        of(common).chosen() == of(wide).chosen()
+    });
+    assert!(transposed.into_iter().all(|same| same));
     let words = plan.to_string();
     assert!(
         words.starts_with("dense shift with replication 4: at most") && words.contains("instead of aware"),

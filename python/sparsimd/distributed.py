@@ -1,4 +1,5 @@
-"""Products of a sparse matrix whose rows are cut between the ranks of an MPI communicator (mpi4py).
+"""Products of a sparse matrix whose rows are cut between the ranks of an MPI communicator (mpi4py), and CP decompositions of a tensor
+whose entries are.
 
 Rank k has some rows of A, one after the other, and the same of C; and some rows of B, cut as the columns of A. All ranks of the communicator
 call the same functions in the same order.
@@ -15,14 +16,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ._sparsimd import SparsimdError
 
-__all__ = ["Matrix", "spmm"]
+__all__ = ["Cp", "Matrix", "cp_als", "spmm"]
 
 _ALGORITHMS = {"auto": 0, "aware": 1, "dense": 2}
 _OPERATIONS = {"spmm": 0, "sddmm": 1, "fusedmm": 2, "fusedmm_softmax": 3, "fusedmm_gradient": 4}
@@ -47,6 +48,29 @@ class _Given(ctypes.Structure):
     ]
 
 
+class _Entries(ctypes.Structure):
+    _fields_ = [
+        ("order", ctypes.c_size_t),
+        ("dims", ctypes.c_void_p),
+        ("nnz", ctypes.c_size_t),
+        ("coords", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("double_precision", ctypes.c_int),
+        ("threads", ctypes.c_size_t),
+    ]
+
+
+class _CpOptions(ctypes.Structure):
+    _fields_ = [
+        ("rank", ctypes.c_size_t),
+        ("iterations", ctypes.c_size_t),
+        ("tolerance", ctypes.c_double),
+        ("ridge", ctypes.c_double),
+        ("nonnegative", ctypes.c_int),
+        ("seed", ctypes.c_uint64),
+    ]
+
+
 @functools.lru_cache(maxsize=1)
 def _library() -> ctypes.CDLL:
     name = os.environ.get("SPARSIMD_MPI_LIBRARY", "libsparsimd_distributed.so")
@@ -68,6 +92,14 @@ def _library() -> ctypes.CDLL:
     library.sparsimd_mpi_fusedmm.argtypes = [*fused, *rows]
     library.sparsimd_mpi_fusedmm_gradient.argtypes = [*fused, *rows, *rows, *rows, *rows, pointer]
     library.sparsimd_mpi_destroy.argtypes = [pointer]
+    to_size = ctypes.POINTER(size)
+    library.sparsimd_mpi_cp_create.argtypes = [number, ctypes.POINTER(_Entries), ctypes.POINTER(pointer)]
+    library.sparsimd_mpi_cp_als.argtypes = [pointer, ctypes.POINTER(_CpOptions)]
+    library.sparsimd_mpi_cp_rows.argtypes = [pointer, size, to_size, to_size]
+    library.sparsimd_mpi_cp_factor.argtypes = [pointer, size, pointer, size]
+    library.sparsimd_mpi_cp_weights.argtypes = [pointer, pointer]
+    library.sparsimd_mpi_cp_fit.argtypes = [pointer, ctypes.POINTER(real), to_size]
+    library.sparsimd_mpi_cp_destroy.argtypes = [pointer]
     library.sparsimd_mpi_destroy.restype = None
     return library
 
@@ -301,3 +333,89 @@ def spmm(a_local: Any, b_local: npt.ArrayLike, comm: Any, **options: Any) -> np.
         raise ValueError(f"B: shape {b.shape}, expected two dimensions")
     with Matrix(a_local, comm, b_rows=b.shape[0], n=b.shape[1], **options) as a:
         return a.spmm(b)
+
+
+class Cp(NamedTuple):
+    """A CP model on ranks."""
+
+    factors: list[np.ndarray[Any, Any]]
+    """This rank's rows of every mode's factor, whose columns have length 1."""
+    rows: list[range]
+    """Which rows these are."""
+    weights: np.ndarray[Any, Any]
+    """The weight of each component."""
+    fit: float
+    """1 - |X - model| / |X|."""
+    iterations: int
+    """How many there were."""
+
+
+def cp_als(
+    coords: npt.ArrayLike,
+    values: npt.ArrayLike,
+    shape: tuple[int, ...],
+    comm: Any,
+    rank: int,
+    *,
+    iterations: int = 50,
+    tolerance: float = 1e-5,
+    ridge: float = 0.0,
+    nonnegative: bool = False,
+    seed: int = 0,
+    threads: int = 0,
+) -> Cp:
+    """The CP decomposition, by alternating least squares, of a tensor whose entries are on the ranks of the communicator `comm`.
+
+    Parameters
+    ----------
+    coords, values : array_like
+        This rank's entries, any of the tensor's: (modes, entries) coordinates from 0 on, and float32 or float64 values.
+    shape : tuple of int
+        Lengths of the modes, of the whole tensor.
+    comm : mpi4py.MPI.Comm
+        It is duplicated.
+    rank : int
+        Number of components.
+    iterations, tolerance, ridge, nonnegative, seed
+        As in `sparsimd.cp_als`: the same on all ranks.
+    threads : int
+        Of this rank; 0 for its share of the processors.
+    """
+    numbers = np.ascontiguousarray(values)
+    if numbers.dtype not in (np.float32, np.float64):
+        raise TypeError(f"values: {numbers.dtype}; float32 or float64")
+    places = np.asarray(coords)
+    if places.shape != (len(shape), numbers.size) or numbers.ndim != 1:
+        raise ValueError(f"coords: shape {places.shape}, values: {numbers.shape}; expected ({len(shape)}, n) and (n,)")
+    if places.size and (places.min() < 0 or places.max() > np.iinfo(np.uint32).max):
+        raise ValueError("coords: a number does not fit 32 bits")
+    places = np.ascontiguousarray(places, dtype=np.uint32)
+    dims = np.asarray(shape, dtype=np.uint64)
+    library, handle = _library(), ctypes.c_void_p()
+    given = _Entries(
+        len(shape),
+        dims.ctypes.data,
+        numbers.size,
+        places.ctypes.data,
+        numbers.ctypes.data,
+        int(numbers.dtype == np.float64),
+        threads,
+    )
+    options = _CpOptions(rank, iterations, tolerance, ridge, int(nonnegative), seed)
+    _expect(library.sparsimd_mpi_cp_create(comm.py2f(), ctypes.byref(given), ctypes.byref(handle)))
+    try:
+        _expect(library.sparsimd_mpi_cp_als(handle, ctypes.byref(options)))
+        factors, rows = [], []
+        for mode in range(len(shape)):
+            first, count = ctypes.c_size_t(), ctypes.c_size_t()
+            _expect(library.sparsimd_mpi_cp_rows(handle, mode, ctypes.byref(first), ctypes.byref(count)))
+            factor = np.empty((count.value, rank), numbers.dtype)
+            _expect(library.sparsimd_mpi_cp_factor(handle, mode, *_rows(factor)))
+            factors.append(factor)
+            rows.append(range(first.value, first.value + count.value))
+        weights, fit, done = np.empty(rank), ctypes.c_double(), ctypes.c_size_t()
+        _expect(library.sparsimd_mpi_cp_weights(handle, weights.ctypes.data))
+        _expect(library.sparsimd_mpi_cp_fit(handle, ctypes.byref(fit), ctypes.byref(done)))
+    finally:
+        library.sparsimd_mpi_cp_destroy(handle)
+    return Cp(factors, rows, weights, fit.value, done.value)

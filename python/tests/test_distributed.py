@@ -1,4 +1,4 @@
-"""Products on the ranks of an MPI: this file is also what the ranks run.
+"""Products and decompositions on the ranks of an MPI: this file is also what the ranks run.
 
 Needs mpi4py, a launcher and the library that SPARSIMD_MPI_LIBRARY names (`.ci/distributed` has them).
 """
@@ -32,6 +32,35 @@ def fused(edge, a, c, b, d, de):
         ds, dvalues = 0.5 * w * (g - (w * g).sum(axis=1)[:, None]), None
     values_at = None if dvalues is None else dvalues[a.nonzero()]
     return w @ d, (ds @ b, ds.T @ c, w.T @ de, values_at)
+
+
+def decompose(distributed, comm) -> None:
+    """A tensor of two components: the model's fit is what it says, by its definition."""
+    rng = np.random.default_rng(5)
+    shape = (8, 6, 7)
+    for dtype, near in ((np.float32, 1e-4), (np.float64, 1e-9)):
+        parts = [rng.random((length, 2)) for length in shape]
+        x = np.einsum("ir,jr,kr->ijk", *parts) * (rng.random(shape) < 0.6)
+        coords = np.array(x.nonzero())
+        own = slice(comm.rank, None, comm.size)
+        values = x[tuple(coords)].astype(dtype)
+        cp = distributed.cp_als(coords[:, own], values[own], shape, comm, 2, iterations=30, tolerance=0, threads=1)
+        assert cp.iterations == 30
+        whole = [np.zeros((length, 2)) for length in shape]
+        for factor, rows, to in zip(cp.factors, cp.rows, whole):
+            assert factor.dtype == dtype
+            to[rows.start : rows.stop] = factor
+            comm.Allreduce(to.copy(), to)
+            np.testing.assert_allclose(np.linalg.norm(to, axis=0), 1, atol=near)
+        model = np.einsum("r,ir,jr,kr->ijk", cp.weights, *whole)
+        fit = 1 - np.linalg.norm(x - model) / np.linalg.norm(x)
+        assert 0.2 < fit < 1
+        assert abs(cp.fit - fit) < near
+    with pytest.raises(Exception, match="rank: 0 columns"):
+        distributed.cp_als(coords[:, own], values[own], shape, comm, 0)
+    if comm.size > 1:
+        with pytest.raises(Exception, match="dims: differ between ranks"):
+            distributed.cp_als(coords[:, own], values[own], (8 if comm.rank else 9, 6, 7), comm, 2)
 
 
 def main() -> None:
@@ -90,6 +119,7 @@ def main() -> None:
         # Rows of B that do not go with A are an error on all ranks.
         with pytest.raises(Exception, match="rows of B on all ranks for 41 columns"):
             distributed.spmm(a[own], b[own_b][rank == 0 :], comm, threads=1)
+    decompose(distributed, comm)
     comm.Free()
     if world.rank == 0:
         print(f"{size} ranks: right")

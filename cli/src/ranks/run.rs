@@ -155,7 +155,7 @@ impl<'a, T: Element> Run<'a, T> {
             Op::FusedMm => Operation::FusedMm { n, width: n, same: false, softmax },
             _ => Operation::Spmm { n },
         };
-        let cluster = Cluster::default().measured(comm)?;
+        let cluster = Cluster { in_common: comm.one_machine(), ..Cluster::default().measured(comm)? };
         let RowsOf { rows, cols, local, .. } = &given;
         let plan = DistPlan::new(comm, rows, cols, local, operation, cluster, |algorithm| args.allows(algorithm))?;
         let mut a = DistCsr::new(comm, rows, cols, local, plan.chosen().algorithm)?;

@@ -45,7 +45,7 @@ impl Platform {
             nodes - 1
         );
         let hosts = (0..nodes).map(|k| format!("node-{k}")).collect();
-        let cluster = Cluster { latency, bandwidth, flops: 1e11, memory: f64::INFINITY };
+        let cluster = Cluster { latency, bandwidth, flops: 1e11, ..Cluster::default() };
         Self { text, hosts, cluster }
     }
 
@@ -71,7 +71,7 @@ impl Platform {
         let numbers = numbers(radical).ok_or_else(|| (line, format!("radical {radical:?} is not like 0-1023")))?;
         let hosts = numbers.into_iter().map(|k| format!("{prefix}{k}{suffix}")).collect();
         // A message passes a link up and a link down.
-        let cluster = Cluster { latency: 2.0 * latency, bandwidth, flops: speed, memory: f64::INFINITY };
+        let cluster = Cluster { latency: 2.0 * latency, bandwidth, flops: speed, ..Cluster::default() };
         Ok(Self { text: text.to_owned(), hosts, cluster })
     }
 }

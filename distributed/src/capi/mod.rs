@@ -1,9 +1,11 @@
-//! The C interface, `include/sparsimd_mpi.h`: a matrix on the ranks of the caller's communicator, and its products.
+//! The C interface, `include/sparsimd_mpi.h`: a matrix on the ranks of the caller's communicator and its products, or a tensor and its
+//! decomposition.
 //!
-//! An array argument has as many initialised elements as its function says, and a handle comes from `sparsimd_mpi_create` and has not
-//! been destroyed; that is what every `unsafe` here stands for. No panic passes: it ends all ranks, since others may wait for this one.
+//! An array argument has as many initialised elements as its function says, and a handle comes from `sparsimd_mpi_create`, or
+//! `sparsimd_mpi_cp_create`, and has not been destroyed; that is what every `unsafe` here stands for. No panic passes: it ends all ranks, since others may wait for this one.
 #![allow(clippy::missing_safety_doc, reason = "the rules are the same for every function, and stated once, above")]
 
+mod cp;
 mod operations;
 
 use std::cell::RefCell;
@@ -108,12 +110,7 @@ unsafe fn build<T: Element>(comm: MpiComm, given: &Given) -> Result<Box<dyn Oper
         Ok(Csr::new(Pattern::new(given.rows, given.cols, row_ptr, col_idx.to_vec())?, values.to_vec())?)
     };
     let local = ranks.agree(local())?;
-    let machine = Machine::detect();
-    let processors = ranks.agree(machine.pin(&Pinning::Compact, machine.allowed().len()).map_err(Error::from))?;
-    let share = comm.share(&processors)?.len().max(1);
-    let threads = if given.threads == 0 { share } else { given.threads };
-    // The caller's threads are where the caller wants them.
-    let cpu = ranks.agree(Cpu::builder().threads(threads).pin(false).build().map_err(Error::from))?;
+    let cpu = executor(&comm, given.threads)?;
     let allowed = |algorithm: Algorithm| match (given.algorithm, algorithm) {
         (1, _) => algorithm == Algorithm::Aware,
         (0, Algorithm::Aware) => given.replication == 0,
@@ -127,6 +124,16 @@ unsafe fn build<T: Element>(comm: MpiComm, given: &Given) -> Result<Box<dyn Oper
     let mut a = DistCsr::new(ranks, &rows, &cols, &local, plan.chosen().algorithm)?;
     ranks.agree(a.prepare(&cpu, &PlanOptions::new(op, n)))?;
     Ok(Box::new(Ranks { a, rows, cols, cpu, comm }))
+}
+
+/// `threads` threads, or this rank's share of the machine.
+fn executor(comm: &MpiComm, threads: usize) -> Result<Cpu> {
+    let (ranks, machine): (&dyn Comm, _) = (comm, Machine::detect());
+    let processors = ranks.agree(machine.pin(&Pinning::Compact, machine.allowed().len()).map_err(Error::from))?;
+    let share = comm.share(&processors)?.len().max(1);
+    let threads = if threads == 0 { share } else { threads };
+    // The caller's threads are where the caller wants them.
+    ranks.agree(Cpu::builder().threads(threads).pin(false).build().map_err(Error::from))
 }
 
 /// What a sparsimd_mpi_operation moves, and which of the library's operations its nonzeros are laid out for: a softmax, and gradients, begin

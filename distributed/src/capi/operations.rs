@@ -97,7 +97,7 @@ impl Arrays {
     }
 
     /// The elements of a result.
-    unsafe fn result<'a, T>(&mut self, name: &'static str, data: *mut T, len: usize) -> Result<&'a mut [T]> {
+    pub unsafe fn result<'a, T>(&mut self, name: &'static str, data: *mut T, len: usize) -> Result<&'a mut [T]> {
         // SAFETY: likewise, and no other slice of the call has any of them.
         let some = |data| unsafe { std::slice::from_raw_parts_mut(data, len) };
         Ok(if self.take(name, data.cast_const(), len, true)? { some(data) } else { &mut [] })
@@ -105,7 +105,7 @@ impl Arrays {
 }
 
 /// Elements of `rows` rows of `n`, `stride` apart.
-fn extent(name: &'static str, rows: usize, n: usize, stride: usize) -> Result<usize> {
+pub(super) fn extent(name: &'static str, rows: usize, n: usize, stride: usize) -> Result<usize> {
     if stride < n {
         return Err(Error::argument(name, format!("rows {stride} elements apart are less than their {n} columns")));
     }

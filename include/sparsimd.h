@@ -675,6 +675,15 @@ sparsimd_status sparsimd_fusedmm_half(const sparsimd_cpu *cpu,
                                       uint16_t *e,
                                       size_t lde);
 
+// As sparsimd_mttkrp_create(), of a tensor of floats for factors of the elements that `half`, a sparsimd_half, says: more of their
+// rows fit the caches. Runs with floats are right, and may be slower.
+sparsimd_status sparsimd_mttkrp_create_half(const sparsimd_cpu *cpu,
+                                            const sparsimd_tensor *tensor,
+                                            uint32_t half,
+                                            size_t rank,
+                                            uint32_t format,
+                                            sparsimd_mttkrp **mttkrp);
+
 // As sparsimd_mttkrp_f32(), factors of the elements that `half`, a sparsimd_half, says; `out` is floats.
 sparsimd_status sparsimd_mttkrp_half(const sparsimd_cpu *cpu,
                                      const sparsimd_mttkrp *mttkrp,
@@ -1395,6 +1404,15 @@ sparsimd_status sparsimd_fusedmm_half(const sparsimd_cpu *cpu,
                                       size_t ldd,
                                       uint16_t *e,
                                       size_t lde);
+
+// As sparsimd_mttkrp_create(), of a tensor of floats for factors of the elements that `half`, a sparsimd_half, says: more of their
+// rows fit the caches. Runs with floats are right, and may be slower.
+sparsimd_status sparsimd_mttkrp_create_half(const sparsimd_cpu *cpu,
+                                            const sparsimd_tensor *tensor,
+                                            uint32_t half,
+                                            size_t rank,
+                                            uint32_t format,
+                                            sparsimd_mttkrp **mttkrp);
 
 // As sparsimd_mttkrp_f32(), factors of the elements that `half`, a sparsimd_half, says; `out` is floats.
 sparsimd_status sparsimd_mttkrp_half(const sparsimd_cpu *cpu,

@@ -78,7 +78,7 @@ def cases(data: Path | None, quick: bool) -> list[dict[str, Any]]:
         found.append({"op": "sddmm", "operand": operand, "n": 128})
         found.append({"op": "attention", "operand": operand, "n": 64})
     # A scatter has a row of terms for each nonzero: the smallest matrix is enough.
-    found.append({"op": "scatter", "operand": matrices[0], "n": 128})
+    found += [{"op": op, "operand": matrices[0], "n": 128} for op in ("scatter", "semiring")]
     for operand in tensors:
         found.append({"op": "mttkrp", "operand": operand, "n": 16})
         found.append({"op": "cp_als", "operand": operand, "n": 16})

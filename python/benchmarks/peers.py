@@ -101,13 +101,21 @@ class Case:
         self.check = lambda C: float(np.max(np.abs(np.asarray(C) - reference) / (bound + 1e-30)))
 
     def largest(self, A: Any, X: Any) -> None:
-        """Verifies the maximum of the terms of each row, in rows that have any, some of them; the mean is a product."""
+        """Verifies the maximum of the products of each row."""
+        self.reduced(A, X, np.multiply, np.max)
+
+    def shortest(self, A: Any, X: Any) -> None:
+        """Verifies the minimum of the sums of each row, as shortest paths have it."""
+        self.reduced(A, X, np.add, np.min)
+
+    def reduced(self, A: Any, X: Any, term: Callable[..., Any], reduce: Callable[..., Any]) -> None:
+        """Verifies what becomes of the terms of each row, in rows that have any, some of them; the mean is a product."""
         some = np.flatnonzero(np.diff(A.indptr))[:: max(1, A.shape[0] // 2000)]
         reference = []
         for i in some:
             row = slice(A.indptr[i], A.indptr[i + 1])
-            reference.append((A.data[row, None] * X[A.indices[row]]).max(0))
-        # Products are rounded alike everywhere.
+            reference.append(reduce(term(A.data[row, None], X[A.indices[row]]), axis=0))
+        # Terms are rounded alike everywhere.
         self.check = lambda C: float(not np.array_equal(np.asarray(C)[some], reference)) * 2
 
     def shares(self, A: Any) -> Any:
@@ -149,20 +157,24 @@ class Case:
         self.run, self.variant = lambda: ss.spmm(plan, Y, out=out), plan.strategy
         self.product(A, Y)
 
-    def sparsimd_max(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+    def sparsimd_reduced(self, A: Any, Y: Any, **rule: Any) -> None:
         import sparsimd as ss
 
         plan, out = ss.csr(A).prepare("spmm", Y.shape[1], reuse=10**6), ss.empty((A.shape[0], Y.shape[1]), np.float32)
-        self.run, self.variant = lambda: ss.spmm(plan, Y, reduce="max", out=out), plan.strategy
+        self.run, self.variant = lambda: ss.spmm(plan, Y, out=out, **rule), plan.strategy
+
+    def sparsimd_max(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        self.sparsimd_reduced(A, Y, reduce="max")
         self.largest(A, Y)
 
     sparsimd_scatter = sparsimd_max
 
-    def sparsimd_mean(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
-        import sparsimd as ss
+    def sparsimd_semiring(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        self.sparsimd_reduced(A, Y, semiring="min-plus")
+        self.shortest(A, Y)
 
-        plan, out = ss.csr(A).prepare("spmm", Y.shape[1], reuse=10**6), ss.empty((A.shape[0], Y.shape[1]), np.float32)
-        self.run, self.variant = lambda: ss.spmm(plan, Y, reduce="mean", out=out), plan.strategy
+    def sparsimd_mean(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        self.sparsimd_reduced(A, Y, reduce="mean")
         self.product(self.shares(A), Y)
 
     def sparsimd_call(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
@@ -285,16 +297,23 @@ class Case:
         self.torch_reduced(A, Y, "mean")
         self.product(self.shares(A), Y)
 
-    def torch_scatter(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+    def torch_scattered(self, A: Any, Y: Any, term: Callable[[Any, Any], Any], reduce: str) -> None:
+        """As torch_scatter has it: the terms of all nonzeros, then what becomes of them by row."""
         import torch
 
-        # The maximum as torch_scatter has it: the terms of all nonzeros, then their maxima by row.
         y, values, columns = torch.from_numpy(Y), torch.from_numpy(A.data), torch.from_numpy(A.indices.astype(np.int64))
         rows = torch.from_numpy(np.repeat(np.arange(A.shape[0]), np.diff(A.indptr)))
         rows = rows[:, None].expand(-1, y.shape[1])
         zeros = torch.zeros((A.shape[0], y.shape[1]))
-        self.run = lambda: zeros.scatter_reduce(0, rows, values[:, None] * y[columns], "amax", include_self=False)
+        self.run = lambda: zeros.scatter_reduce(0, rows, term(values[:, None], y[columns]), reduce, include_self=False)
+
+    def torch_scatter(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        self.torch_scattered(A, Y, lambda a, b: a * b, "amax")
         self.largest(A, Y)
+
+    def torch_semiring(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        self.torch_scattered(A, Y, lambda a, b: a + b, "amin")
+        self.shortest(A, Y)
 
     def torch_call(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
         self.torch_spmm(A, X, Y, Z, new)
@@ -331,7 +350,7 @@ class Case:
 
     # graphblas
 
-    def graphblas_product(self, A: Any, Y: Any, semiring: str) -> None:
+    def graphblas_product(self, A: Any, Y: Any, semiring: str, verify: Callable[[Any, Any], None]) -> None:
         import graphblas as gb
 
         package: Any = gb
@@ -339,26 +358,23 @@ class Case:
         S = package.Matrix.from_csr(A.indptr.astype(np.uint64), A.indices.astype(np.uint64), A.data, ncols=A.shape[1])
         X, operation = package.Matrix.from_dense(Y), getattr(package.semiring, semiring)
         self.run = lambda: S.mxm(X, operation).new()
-
-    def dense_of(self, check: Callable[[Any], float]) -> Callable[[Any], float]:
-        """The same check of a matrix of GraphBLAS, whose rows without nonzeros have no entries."""
-        return lambda C: check(C.to_dense(fill_value=0.0))
+        verify(A, Y)
+        check = self.check
+        # Rows without nonzeros have no entries.
+        self.check = lambda C: check(C.to_dense(fill_value=0.0))
 
     def graphblas_spmm(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
-        self.graphblas_product(A, Y, "plus_times")
-        self.product(A, Y)
-        self.check = self.dense_of(self.check)
+        self.graphblas_product(A, Y, "plus_times", self.product)
 
     def graphblas_max(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
-        self.graphblas_product(A, Y, "max_times")
-        self.largest(A, Y)
-        self.check = self.dense_of(self.check)
+        self.graphblas_product(A, Y, "max_times", self.largest)
+
+    def graphblas_semiring(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
+        self.graphblas_product(A, Y, "min_plus", self.shortest)
 
     def graphblas_mean(self, A: Any, X: Any, Y: Any, Z: Any, new: bool) -> None:
         # The division is of the matrix, and not timed.
-        self.graphblas_product(self.shares(A), Y, "plus_times")
-        self.product(self.shares(A), Y)
-        self.check = self.dense_of(self.check)
+        self.graphblas_product(self.shares(A), Y, "plus_times", self.product)
 
     # pyttb
 

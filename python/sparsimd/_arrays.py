@@ -30,6 +30,12 @@ def half(x: Any) -> str | None:
     return name if name in ("float16", "bfloat16") else None
 
 
+def dtype_name(dtype: Any) -> str:
+    """What numpy or torch calls a dtype; bfloat16 need not be known to numpy."""
+    name = str(dtype).removeprefix("torch.")
+    return name if name == "bfloat16" else np.dtype(name if name != str(dtype) else dtype).name
+
+
 def halves(bits: NDArray[np.uint16], name: str) -> NDArray[Any]:
     """`bits` as an array of the dtype of 16 bits with this name."""
     if name == "float16":

@@ -76,6 +76,6 @@ def to_dense(T: Tensor) -> NDArray[Any]:
     return array
 
 
-def restore_prepared(T: Tensor, rank: int, format: Format) -> PreparedTensor:
+def restore_prepared(T: Tensor, rank: int, format: Format, factors: str | None = None) -> PreparedTensor:
     """A prepared tensor from its pickle; it is prepared again."""
-    return T.prepare(rank, format)
+    return T.prepare(rank, format, factors=factors)

@@ -402,6 +402,16 @@ pub enum Half {
     F16,
 }
 
+impl Half {
+    /// What numpy and its extensions call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bf16 => bf16::NUMPY,
+            Self::F16 => f16::NUMPY,
+        }
+    }
+}
+
 /// The type of `x`, if it is an array or tensor of 16-bit floating-point numbers.
 pub fn half_of(x: &Bound<'_, PyAny>) -> PyResult<Option<Half>> {
     // Types that numpy numbers before its half precision need no look at their names.

@@ -98,7 +98,7 @@ pub fn _cp_als<'py>(
 ) -> PyResult<Model<'py>> {
     let rank = count(rank, "rank")?;
     let control = Control::new(maxiters, stoptol, seed, callback, checkpoint)?;
-    each!(held(T, rank)?, held => typed_cp_als(&held, rank, init, ridge, nonnegative, control))
+    each!(held(T, rank, None)?, held => typed_cp_als(&held, rank, init, ridge, nonnegative, control))
 }
 
 fn typed_cp_als<'py, T: Element>(

@@ -10,9 +10,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 use sparsimd::ops::MttkrpTensor;
 use sparsimd::plan::{MttkrpFormat, TensorOptions};
-use sparsimd::{MatRef, Stored};
+use sparsimd::{MatRef, Stored, bf16, f16};
 
-use crate::array::{Dense, Element, Entry, Output, half_of, helper, shape_text};
+use crate::array::{Dense, Element, Entry, Half, Output, half_of, helper, shape_text};
 use crate::error::{guarded, released, value};
 use crate::ops::stored;
 use crate::sparse::{Either, each};
@@ -46,17 +46,44 @@ impl Format {
     }
 }
 
+/// What a tensor is laid out for.
+#[derive(Clone, Copy)]
+pub struct Layout {
+    /// Columns of the factors.
+    pub rank: usize,
+    /// The type of the factors, if it is one of 16 bits.
+    pub half: Option<Half>,
+    /// How the tensor is stored.
+    pub format: Format,
+}
+
+/// What a tensor was last prepared as: columns and type of the factors, and the result.
+pub type Kept<T> = (usize, Option<Half>, Arc<Held<T>>);
+
+/// The type of 16 bits that the dtype `factors` of the factors of a tensor is, in single precision or not; none for the tensor's own.
+pub fn half_named(factors: &Bound<'_, PyAny>, single: bool) -> PyResult<Option<Half>> {
+    let name = helper(factors.py(), &NAMED, "dtype_name")?.call1((factors,))?;
+    let own = if single { f32::NUMPY } else { f64::NUMPY };
+    match name.extract::<&str>()? {
+        "bfloat16" if single => Ok(Some(Half::Bf16)),
+        "float16" if single => Ok(Some(Half::F16)),
+        name if name == own => Ok(None),
+        name => Err(value("factors", format!("{name}, where the tensor is of {own}"))),
+    }
+}
+
+static NAMED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static LOG: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// `entries` prepared for factors of `rank` columns.
-fn prepare<T: Element>(
-    py: Python<'_>,
-    entries: &Entries<T>,
-    rank: usize,
-    Format(format): Format,
-) -> PyResult<Arc<Held<T>>> {
+/// `entries` prepared as `layout` says.
+fn prepare<T: Element>(py: Python<'_>, entries: &Entries<T>, layout: Layout) -> PyResult<Arc<Held<T>>> {
     let cpu = crate::threads::cpu()?;
-    let options = TensorOptions::new(rank).format(format);
+    let options = TensorOptions::new(layout.rank).format(layout.format.0);
+    let options = match layout.half {
+        None => options,
+        Some(Half::Bf16) => options.factors::<bf16>(),
+        Some(Half::F16) => options.factors::<f16>(),
+    };
     let prepared = py.detach(|| guarded(|| cpu.prepare_tensor(&entries.coo, &options)));
     let prepared = prepared.map_err(|failure| match failure {
         crate::error::Failure::Library(error) => about_tensor(error),
@@ -80,19 +107,18 @@ fn prepare<T: Element>(
 pub struct PreparedTensor {
     pub inner: AnyHeld,
     tensor: Py<Tensor>,
-    rank: usize,
-    asked: Format,
+    asked: Layout,
 }
 
 impl PreparedTensor {
     /// Prepares `tensor`.
-    pub fn new(tensor: &Bound<'_, Tensor>, rank: usize, format: Format) -> PyResult<Self> {
+    pub fn new(tensor: &Bound<'_, Tensor>, asked: Layout) -> PyResult<Self> {
         let py = tensor.py();
         let inner = match &tensor.get().inner {
-            Either::F32(entries) => Either::F32(prepare(py, entries, rank, format)?),
-            Either::F64(entries) => Either::F64(prepare(py, entries, rank, format)?),
+            Either::F32(entries) => Either::F32(prepare(py, entries, asked)?),
+            Either::F64(entries) => Either::F64(prepare(py, entries, asked)?),
         };
-        Ok(Self { inner, tensor: tensor.clone().unbind(), rank, asked: format })
+        Ok(Self { inner, tensor: tensor.clone().unbind(), asked })
     }
 }
 
@@ -122,7 +148,7 @@ impl PreparedTensor {
     /// Columns that it was made for.
     #[getter]
     fn rank(&self) -> usize {
-        self.rank
+        self.asked.rank
     }
 
     /// How it is stored.
@@ -133,18 +159,19 @@ impl PreparedTensor {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let restore = py.import("sparsimd._tensor")?.getattr("restore_prepared")?;
-        (restore, (self.tensor.bind(py), self.rank, self.asked.name())).into_pyobject(py)
+        let half = self.asked.half.map(Half::name);
+        (restore, (self.tensor.bind(py), self.asked.rank, self.asked.format.name(), half)).into_pyobject(py)
     }
 
     fn __repr__(&self) -> String {
         let dims = each!(&self.inner, held => held.dims().iter().map(usize::to_string).collect::<Vec<_>>().join(" x "));
-        let (nnz, rank, format) = (self.nnz(), self.rank, self.format());
+        let (nnz, rank, format) = (self.nnz(), self.asked.rank, self.format());
         format!("<sparsimd.PreparedTensor {dims}, {nnz} nonzeros, rank {rank}: {format}>")
     }
 }
 
-/// Something in either precision, prepared for MTTKRP with factors of `rank` columns.
-pub fn held(object: &Bound<'_, PyAny>, rank: usize) -> PyResult<AnyHeld> {
+/// Something in either precision, prepared for MTTKRP with factors of `rank` columns that are of 16 bits or of the tensor's own type.
+pub fn held(object: &Bound<'_, PyAny>, rank: usize, half: Option<Half>) -> PyResult<AnyHeld> {
     if let Ok(prepared) = object.cast::<PreparedTensor>() {
         return Ok(match &prepared.get().inner {
             Either::F32(held) => Either::F32(Arc::clone(held)),
@@ -156,22 +183,24 @@ pub fn held(object: &Bound<'_, PyAny>, rank: usize) -> PyResult<AnyHeld> {
         return Err(PyTypeError::new_err(format!("T: {name} is neither a Tensor nor a prepared one")));
     };
     Ok(match &tensor.get().inner {
-        Either::F32(entries) => Either::F32(kept(object.py(), entries, rank)?),
-        Either::F64(entries) => Either::F64(kept(object.py(), entries, rank)?),
+        Either::F32(entries) => Either::F32(kept(object.py(), entries, rank, half)?),
+        // Their factors are widened.
+        Either::F64(entries) => Either::F64(kept(object.py(), entries, rank, None)?),
     })
 }
 
-/// What the tensor keeps for this rank, made if need be.
-fn kept<T: Element>(py: Python<'_>, entries: &Entries<T>, rank: usize) -> PyResult<Arc<Held<T>>> {
+/// What the tensor keeps for this rank and type of the factors, made if need be.
+fn kept<T: Element>(py: Python<'_>, entries: &Entries<T>, rank: usize, half: Option<Half>) -> PyResult<Arc<Held<T>>> {
     let find = || {
         let held = entries.held.read().unwrap_or_else(PoisonError::into_inner);
-        held.as_ref().filter(|(of, _)| *of == rank).map(|(_, held)| Arc::clone(held))
+        held.as_ref().filter(|kept| (kept.0, kept.1) == (rank, half)).map(|(.., held)| Arc::clone(held))
     };
     if let Some(held) = py.detach(find) {
         return Ok(held);
     }
-    let made = prepare(py, entries, rank, Format(None))?;
-    py.detach(|| *entries.held.write().unwrap_or_else(PoisonError::into_inner) = Some((rank, Arc::clone(&made))));
+    let made = prepare(py, entries, Layout { rank, half, format: Format(None) })?;
+    let keep = Some((rank, half, Arc::clone(&made)));
+    py.detach(|| *entries.held.write().unwrap_or_else(PoisonError::into_inner) = keep);
     Ok(made)
 }
 
@@ -181,7 +210,7 @@ fn kept<T: Element>(py: Python<'_>, entries: &Entries<T>, rank: usize) -> PyResu
 /// Parameters
 /// ----------
 /// T : Tensor, PreparedTensor
-///     A tensor is prepared when it is first used with a rank, and keeps that; `Tensor.prepare` says when.
+///     A tensor is prepared when it is first used with a rank and type of factors, and keeps that; `Tensor.prepare` says when.
 /// factors : sequence of array_like
 ///     (length of the mode, rank) for each mode. That of `mode` is not looked at and may be None. With a float32 tensor they may be
 ///     float16 or bfloat16, all; products, sums and the result are float32.
@@ -225,7 +254,7 @@ pub fn mttkrp<'py>(
     let kinds = others.map(|(_, factor)| half_of(factor)).collect::<PyResult<Vec<_>>>()?;
     // Of one type they are read where they are; else all are widened.
     let half = kinds[0].filter(|_| kinds.iter().all(|&kind| kind == kinds[0]));
-    stored!(held(T, rank)?, half, held, D => typed_mttkrp::<D>(&held, &factors, mode, rank, out, copy))
+    stored!(held(T, rank, half)?, half, held, D => typed_mttkrp::<D>(&held, &factors, mode, rank, out, copy))
 }
 
 fn typed_mttkrp<'py, D: Entry + Stored<Scalar: Element>>(

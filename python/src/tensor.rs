@@ -1,6 +1,6 @@
 //! `Tensor`: a sparse tensor by coordinates, its products with matrices, vectors, numbers and tensors.
 
-use std::sync::{Arc, RwLock};
+use std::sync::RwLock;
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
@@ -13,15 +13,15 @@ use sparsimd::{CooTensor, Cpu, Error, Result};
 use crate::array::{Dense, Element, Entry, is_single};
 use crate::error::{Failure, count, exception, expect_count, guarded, released, value};
 use crate::matrix::indices_of;
-use crate::mttkrp::{Format, Held, PreparedTensor};
+use crate::mttkrp::{Format, Kept, Layout, PreparedTensor, half_named};
 use crate::ops::values_of;
 use crate::sparse::{Either, each};
 
 /// A tensor, and what it was last prepared as.
 pub struct Entries<T: Element> {
     pub coo: CooTensor<T>,
-    /// By rank: what `mttkrp` and `cp_als` prepared.
-    pub held: RwLock<Option<(usize, Arc<Held<T>>)>>,
+    /// What `mttkrp` and `cp_als` prepared.
+    pub held: RwLock<Option<Kept<T>>>,
 }
 
 impl<T: Element> Entries<T> {
@@ -265,15 +265,24 @@ impl Tensor {
     ///     Columns of the factors.
     /// format : {"auto", "coo", "csf-all", "csf-one", "csf-two", "bcsf", "mmcsf", "hicoo", "alto", "tiled", "tree", "joint"}
     ///     How it is stored; by default the one that is expected to be fastest.
+    /// factors : dtype_like, optional
+    ///     ``"float16"`` or ``"bfloat16"`` where the factors of a ``float32`` tensor will be that: more of their rows fit the caches.
+    ///     Any factors are right; by default they are of the tensor's dtype.
     ///
     /// Returns
     /// -------
     /// PreparedTensor
     ///     To be given to `mttkrp` and `cp_als` in the tensor's place.
-    #[pyo3(signature = (rank, format = "auto"))]
-    fn prepare(slf: &Bound<'_, Self>, rank: i128, format: &str) -> PyResult<PreparedTensor> {
+    #[pyo3(signature = (rank, format = "auto", *, factors = None))]
+    fn prepare(
+        slf: &Bound<'_, Self>,
+        rank: i128,
+        format: &str,
+        factors: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PreparedTensor> {
         let rank = count(rank, "rank")?;
-        PreparedTensor::new(slf, rank, Format::parse(format)?)
+        let half = factors.map(|factors| half_named(factors, slf.get().single())).transpose()?.flatten();
+        PreparedTensor::new(slf, Layout { rank, half, format: Format::parse(format)? })
     }
 
     fn __add__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {

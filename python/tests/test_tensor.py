@@ -76,7 +76,7 @@ def test_factors_of_halves(rng, half, format):
     T = ss.Tensor(coords, values, shape)
     factors = [rng.uniform(-1, 1, (n, rank)).astype(half) for n in shape]
     wide = [factor.astype(np.float32) for factor in factors]
-    prepared = T.prepare(rank, format)
+    prepared = pickle.loads(pickle.dumps(T.prepare(rank, format, factors=half)))
     for mode in range(3):
         for given in (factors, [*factors[:2], wide[2]], [np.asfortranarray(factor) for factor in factors]):
             got = ss.mttkrp(prepared, given, mode)
@@ -86,6 +86,11 @@ def test_factors_of_halves(rng, half, format):
         got, want = ss.ttm(T, U, mode), ss.ttm(T, wide[mode].T, mode)
         assert got.dtype == np.float32
         np.testing.assert_array_equal(got.toarray(), want.toarray())
+    # A tensor is prepared anew for other factors.
+    for given in (wide, factors, wide):
+        got = ss.mttkrp(T, given, 1)
+        assert_close(got, *khatri_rao(coords, values, wide, 1), len(values) + len(shape), np.dtype(np.float32))
+    assert T.prepare(64, "tiled", factors=half).explain() != T.prepare(64, "tiled").explain()
     assert ss.mttkrp(ss.Tensor(coords, values.astype(np.float64), shape), factors, 0).dtype == np.float64
     with pytest.raises(ValueError, match="^factors\\[1\\]: has shape"):
         ss.mttkrp(T, [factors[0], factors[1][:-1], factors[2]], 0)
@@ -157,6 +162,8 @@ REFUSED = [
     (lambda: ss.Tensor([[0]], [1.0], (-2,)), ValueError, "^shape: -2 is negative"),
     (lambda: small().prepare(0), ValueError, "^rank: 0"),
     (lambda: small().prepare(-1), ValueError, "^rank: -1 is negative"),
+    (lambda: small().prepare(4, factors="float16"), ValueError, "^factors: float16, where the tensor is of float64"),
+    (lambda: small().prepare(4, factors="floats"), TypeError, "floats"),
     (lambda: wide().prepare(4, "alto"), ss.SparsimdError, "is not available"),
     (lambda: small().prepare(4, "tile"), ValueError, '^format: "tile" is none of auto, coo'),
     (lambda: ss.mttkrp(small(), ones(3), 3), ValueError, "^mode: 3 is not a mode of a tensor of order 3"),

@@ -70,10 +70,30 @@ impl Handle for MttkrpHandle {
     const TAG: u64 = u64::from_le_bytes(*b"simdmttk");
 }
 
-fn laid<T: Scalar>(cpu: &Cpu, tensor: &CooTensor<T>, rank: usize, format: Option<MttkrpFormat>) -> Outcome<Laid<T>> {
-    let prepared = cpu.prepare_tensor(tensor, &TensorOptions::new(rank).format(format))?;
+fn laid<T: Scalar>(cpu: &Cpu, tensor: &CooTensor<T>, options: &TensorOptions) -> Outcome<Laid<T>> {
+    let prepared = cpu.prepare_tensor(tensor, options)?;
     let text = CString::new(prepared.plan().explain()).unwrap_or_default();
     Ok(Laid { tensor: tensor.clone(), prepared, text })
+}
+
+/// What `rank` and a sparsimd_tensor_format ask for.
+fn options(rank: usize, format: u32) -> Outcome<TensorOptions> {
+    let format = match format {
+        0 => None,
+        1 => Some(MttkrpFormat::Coo),
+        2 => Some(MttkrpFormat::CsfAll),
+        3 => Some(MttkrpFormat::CsfOne),
+        4 => Some(MttkrpFormat::CsfTwo),
+        5 => Some(MttkrpFormat::Bcsf),
+        6 => Some(MttkrpFormat::MmCsf),
+        7 => Some(MttkrpFormat::HiCoo),
+        8 => Some(MttkrpFormat::Alto),
+        9 => Some(MttkrpFormat::Tiled),
+        10 => Some(MttkrpFormat::Tree),
+        11 => Some(MttkrpFormat::Joint),
+        _ => return Err(Failure::argument("format", &format!("{format} is not a sparsimd_tensor_format"))),
+    };
+    Ok(TensorOptions::new(rank).format(format))
 }
 
 /// Prepares the tensor for MTTKRP in all modes with factors of `rank` columns, in a sparsimd_tensor_format. Runs with another
@@ -89,27 +109,27 @@ pub unsafe extern "C" fn sparsimd_mttkrp_create(
     guard(|| {
         // SAFETY: by the rules of the interface.
         let (place, cpu, tensor) = unsafe { (Place::new(mttkrp)?, handle::get(cpu)?, handle::get(tensor)?) };
-        let format = match format {
-            0 => None,
-            1 => Some(MttkrpFormat::Coo),
-            2 => Some(MttkrpFormat::CsfAll),
-            3 => Some(MttkrpFormat::CsfOne),
-            4 => Some(MttkrpFormat::CsfTwo),
-            5 => Some(MttkrpFormat::Bcsf),
-            6 => Some(MttkrpFormat::MmCsf),
-            7 => Some(MttkrpFormat::HiCoo),
-            8 => Some(MttkrpFormat::Alto),
-            9 => Some(MttkrpFormat::Tiled),
-            10 => Some(MttkrpFormat::Tree),
-            11 => Some(MttkrpFormat::Joint),
-            _ => return Err(Failure::argument("format", &format!("{format} is not a sparsimd_tensor_format"))),
-        };
+        let options = options(rank, format)?;
         place.put(match tensor {
-            Either::F32(coo) => Either::F32(laid(cpu, coo, rank, format)?),
-            Either::F64(coo) => Either::F64(laid(cpu, coo, rank, format)?),
+            Either::F32(coo) => Either::F32(laid(cpu, coo, &options)?),
+            Either::F64(coo) => Either::F64(laid(cpu, coo, &options)?),
         });
         Ok(())
     })
+}
+
+pub(super) unsafe fn create_for<D: Stored<Scalar: Element>>(
+    cpu: *const CpuHandle,
+    tensor: *const TensorHandle,
+    rank: usize,
+    format: u32,
+    mttkrp: *mut *mut MttkrpHandle,
+) -> Outcome {
+    // SAFETY: by the rules of the interface.
+    let (place, cpu, tensor) = unsafe { (Place::new(mttkrp)?, handle::get(cpu)?, handle::get(tensor)?) };
+    let laid = laid(cpu, tensor.of::<D::Scalar>()?, &options(rank, format)?.factors::<D>())?;
+    place.put(D::Scalar::either(laid));
+    Ok(())
 }
 
 /// Frees the prepared tensor. Null is allowed.

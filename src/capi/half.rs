@@ -1,11 +1,11 @@
 //! The operations whose dense operands store halves. Plans and tensors are those of f32, which is what is computed with.
 
 use super::CpuHandle;
-use super::decomposition::{MttkrpHandle, mttkrp};
+use super::decomposition::{MttkrpHandle, create_for, mttkrp};
 use super::plan::PlanHandle;
 use super::product::{fusedmm, sddmm, spmm};
 use super::status::{Failure, Status, guard};
-use super::tensor::{FibersHandle, ttm};
+use super::tensor::{FibersHandle, TensorHandle, ttm};
 use sparsimd_kernels::{bf16, f16};
 
 /// What 16 bits of a dense operand are.
@@ -128,6 +128,20 @@ pub unsafe extern "C" fn sparsimd_fusedmm_half(
         let (c, b, d, e) = ((c.cast(), ldc), (b.cast(), ldb), (d.cast(), ldd), (e.cast(), lde));
         fusedmm::<D>(cpu, plan, (edge, scale), n, c, b, p, d, e)
     })
+}
+
+/// As sparsimd_mttkrp_create(), of a tensor of floats for factors of the elements that `half`, a sparsimd_half, says: more of their
+/// rows fit the caches. Runs with floats are right, and may be slower.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mttkrp_create_half(
+    cpu: *const CpuHandle,
+    tensor: *const TensorHandle,
+    half: u32,
+    rank: usize,
+    format: u32,
+    mttkrp: *mut *mut MttkrpHandle,
+) -> Status {
+    by_half!(half, D => create_for::<D>(cpu, tensor, rank, format, mttkrp))
 }
 
 /// As sparsimd_mttkrp_f32(), factors of the elements that `half`, a sparsimd_half, says; `out` is floats.

@@ -174,10 +174,16 @@ impl Cpu {
         self.install(|| {
             parallel::ranges(order.len(), parallel::GRAIN / 4, |range| {
                 for &(from, to) in &shared {
-                    for q in range.clone() {
-                        let from = &from[order[q] * heads..][..heads];
+                    for (q, &p) in range.clone().zip(&order[range.clone()]) {
                         // SAFETY: `to` has H numbers for each nonzero, as `from` has; the ranges are disjoint.
-                        unsafe { from.as_ptr().copy_to_nonoverlapping(to.get().add(q * heads), heads) };
+                        unsafe {
+                            let to = to.get().add(q * heads);
+                            match heads {
+                                // Without the call that copies a number of bytes known at run time alone.
+                                1 => to.write(from[p]),
+                                _ => from[p * heads..][..heads].as_ptr().copy_to_nonoverlapping(to, heads),
+                            }
+                        }
                     }
                 }
             });

@@ -64,10 +64,23 @@ fn factors_of_halves() {
             assert_eq!(y.map(from_bits), [D::narrow(2.0 + 3.0 * large), D::narrow(22.0)]);
             let call = sparsimd_ttm_half(cpu, fibers, 2, 2, u.as_ptr(), 3, y.as_mut_ptr(), 2);
             refused(call, Status::Argument, "sparsimd_half");
+            refused(
+                sparsimd_mttkrp_create_half(cpu, tensor, 2, 2, 0, &mut prepared),
+                Status::Argument,
+                "sparsimd_half",
+            );
+            refused(sparsimd_mttkrp_create_half(cpu, tensor, half, 2, 12, &mut prepared), Status::Argument, "format");
+            let strides = [0usize, 3];
+            // Made for floats, and in each format for halves.
             good(sparsimd_mttkrp_create(cpu, tensor, 2, 0, &mut prepared));
-            let (at, strides) = (out.as_mut_ptr(), [0usize, 3]);
-            good(sparsimd_mttkrp_half(cpu, prepared, half, 0, 2, factors.as_ptr(), strides.as_ptr(), at, 2));
-            assert_eq!(out, [2.0 + 3.0 * large, 22.0, 0.0, 0.0]);
+            for format in 0..12 {
+                let (at, of) = (out.as_mut_ptr(), (factors.as_ptr(), strides.as_ptr()));
+                good(sparsimd_mttkrp_half(cpu, prepared, half, 0, 2, of.0, of.1, at, 2));
+                assert_eq!(std::mem::replace(&mut out, [9.0; 4]), [2.0 + 3.0 * large, 22.0, 0.0, 0.0], "{format}");
+                good(sparsimd_mttkrp_destroy(prepared));
+                good(sparsimd_mttkrp_create_half(cpu, tensor, half, 2, format, &mut prepared));
+            }
+            let at = out.as_mut_ptr();
             let call = sparsimd_mttkrp_half(cpu, prepared, 7, 0, 2, factors.as_ptr(), strides.as_ptr(), at, 2);
             refused(call, Status::Argument, "sparsimd_half");
             good(sparsimd_mttkrp_destroy(prepared));

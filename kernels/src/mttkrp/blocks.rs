@@ -14,8 +14,8 @@
 use pulp::{Simd, WithSimd};
 
 use super::{MAX_ORDER, Operands, Panel, accumulate, load, panels, prefetch_panel, scale_by, store};
-use crate::arch::dispatch_compiled;
-use crate::{Arch, Scalar};
+use crate::arch::dispatch_stored;
+use crate::{Arch, Number, Stored};
 
 /// A tensor in blocks of 2^b coordinates a side, and the part of it that one task computes.
 #[derive(Clone, Copy, Debug)]
@@ -36,11 +36,14 @@ pub struct BlocksView<'a, T> {
     pub part: (usize, usize),
 }
 
+/// A task as it comes, before its number of inputs has become a type.
+type Task<'a, D> = Blocks<'a, D, 0>;
+
 /// INPUTS 0 stands for a number known at run time only.
 #[derive(Clone, Copy)]
-struct Blocks<'a, T: Scalar, const INPUTS: usize> {
-    view: BlocksView<'a, T>,
-    operands: Operands<'a, T>,
+struct Blocks<'a, D: Stored, const INPUTS: usize> {
+    view: BlocksView<'a, D::Scalar>,
+    operands: Operands<'a, D>,
 }
 
 /// Adds `x * prod_{m != mode} factor_m[i_m]` to row `i_mode` of the output for every nonzero of the part.
@@ -49,22 +52,25 @@ struct Blocks<'a, T: Scalar, const INPUTS: usize> {
 /// Stride and columns of `operands` are whole registers of `arch`. There are 2 to 8 modes; `ptr` ascends and ends within the
 /// values; every mode has a coordinate for each block and each value, which together are rows of its factor, or of the
 /// output, and nobody else uses these columns of those output rows; the part is one of the blocks.
-pub unsafe fn mttkrp_blocks<T: Scalar>(arch: Arch, view: BlocksView<'_, T>, operands: Operands<'_, T>) {
+pub unsafe fn mttkrp_blocks<D: Stored>(arch: Arch, view: BlocksView<'_, D::Scalar>, operands: Operands<'_, D>) {
     if view.part.0 < view.part.1 {
-        let task = Blocks::<T, 0> { view, operands };
-        dispatch_compiled!(arch, task, Blocks<'_, f32, 0>, Blocks<'_, f64, 0>, |arch, task| task.dispatch(arch));
+        dispatch_stored!(arch, Task { view, operands }, Task, |arch, task| task.dispatch(arch));
     }
 }
 
-impl<T: Scalar> Blocks<'_, T, 0> {
+impl<D: Stored> Blocks<'_, D, 0> {
     /// To the code for the task's number of input modes.
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
         let Self { view, operands } = self;
         let general = |simd| self.general(simd);
+        // As in `entries`: where narrow rows are worth it, loops over the modes cost little.
+        if const { D::NARROW } {
+            return arch.dispatch_vectors(self, general);
+        }
         match view.blocks.len() {
-            3 => arch.dispatch_vectors(Blocks::<T, 2> { view, operands }, general),
-            4 => arch.dispatch_vectors(Blocks::<T, 3> { view, operands }, general),
+            3 => arch.dispatch_vectors(Blocks::<D, 2> { view, operands }, general),
+            4 => arch.dispatch_vectors(Blocks::<D, 3> { view, operands }, general),
             _ => arch.dispatch_vectors(self, general),
         }
     }
@@ -76,49 +82,106 @@ impl<T: Scalar> Blocks<'_, T, 0> {
     }
 }
 
-impl<T: Scalar, const INPUTS: usize> WithSimd for Blocks<'_, T, INPUTS> {
+impl<D: Stored, const INPUTS: usize> WithSimd for Blocks<'_, D, INPUTS> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         // SAFETY: the promise to the public function.
-        unsafe { panels(simd, self.operands.columns, &self) }
+        unsafe { panels::<S, D::Scalar, _>(simd, self.operands.columns, &self) }
     }
 }
 
-impl<T: Scalar, const INPUTS: usize> Panel<T> for Blocks<'_, T, INPUTS> {
+/// The coordinates of a block and of its nonzeros in one mode, and row 0 of the mode's factor, or of the output.
+#[derive(Clone, Copy)]
+struct Mode<E> {
+    blocks: *const u32,
+    elements: *const u8,
+    origin: *mut E,
+}
+
+impl<E> Mode<E> {
+    /// `mode` of `view`, whose rows begin at `origin`.
+    #[inline(always)]
+    fn new<T>(view: &BlocksView<'_, T>, mode: usize, origin: *mut E) -> Self {
+        Self { blocks: view.blocks[mode].as_ptr(), elements: view.elements[mode].as_ptr(), origin }
+    }
+
+    /// The row of the first coordinate of `block`.
+    ///
+    /// # Safety
+    /// The mode has a coordinate for the block.
+    #[inline(always)]
+    unsafe fn base(&self, block: usize, bits: u32, stride: usize) -> *mut E {
+        // SAFETY: the caller's promise.
+        let corner = unsafe { *self.blocks.add(block) } as usize;
+        self.origin.wrapping_add((corner << bits) * stride)
+    }
+
+    /// The row of nonzero `p`, of a block that begins at `base`.
+    ///
+    /// # Safety
+    /// The mode has a coordinate for the nonzero.
+    #[inline(always)]
+    unsafe fn row(&self, base: *mut E, p: usize, stride: usize) -> *mut E {
+        // SAFETY: the caller's promise.
+        base.wrapping_add(usize::from(unsafe { *self.elements.add(p) }) * stride)
+    }
+}
+
+/// The rows of a block's first coordinates.
+#[derive(Clone, Copy)]
+struct Bases<D: Stored> {
+    inputs: [*mut D; MAX_ORDER],
+    output: *mut D::Scalar,
+}
+
+impl<D: Stored> Bases<D> {
+    /// Of `block`, in the first `inputs` of `modes` and in `output`.
+    ///
+    /// # Safety
+    /// As [`Mode::base`], for all of them.
+    #[inline(always)]
+    unsafe fn new(
+        modes: &[Mode<D>; MAX_ORDER],
+        inputs: usize,
+        output: &Mode<D::Scalar>,
+        block: usize,
+        bits: u32,
+        stride: usize,
+    ) -> Self {
+        let mut bases = [std::ptr::null_mut(); MAX_ORDER];
+        // SAFETY: the caller's promise.
+        unsafe {
+            for m in 0..inputs {
+                bases[m] = modes[m].base(block, bits, stride);
+            }
+            Self { inputs: bases, output: output.base(block, bits, stride) }
+        }
+    }
+}
+
+impl<D: Stored, const INPUTS: usize> Panel<D::Scalar> for Blocks<'_, D, INPUTS> {
     #[inline(always)]
     unsafe fn panel<S: Simd, const G: usize>(&self, simd: S, column: usize) {
         let Self { view, operands } = self;
         let inputs = if INPUTS == 0 { view.blocks.len() - 1 } else { INPUTS };
-        let stride = operands.stride;
-        // The inputs, then the output.
-        let mut blocks = [view.blocks[view.mode].as_ptr(); MAX_ORDER];
-        let mut elements = [view.elements[view.mode].as_ptr(); MAX_ORDER];
-        let mut origins = [operands.out.cast_const().wrapping_add(column); MAX_ORDER];
+        let (stride, bits) = (operands.stride, view.block_bits);
+        let output = Mode::new(view, view.mode, operands.out.wrapping_add(column));
+        let mut modes = [Mode::new(view, 0, std::ptr::null_mut::<D>()); MAX_ORDER];
         for m in 0..inputs {
             let mode = m + usize::from(m >= view.mode);
-            blocks[m] = view.blocks[mode].as_ptr();
-            elements[m] = view.elements[mode].as_ptr();
-            origins[m] = operands.factors[mode].wrapping_add(column);
+            modes[m] = Mode::new(view, mode, operands.factors[mode].wrapping_add(column).cast_mut());
         }
-        // The rows of a block's first coordinates.
-        let base_of = |block: usize| {
-            let mut base = origins;
-            for m in 0..inputs + 1 {
-                // SAFETY: every mode has a coordinate for the block.
-                let corner = unsafe { *blocks[m].add(block) } as usize;
-                base[m] = origins[m].wrapping_add((corner << view.block_bits) * stride);
-            }
-            base
-        };
         let (first, end) = view.part;
         let last = view.ptr[end];
-        let (mut coming_block, mut coming) = (first, base_of(first));
+        // SAFETY: every mode has a coordinate for each block, of which the part has one at least.
+        let mut coming = unsafe { Bases::new(&modes, inputs, &output, first, bits, stride) };
+        let mut coming_block = first;
         for block in first..end {
-            let base = base_of(block);
             // SAFETY: blocks and nonzeros are in range, and the rows exist by the caller's promise.
             unsafe {
+                let bases = Bases::new(&modes, inputs, &output, block, bits, stride);
                 for p in *view.ptr.get_unchecked(block)..*view.ptr.get_unchecked(block + 1) {
                     let q = p + operands.prefetch_distance;
                     if operands.prefetch_distance != 0 && q < last {
@@ -126,23 +189,22 @@ impl<T: Scalar, const INPUTS: usize> Panel<T> for Blocks<'_, T, INPUTS> {
                             while q >= *view.ptr.get_unchecked(coming_block + 1) {
                                 coming_block += 1;
                             }
-                            coming = base_of(coming_block);
+                            coming = Bases::new(&modes, inputs, &output, coming_block, bits, stride);
                         }
-                        for m in 0..inputs + 1 {
-                            prefetch_panel::<S, T, G>(
-                                coming[m].wrapping_add(usize::from(*elements[m].add(q)) * stride),
-                            );
+                        for m in 0..inputs {
+                            prefetch_panel::<S, D, G>(modes[m].row(coming.inputs[m], q, stride));
                         }
+                        prefetch_panel::<S, D::Scalar, G>(output.row(coming.output, q, stride));
                     }
-                    let row = |m: usize| base[m].wrapping_add(usize::from(*elements[m].add(p)) * stride);
-                    let mut product = [T::splat(simd, *view.values.get_unchecked(p)); G];
+                    let row = |m: usize| modes[m].row(bases.inputs[m], p, stride).cast_const();
+                    let mut product = [D::Scalar::splat(simd, *view.values.get_unchecked(p)); G];
                     for m in 0..inputs - 1 {
-                        scale_by(simd, &mut product, row(m));
+                        scale_by::<S, D, G>(simd, &mut product, row(m));
                     }
-                    let out = row(inputs).cast_mut();
-                    let mut sum = load::<S, T, G>(simd, out);
-                    accumulate::<S, T, G>(simd, &mut sum, &product, &load(simd, row(inputs - 1)));
-                    store(simd, out, &sum);
+                    let out = output.row(bases.output, p, stride);
+                    let mut sum = load::<S, D::Scalar, G>(simd, out);
+                    accumulate::<S, D::Scalar, G>(simd, &mut sum, &product, &load::<S, D, G>(simd, row(inputs - 1)));
+                    store::<S, D::Scalar, G>(simd, out, &sum);
                 }
             }
         }

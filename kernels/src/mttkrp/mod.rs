@@ -41,14 +41,6 @@ pub struct Operands<'a, D: Stored> {
     pub prefetch_distance: usize,
 }
 
-impl<'a, D: Stored> Operands<'a, D> {
-    /// The same for traversals that are compiled for f32 and f64 alone; none where factors are narrow.
-    pub fn computed(self) -> Option<Operands<'a, D::Scalar>> {
-        // SAFETY: what is not narrow is computed with as it is, so that the types are the same.
-        (!D::NARROW).then(|| unsafe { core::mem::transmute_copy(&self) })
-    }
-}
-
 /// A traversal that computes `G` registers of columns from `column` on.
 trait Panel<T: Scalar> {
     /// # Safety

@@ -232,12 +232,6 @@ impl Cpu {
         let work = (tensor.nnz * tensor.dims.len()).saturating_add(rows).saturating_mul(out.cols());
         self.install_loops(work < ALONE, || {
             with_output(out, buffers, |rows| match &tensor.body {
-                Body::Modes(part) if D::NARROW && part.stored.widens() => {
-                    let all = padded(factors, mode, |f| Factor::<D::Scalar>::computed(f, buffers));
-                    // SAFETY: as below.
-                    unsafe { part.run(call, mode, &pointers(&all), rows) };
-                    release(all, buffers);
-                }
                 Body::Modes(part) => {
                     let all = padded(factors, mode, |f| Factor::new(f, buffers));
                     // SAFETY: the stride is whole cache lines; `check_shapes` compared the operands' rows with the modes'

@@ -208,11 +208,6 @@ impl<T: Scalar> Stored<T> {
         }
     }
 
-    /// Whether [`Stored::compute`] reads factors that are not narrow alone.
-    pub(super) fn widens(&self) -> bool {
-        matches!(self, Self::HiCoo(_))
-    }
-
     /// Adds what `task` contributes to `mode`'s output.
     ///
     /// # Safety
@@ -279,7 +274,6 @@ impl<T: Scalar> Stored<T> {
                     mode,
                     part: (task.part.start, task.part.end),
                 };
-                let operands = operands.computed().expect("narrow factors were widened");
                 // SAFETY: the caller's promise; all modes are blocked, so that level m is mode m.
                 unsafe { mttkrp_blocks(arch, view, operands) };
             }

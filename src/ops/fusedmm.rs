@@ -21,7 +21,7 @@ use crate::cut;
 use crate::dense::{ALIGN, Aligned, MatMut, MatRef, check_shape};
 use crate::error::Result;
 use crate::formats::{BlockView, Panel, PatternRef};
-use crate::plan::{Op, PanelPlan, Stages, Task};
+use crate::plan::{Op, PanelPlan, Task};
 
 /// Most vectors of a tile, of dots and of sums.
 const TILE_VECTORS: usize = 8;
@@ -156,7 +156,7 @@ impl Cpu {
                 unsafe { fused_rows(self.arch(), edge, task) }
             });
         } else {
-            self.fused_in_stages(tasks, &direct.stages, edge, work, rows);
+            self.fused_in_stages(direct, edge, work, rows);
         }
         if edge.is_softmax() {
             merge_softmax(tasks, &carry_outs, &partial, e);
@@ -169,8 +169,7 @@ impl Cpu {
     /// [`fused_rows`] takes them.
     fn fused_in_stages<D: Stored, F: Edge<D::Scalar>>(
         &self,
-        tasks: &[Task],
-        stages: &Stages,
+        &Direct { ref tasks, ref stages, prefetch_distance, width, .. }: &Direct<'_>,
         edge: F,
         work: usize,
         rows: impl Fn(usize) -> FusedRows<D> + Send + Sync,
@@ -189,7 +188,6 @@ impl Cpu {
             self.for_each(count, work, |k| {
                 let task = rows(begin + k);
                 let FusedRows { row_ptr, columns, values, rows, nonzeros, n, partial, .. } = task;
-                let (panel, prefetch_distance) = stages.dots;
                 let dots = SddmmRows {
                     row_ptr,
                     columns,
@@ -203,7 +201,7 @@ impl Cpu {
                     n,
                     out: first.get(),
                     prefetch_distance,
-                    panel: [panel, task.panel[1]],
+                    panel: [width, task.panel[1]],
                 };
                 let weights = weights.get().wrapping_add(nonzeros[0] - base);
                 // SAFETY: the pattern's invariants and the checked shapes make every index valid; there is a weight for each
@@ -215,9 +213,6 @@ impl Cpu {
             });
             self.for_each(count, work, |k| {
                 let task = rows(begin + k);
-                let (panel, prefetch_distance) = stages.sums;
-                // Parts of narrow rows would be rounded each.
-                let panel = if D::NARROW { task.panel[1] } else { panel };
                 let sums = SpmmRows {
                     row_ptr: task.row_ptr,
                     columns: task.columns,
@@ -233,7 +228,7 @@ impl Cpu {
                     ldc: task.e.1,
                     carry_out: task.carry_out,
                     prefetch_distance,
-                    panel: [panel, task.panel[1]],
+                    panel: task.panel,
                     stream: stages.stream,
                 };
                 // SAFETY: as above, and the stage before has written the weights; the rows that begin in a task and its

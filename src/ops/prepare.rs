@@ -222,7 +222,7 @@ impl<'a> Direct<'a> {
             prefetch_distance: plan.prefetch_distance,
             width: plan.column_slab,
             stream: plan.stream,
-            stages: plan.stages.clone(),
+            stages: plan.stages,
             tasks,
         }
     }

@@ -23,9 +23,16 @@ const DENSE: f64 = 1.0 / 32.0;
 /// 19, 38, 77 reach 37, 39, 33 % of peak at 70 % zeros, 13, 26, 51 reach 28, 31, 31 % at 90 %.
 const DIRECT_VISIT: f64 = 32.0;
 
-/// Nonzeros ahead at which the direct path prefetches rows. On graphs of 20 000 to 70 000 rows 8 and 16 are best by 3-15 %
-/// over 4 and 32.
+/// Nonzeros ahead at which the direct path prefetches rows that come from anywhere. On graphs of 20 000 to 70 000 rows 8 and 16
+/// are best by 3-15 % over 4 and 32.
 const PREFETCH_DISTANCE: usize = 16;
+
+/// The same in a narrow band, where one row in many is new, and comes from memory: 16 takes 1.11 to 1.5 times as long (bands of
+/// 9 to 49 columns, 12 000 to 400 000 rows, SpMM and SDDMM, N = 128 and 256, one thread of a Zen 4).
+const BAND_DISTANCE: usize = 64;
+
+/// Bytes of a row up to which a band needs no prefetch: the processor's own reordering reaches the rows to come.
+const SHORT_ROW: usize = 256;
 
 /// The farthest that rows are prefetched: farther ones are evicted before they are used.
 const MOST_DISTANCE: usize = 256;
@@ -53,14 +60,10 @@ pub struct DirectPlan {
 
 /// FusedMM where D is not B: dots, edge function and sums of some rows after one another, as SDDMM and SpMM would run. Nonzero by
 /// nonzero, two gathered matrices compete for the caches.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Stages {
     /// Nonzeros whose edge values are there at a time, for each thread.
     pub nonzeros: usize,
-    /// Columns that a block of rows passes over together, and the prefetch distance: of the dots.
-    pub dots: (usize, usize),
-    /// The same of the sums.
-    pub sums: (usize, usize),
     /// Whether the result bypasses the caches.
     pub stream: bool,
 }
@@ -75,20 +78,13 @@ impl DirectPlan {
         target: &Target,
         reason: Cow<'static, str>,
     ) -> Self {
-        let row_bytes = match op {
-            // B and D.
-            Op::FusedMm => 2 * n * target.value_bytes,
-            _ => (n * target.value_bytes).min(8 * target.vector_bytes),
-        };
-        let (column_slab, prefetch_distance) = direct_order(op, stats, machine.l2_bytes() / 2, row_bytes);
-        let stream = streams_result(op, stats, machine, n.saturating_mul(target.value_bytes));
-        let tile_bytes = (n * target.value_bytes).min(8 * target.vector_bytes);
-        let order = |op| direct_order(op, stats, machine.l2_bytes() / 2, tile_bytes);
+        let row_bytes = n.saturating_mul(target.value_bytes);
+        let tile_bytes = row_bytes.min(8 * target.vector_bytes);
+        let (column_slab, prefetch_distance) = direct_order(stats, machine, tile_bytes, row_bytes);
+        let stream = streams_result(op, stats, machine, row_bytes);
         let stages = Stages {
             nonzeros: (STAGE_BYTES / target.value_bytes.max(1)).max(1),
-            dots: order(Op::Sddmm),
-            sums: order(Op::Spmm),
-            stream: streams_result(Op::Spmm, stats, machine, n.saturating_mul(target.value_bytes)),
+            stream: streams_result(Op::Spmm, stats, machine, row_bytes),
         };
         let threads = target.threads.max(1);
         let work_items = threads * TASKS_PER_THREAD;
@@ -108,19 +104,14 @@ impl DirectPlan {
 
     /// What of it is open.
     pub(super) fn choices(&self) -> DirectChoices {
-        let (column_slab, prefetch_distance) = match self.op {
-            Op::FusedMm => self.stages.sums,
-            _ => (self.column_slab, self.prefetch_distance),
-        };
+        let &Self { column_slab, prefetch_distance, .. } = self;
         DirectChoices { column_slab, prefetch_distance }
     }
 
-    /// The same with these choices; FusedMM's are both stages'.
-    pub(super) fn with(mut self, choices: DirectChoices) -> Self {
-        let order = (choices.column_slab.max(1), choices.prefetch_distance.min(MOST_DISTANCE));
-        (self.column_slab, self.prefetch_distance) = order;
-        (self.stages.dots, self.stages.sums) = (order, order);
-        self
+    /// The same with these choices.
+    pub(super) fn with(self, choices: DirectChoices) -> Self {
+        let DirectChoices { column_slab, prefetch_distance } = choices;
+        Self { column_slab: column_slab.max(1), prefetch_distance: prefetch_distance.min(MOST_DISTANCE), ..self }
     }
 
     /// The operation.
@@ -159,19 +150,26 @@ impl DirectPlan {
     }
 }
 
-/// The direct path's columns of a panel, and how many nonzeros ahead it prefetches, where a row of what it gathers takes
-/// `row_bytes` and `near` bytes are near.
-fn direct_order(op: Op, stats: &Stats, near: usize, row_bytes: usize) -> (usize, usize) {
-    if stats.cols.saturating_mul(row_bytes) <= near {
-        // Sums of rows lose by prefetching what is near already (4096 rows of 128 bytes: 28 % of peak with, 31 %
-        // without); dots, whose groups end in a tree, gain (24 % with, 15 % without).
-        let sums = matches!(op, Op::Spmm | Op::SpmmTransposed);
-        return (usize::MAX, if sums { 0 } else { PREFETCH_DISTANCE });
+/// The direct path's columns of a panel, and how many nonzeros ahead it prefetches, where a row takes `row_bytes` and a pass over
+/// the nonzeros gathers `tile_bytes` of it.
+fn direct_order(stats: &Stats, machine: &Machine, tile_bytes: usize, row_bytes: usize) -> (usize, usize) {
+    let near = machine.l2_bytes() / 2;
+    // What is near already loses by prefetching: SpMM, SDDMM and FusedMM 20 to 36 % on matrices of 2500 to 4096 columns at N = 32,
+    // nothing on 4096 x 4096 with 90 % zeros (Zen 4).
+    if stats.cols.saturating_mul(tile_bytes) <= near {
+        return (usize::MAX, 0);
+    }
+    // So does a band whose rows stay in L1: 20 to 36 % at N = 32 and 64; at N = 128 until the operands outgrow a part of L3 (a
+    // band of 49 columns with 8 000 rows 20 % for none, with 12 000 rows 23 % for 64).
+    if stats.in_l1(machine, tile_bytes) {
+        let operands = stats.rows.saturating_add(stats.cols).saturating_mul(row_bytes);
+        let far = tile_bytes > SHORT_ROW && operands > machine.l3_bytes() / 4;
+        return (usize::MAX, if far { BAND_DISTANCE } else { 0 });
     }
     if stats.density() < DENSE {
         return (usize::MAX, PREFETCH_DISTANCE);
     }
-    let width = ((DIRECT_VISIT / stats.density()) as usize).min(near / row_bytes).max(1);
+    let width = ((DIRECT_VISIT / stats.density()) as usize).min(near / tile_bytes).max(1);
     (width, if width < stats.cols { 0 } else { PREFETCH_DISTANCE })
 }
 
@@ -210,5 +208,43 @@ impl fmt::Display for DirectPlan {
             write!(f, ", results past the caches")?;
         }
         write!(f, " ({})", self.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::Pattern;
+
+    /// Four nonzeros in each of `rows` rows, `apart` columns from each other, along the diagonal.
+    fn stats(rows: usize, apart: usize) -> Stats {
+        let first = |i: usize| i.min(rows - 3 * apart - 1);
+        let columns = (0..rows).flat_map(|i| (0..4).map(move |k| (first(i) + k * apart) as u32)).collect();
+        Stats::of(&*Pattern::new(rows, rows, (0..=rows).map(|i| 4 * i).collect(), columns).unwrap())
+    }
+
+    #[test]
+    fn rows_are_prefetched_from_where_they_are() {
+        let machine = Machine::describe("l3:1(size=8MB) l2:1(size=1MB) l1d:1(size=32KB) core:1").unwrap();
+        let target = Target { threads: 1, vector_bytes: 64, registers: 32, value_bytes: 4 };
+        let distance = |rows, apart, n| {
+            DirectPlan::new(Op::Spmm, n, &stats(rows, apart), &machine, &target, Cow::Borrowed("")).prefetch_distance()
+        };
+        // B in half of L2, whatever the pattern.
+        assert_eq!((distance(4096, 2, 32), distance(4096, 1000, 32)), (0, 0));
+        // A band: short rows, long rows, long rows from memory; its columns in L1 and beyond.
+        assert_eq!((distance(20000, 2, 64), distance(2000, 2, 128), distance(20000, 2, 128)), (0, 0, BAND_DISTANCE));
+        assert_eq!((distance(20000, 42, 128), distance(20000, 43, 128)), (BAND_DISTANCE, PREFETCH_DISTANCE));
+        assert_eq!(distance(20000, 5000, 32), PREFETCH_DISTANCE);
+    }
+
+    #[test]
+    fn spans_of_neighbouring_rows() {
+        assert_eq!((stats(100, 1).span, stats(100, 10).span), (5, 32));
+        let of = |row_ptr, columns| Stats::of(&*Pattern::new(4, 9, row_ptr, columns).unwrap()).span;
+        // Empty rows, one nonzero, a row between empty ones.
+        assert_eq!(of(vec![0; 5], vec![]), 9);
+        assert_eq!(of(vec![0, 0, 0, 0, 1], vec![7]), 1);
+        assert_eq!(of(vec![0, 0, 2, 2, 2], vec![3, 8]), 6);
     }
 }

@@ -45,8 +45,14 @@ const GOOD_SEGMENT: f64 = 12.0;
 ///   FusedMM 2.7 nonzeros 0.83-0.94 where B is in L2, from which the direct path gathers as fast, 1.1 where it is not, Facebook 1.2.
 /// - Dots in f64, whose rows take twice the room and the transfers: 1.6 nonzeros 0.9-1.0, 2.7 nonzeros 0.93 (DLMC) to 1.3,
 ///   5.3 nonzeros 1.2-1.6 (DLMC 0.83-1.07).
-fn least_segment(op: Op, all: usize, near: bool, target: &Target) -> f64 {
+/// - Bands in L1, from which the direct path gathers as fast, while their rows lie in one panel or two, f32. Wide rows, SpMM, SDDMM
+///   and FusedMM: 8 to 12 nonzeros 0.77-0.94, 18 nonzeros 0.98-1.11. Rows of two vectors: SpMM 4.3 nonzeros 0.86, 12 nonzeros 1.0,
+///   28 nonzeros 1.2; SDDMM 3.2 to 4.3 nonzeros 1.16-1.35; FusedMM likewise 0.99-1.04.
+fn least_segment(op: Op, all: usize, near: bool, band: bool, target: &Target) -> f64 {
     match op {
+        _ if band && all > 4 => 16.0,
+        Op::Spmm | Op::SpmmTransposed if band => 10.0,
+        Op::Sddmm | Op::FusedMm if band => 2.6,
         Op::Spmm | Op::SpmmTransposed if all <= 4 => 4.5,
         Op::Spmm | Op::SpmmTransposed => 3.5,
         Op::Sddmm | Op::FusedMm if target.value_bytes > 4 => 2.6,
@@ -312,7 +318,8 @@ impl PanelPlan {
         };
         let row_bytes = self.n.saturating_mul(target.value_bytes);
         let near = stats.cols.saturating_mul(row_bytes) <= machine.l2_bytes() / 2;
-        if worth < least_segment(self.op, all, near, target) {
+        let band = stats.in_l1(machine, row_bytes.min(8 * target.vector_bytes));
+        if worth < least_segment(self.op, all, near, band, target) {
             return Some(format!("{worth:.1} nonzeros of a row in a panel do not pay for its row of C").into());
         }
         // Copying a panel into L1 must be a small part of using it: a copied row costs what a nonzero of the direct path does.

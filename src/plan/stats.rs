@@ -1,6 +1,7 @@
 //! Facts about a pattern that plans are chosen by.
 
 use crate::formats::PatternRef;
+use crate::machine::Machine;
 
 /// Binary logarithms of the widths of panels at which row segments are counted: 32, 64, 128, 256.
 const WIDTH_BITS: [u32; 4] = [5, 6, 7, 8];
@@ -23,6 +24,8 @@ pub struct Stats {
     pub max_row: usize,
     /// Mean nonzeros of a row in a panel of 32, 64, 128 and 256 columns where it has any.
     per_segment: [f64; WIDTH_BITS.len()],
+    /// Columns from the first to the last nonzero of two neighbouring rows, in the median; all where it is not known.
+    pub(super) span: usize,
 }
 
 impl Stats {
@@ -34,9 +37,12 @@ impl Stats {
         let step = rows.div_ceil(SAMPLE).max(1);
         let mut segments = [0usize; WIDTH_BITS.len()];
         let mut nnz = 0;
+        let mut spans = Vec::with_capacity(SAMPLE);
         for i in (0..rows).step_by(step) {
             let row = pattern.row(i);
             nnz += row.len();
+            let next = if i + 1 < rows { pattern.row(i + 1) } else { &[] };
+            spans.extend(span([row, next]));
             for (segments, bits) in segments.iter_mut().zip(WIDTH_BITS) {
                 // Neighbours in different panels; unsorted rows count too many, and are seldom.
                 *segments += usize::from(!row.is_empty());
@@ -44,6 +50,7 @@ impl Stats {
             }
         }
         let per_segment = segments.map(|segments| nnz as f64 / segments.max(1) as f64);
+        spans.sort_unstable();
         Self {
             rows,
             cols: pattern.cols(),
@@ -51,13 +58,21 @@ impl Stats {
             empty_rows: lens().filter(|&len| len == 0).count(),
             max_row: lens().max().unwrap_or(0),
             per_segment,
+            span: spans.get(spans.len() / 2).map_or(pattern.cols(), |&span| span as usize),
         }
     }
 
     /// The size of `pattern` and nothing else, without a pass over it: enough for the direct path.
     pub(crate) fn size_of(pattern: PatternRef<'_>) -> Self {
         let (rows, cols, nnz) = (pattern.rows(), pattern.cols(), pattern.nnz());
-        Self { rows, cols, nnz, empty_rows: 0, max_row: 0, per_segment: [0.0; WIDTH_BITS.len()] }
+        Self { rows, cols, nnz, empty_rows: 0, max_row: 0, per_segment: [0.0; WIDTH_BITS.len()], span: cols }
+    }
+
+    /// Whether the pattern is a band so narrow that rows of B, of which `row_bytes` are read at a time, stay in L1 from one of its
+    /// rows to the next: the two ends are the only ones that change, so twice L1 will do (101 columns at N = 128 and 401 at N = 32
+    /// do, 401 at N = 64 do not, 32 KiB, Zen 4).
+    pub(super) fn in_l1(&self, machine: &Machine, row_bytes: usize) -> bool {
+        self.span.saturating_mul(row_bytes) <= 2 * machine.l1d_bytes()
     }
 
     /// Share of the entries that are nonzero.
@@ -74,4 +89,11 @@ impl Stats {
         let share = if w1 > w0 { ((width as f64 - w0) / (w1 - w0)).clamp(0.0, 1.0) } else { 0.0 };
         self.per_segment[lower] + share * (self.per_segment[upper] - self.per_segment[lower])
     }
+}
+
+/// Columns from the first to the last nonzero of these rows, whose columns ascend; none where they are empty.
+fn span(rows: [&[u32]; 2]) -> Option<u32> {
+    let first = rows.iter().filter_map(|row| row.first()).min()?;
+    let last = rows.iter().filter_map(|row| row.last()).max()?;
+    Some(last.saturating_sub(*first) + 1)
 }

@@ -26,6 +26,7 @@ impl<T: Element> DistTensor<T> {
     /// # Errors
     /// Of the lowest rank that failed: [`sparsimd::Error::Io`]; [`sparsimd::Error::Argument`] when the state has fewer factors than the tensor has
     /// modes. As [`Comm::exchange`].
+    #[inline(never)]
     pub fn save(&self, comm: &dyn Comm, state: &CpState<T>, path: &Path) -> Result<()> {
         let sections = || -> Result<_> {
             let (mut own, mut bytes) = (Vec::new(), Vec::new());
@@ -78,6 +79,7 @@ impl<T: Element> DistTensor<T> {
     ///
     /// # Errors
     /// Of the lowest rank that failed: as [`CpState::load_rows_of`], also for the state of a tensor with other entries.
+    #[inline(never)]
     pub fn load(&self, comm: &dyn Comm, path: &Path) -> Result<CpState<T>> {
         comm.agree(CpState::load_rows_of(path, self.dims(), &self.rows(), self.checksum()).map_err(Error::from))
     }

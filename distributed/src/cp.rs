@@ -37,6 +37,18 @@ impl<T: Element> DistTensor<T> {
         options: &CpOptions<T>,
         mut observe: impl FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()>,
     ) -> Result<CpState<T>> {
+        self.cp_als_observed(cpu, comm, options, &mut observe)
+    }
+
+    /// [`DistTensor::cp_als`], compiled once for all observers.
+    #[inline(never)]
+    pub(crate) fn cp_als_observed(
+        &self,
+        cpu: &Cpu,
+        comm: &dyn Comm,
+        options: &CpOptions<T>,
+        observe: &mut dyn FnMut(&CpState<T>, &CpIteration) -> ControlFlow<()>,
+    ) -> Result<CpState<T>> {
         // A rank without nonzeros has nothing to lay out, and products of zeros.
         let some = (self.local.nnz() > 0).then_some(&self.local);
         let prepared = some.map(|local| cpu.prepare_tensor(local, &TensorOptions::new(options.rank))).transpose();
@@ -80,6 +92,7 @@ impl<T: Element> DistTensor<T> {
     ///
     /// # Errors
     /// As [`Comm::exchange`].
+    #[inline(never)]
     pub fn whole(&self, comm: &dyn Comm, state: &CpState<T>) -> Result<CpState<T>> {
         let mut factors = Vec::new();
         for (mode, own) in self.modes.iter().zip(&state.factors) {

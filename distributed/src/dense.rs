@@ -53,6 +53,7 @@ impl<T: Element> DistMat<T> {
     ///
     /// # Errors
     /// As [`Mat::zeros`].
+    #[inline(never)]
     pub fn zeros(blocks: &Blocks, rank: usize, cols: usize) -> Result<Self> {
         Ok(Self { rows: blocks.len(), local: Local::Own(Mat::zeros(blocks.range(rank).len(), cols)?) })
     }
@@ -86,6 +87,7 @@ impl<T: Element> DistMat<T> {
     ///
     /// # Errors
     /// As [`Comm::exchange`] and [`Mat::zeros`].
+    #[inline(never)]
     pub fn into_common(self, comm: &dyn Comm) -> Result<Self> {
         let Local::Own(own) = &self.local else { return Ok(self) };
         if !comm.one_machine() {

@@ -129,6 +129,7 @@ impl<T: Element> DistCsr<T> {
     }
 
     /// On all ranks, `other` is D, or none where it is B.
+    #[inline(never)]
     pub(crate) fn fusedmm_gradient_of(
         &self,
         cpu: &Cpu,

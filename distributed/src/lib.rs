@@ -33,6 +33,8 @@ mod blocks;
 mod capi;
 mod checkpoint;
 mod comm;
+#[cfg(feature = "mpi")]
+mod compiled;
 mod count;
 mod cp;
 mod dense;
@@ -59,6 +61,9 @@ mod trim;
 
 pub use blocks::Blocks;
 pub use comm::{Comm, Group, Received, Sent};
+#[cfg(feature = "mpi")]
+#[doc(hidden)]
+pub use compiled::compiled;
 pub use count::{CountComm, Traffic};
 pub use dense::{DistMat, Element};
 pub use error::{Error, Result};

@@ -78,6 +78,7 @@ impl<T: Element> DistCsr<T> {
     /// # Errors
     /// [`sparsimd::Error::Shape`] when `local` is not `rows.range(comm.rank()).len()` x `cols.len()`, or the blocks are not one for
     /// each rank; [`sparsimd::Error::Argument`] when the replication does not divide the ranks. As [`Comm::exchange`].
+    #[inline(never)]
     pub fn new(comm: &dyn Comm, rows: &Blocks, cols: &Blocks, local: &Csr<T>, algorithm: Algorithm) -> Result<Self> {
         comm.agree(check(comm, rows, cols, local, algorithm))?;
         let rank = comm.rank();
@@ -121,6 +122,7 @@ impl<T: Element> DistCsr<T> {
     ///
     /// # Errors
     /// As [`Cpu::prepare`].
+    #[inline(never)]
     pub fn prepare(&mut self, cpu: &Cpu, options: &PlanOptions) -> Result<()> {
         for part in &mut self.parts {
             part.prepared = Some((options.op(), cpu.prepare(&part.a, options)?));

@@ -30,6 +30,7 @@ impl<T: Element> DistCsr<T> {
     }
 
     /// [`DistCsr::spmm`] of rows that are anywhere; likewise the others.
+    #[inline(never)]
     pub(crate) fn spmm_of(&self, cpu: &Cpu, comm: &dyn Comm, b: Rows<'_, T>, mut c: RowsMut<'_, T>) -> Result<()> {
         let n = b.cols();
         let checked = self.check("distributed spmm", &[("B", b, false, n), ("C", c.as_ref(), true, n)]);
@@ -109,6 +110,7 @@ impl<T: Element> DistCsr<T> {
         self.sddmm_of(cpu, comm, scaled, c.view(), b.view(), values)
     }
 
+    #[inline(never)]
     pub(crate) fn sddmm_of(
         &self,
         cpu: &Cpu,
@@ -167,6 +169,7 @@ impl<T: Element> DistCsr<T> {
     }
 
     /// On all ranks, `other` is D, or none where it is B.
+    #[inline(never)]
     pub(crate) fn fusedmm_of<F: Edge<T>>(
         &self,
         cpu: &Cpu,

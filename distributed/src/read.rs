@@ -35,6 +35,7 @@ pub struct RowsOf<T> {
 /// # Errors
 /// Of the lowest rank that failed: as [`read_mtx_part`]; [`sparsimd::Error::Parse`] when entries are missing, too many or repeated;
 /// as [`Partition`] has them.
+#[inline(never)]
 pub fn read_rows<T: Element>(cpu: &Cpu, comm: &dyn Comm, path: &Path, partition: &Partition<'_>) -> Result<RowsOf<T>> {
     let (rank, size) = (comm.rank(), comm.size());
     let part = cpu.install(|| read_mtx_part::<T>(path, rank, size, ReadOptions::default()));
@@ -65,6 +66,7 @@ pub fn read_rows<T: Element>(cpu: &Cpu, comm: &dyn Comm, path: &Path, partition:
 ///
 /// # Errors
 /// Of the lowest rank that failed: as [`read_tns_part`], [`read_tnsb_part`] and [`read_tensor`].
+#[inline(never)]
 pub fn read_entries<T: Element>(
     cpu: &Cpu,
     comm: &dyn Comm,
@@ -87,6 +89,7 @@ pub fn read_entries<T: Element>(
 ///
 /// # Errors
 /// None but those of the library.
+#[inline(never)]
 pub fn share_rows<T: Element>(comm: &dyn Comm, a: &Csr<T>) -> Result<RowsOf<T>> {
     let weights: Vec<u64> = (0..a.rows()).map(|i| a.pattern().row(i).len() as u64).collect();
     let (rows, cols) = cut(&weights, a.cols(), comm.size());

@@ -51,6 +51,7 @@ impl<T: Element> DistTensor<T> {
     ///
     /// # Errors
     /// [`sparsimd::Error::Structure`] when two entries are at one place; as [`Comm::exchange`].
+    #[inline(never)]
     pub fn new(cpu: &Cpu, comm: &dyn Comm, dims: &[usize], entries: &CooTensor<T>) -> Result<Self> {
         let (size, order) = (comm.size(), dims.len());
         let fits = entries.order() == order && entries.dims().iter().zip(dims).all(|(here, all)| here <= all);

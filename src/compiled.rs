@@ -61,6 +61,7 @@ instances! { core<T: Scalar>:
     Cpu::sampled_streamed_by_reference::<T>,
     MttkrpTensor::<T>::index_bytes,
     TensorStats::of::<T>,
+    CooTensor::<T>::new,
     CooTensor::<T>::sort,
     CooTensor::<T>::sorted_permutation,
     CooTensor::<T>::sum_duplicates,
@@ -91,11 +92,19 @@ instances! { core<T: Scalar>:
     io::write_matrix::<T>,
     io::read_tensor::<T>,
     io::write_tensor::<T>,
+    io::write_mtx::<T>,
+    io::write_mtx_dense::<T>,
+    io::write_tns::<T>,
+    io::write_tnsb_as::<T, T>,
+    io::write_npy::<T>,
     io::read_dense::<T>,
     io::write_dense::<T>,
     io::NpyStream::read_rows::<T>,
     generate::TensorSpec::generate::<T>,
     generate::random_matrix::<T>,
+    generate::kronecker::<T>,
+    generate::power_law::<T>,
+    generate::skewed::<T>,
     generate::MatrixSpec::generate::<T>,
     generate::uniform_values::<T>,
     generate::uniform_dense::<T>,
@@ -123,6 +132,7 @@ instances! { narrow<D: Stored>:
     Cpu::ttm_fibers_into::<D>,
     Cpu::mttkrp::<D>,
     generate::uniform_dense::<D>,
+    io::write_npy::<D>,
     reference::spmm::<D>,
     reference::spmm_t::<D>,
     reference::sddmm::<D>,
@@ -198,6 +208,7 @@ instances! { shared<D: Portable>:
 
 /// Has the functions of this module compiled. Does nothing that anybody would need.
 #[doc(hidden)]
+#[inline(never)]
 pub fn compiled() {
     core::<f32>();
     core::<f64>();

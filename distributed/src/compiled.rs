@@ -31,6 +31,7 @@ fn instances<T: Element>() {
 
 /// Has the functions of this module compiled. Does nothing that anybody would need.
 #[doc(hidden)]
+#[inline(never)]
 pub fn compiled() {
     instances::<f32>();
     instances::<f64>();

@@ -93,6 +93,7 @@ impl<T: Scalar> CooTensor<T> {
     /// # Errors
     /// [`Error::Structure`] when the order is not 1 to [`MAX_ORDER`], a dimension exceeds u32, the arrays differ in
     /// number or length, or a coordinate is out of range.
+    #[inline(never)]
     pub fn new(dims: Vec<usize>, coords: Vec<Vec<u32>>, values: Vec<T>) -> Result<Self> {
         let fail = |detail: String| Err(Error::structure("tensor", detail));
         check_tensor_dims(&dims)?;

@@ -37,6 +37,7 @@ pub fn value<T: Scalar>(seed: u64, index: u64) -> T {
 /// # Errors
 /// [`Error::Argument`] when the tensor has fewer than `nnz` places, when its places need more than 128 bits, or when the
 /// distribution yields too few distinct places.
+#[inline(never)]
 pub fn distinct<T: Scalar>(
     dims: &[usize],
     nnz: usize,

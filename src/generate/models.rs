@@ -109,6 +109,7 @@ impl Initiator {
 ///
 /// # Errors
 /// [`Error::Argument`] when `dims` and the initiator differ in order, or `nnz` distinct places cannot be found.
+#[inline(never)]
 pub fn kronecker<T: Scalar>(dims: &[usize], nnz: usize, initiator: &Initiator, seed: u64) -> Result<CooTensor<T>> {
     let levels = initiator.levels(dims)?;
     let thresholds = initiator.thresholds();
@@ -137,6 +138,7 @@ pub fn kronecker<T: Scalar>(dims: &[usize], nnz: usize, initiator: &Initiator, s
 ///
 /// # Errors
 /// [`Error::Argument`] when the exponent is not a finite number of at least 0, a dense mode is out of range, or `nnz` distinct places cannot be found.
+#[inline(never)]
 pub fn power_law<T: Scalar>(
     dims: &[usize],
     nnz: usize,
@@ -238,6 +240,7 @@ pub fn power_law_slices<T: Scalar>(
 ///
 /// # Errors
 /// [`Error::Argument`] when `nnz` distinct places cannot be found.
+#[inline(never)]
 pub fn skewed<T: Scalar>(dims: &[usize], nnz: usize, seed: u64) -> Result<CooTensor<T>> {
     let scatters = scatters(dims, seed);
     distinct(dims, nnz, seed, |stream, place| {

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 /// [`Error::Io`]; nothing is left behind.
+#[inline(never)]
 pub fn write_mtx<T: Scalar>(path: &Path, matrix: &Matrix<T>) -> Result<()> {
     let pattern = matrix.pattern();
     let (field, values) = match matrix {
@@ -45,6 +46,7 @@ pub fn write_mtx<T: Scalar>(path: &Path, matrix: &Matrix<T>) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Io`]; nothing is left behind.
+#[inline(never)]
 pub fn write_mtx_dense<T: Scalar>(path: &Path, c: MatRef<'_, T>) -> Result<()> {
     write_atomically(path, |out| {
         writeln!(out, "%%MatrixMarket matrix array real general\n{} {}", c.rows(), c.cols())?;

@@ -286,6 +286,7 @@ pub fn read_npy<T: Scalar>(path: &Path, options: ReadOptions<'_>) -> Result<Mat<
 ///
 /// # Errors
 /// [`Error::Argument`] when `shape` does not have as many elements as `a`; [`Error::Io`], and nothing is left behind.
+#[inline(never)]
 pub fn write_npy<D: Stored>(path: &Path, shape: &[usize], a: MatRef<'_, D>) -> Result<()> {
     if shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim)) != a.rows().checked_mul(a.cols()) {
         return Err(Error::argument("shape", format!("{shape:?} for {} x {} elements", a.rows(), a.cols())));

@@ -256,6 +256,7 @@ fn ragged(at: &Cursor<'_>, shape: &Shape, how: &str) -> Fault {
 ///
 /// # Errors
 /// [`crate::Error::Io`]; nothing is left behind.
+#[inline(never)]
 pub fn write_tns<T: Scalar>(path: &Path, tensor: &CooTensor<T>, header: bool, zero_based: bool) -> Result<()> {
     let base = u64::from(!zero_based);
     write_atomically(path, |out| {

@@ -365,6 +365,7 @@ pub fn write_tnsb<T: Scalar>(path: &Path, tensor: &CooTensor<T>) -> Result<()> {
 ///
 /// # Errors
 /// As [`write_tnsb`].
+#[inline(never)]
 pub fn write_tnsb_as<D: Stored, T: Scalar>(path: &Path, tensor: &CooTensor<T>) -> Result<()> {
     if cfg!(target_endian = "big") {
         return Err(Error::Unavailable { what: ".tnsb", detail: "the machine is big-endian".into() });

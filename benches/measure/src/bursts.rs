@@ -39,6 +39,7 @@ impl<T: Scalar, const FUSED: bool> WithSimd for Burst<T, FUSED> {
 
 /// Runs `rounds` rounds of independent multiply-adds in registers and returns a value that depends on all of them (so
 /// that the compiler keeps them) and the number of floating point operations done, two per multiply-add.
+#[inline(never)]
 pub fn fma_burst<T: Scalar>(arch: Arch, rounds: u64) -> (T, u64) {
     // acc converges to a / (1 - m) = 2 without ever being subnormal. The black boxes keep the chains from being folded.
     let (m, a) = (core::hint::black_box(T::from_f64(0.5)), core::hint::black_box(T::ONE));
@@ -46,6 +47,7 @@ pub fn fma_burst<T: Scalar>(arch: Arch, rounds: u64) -> (T, u64) {
 }
 
 /// Like [`fma_burst`] with additions only, one operation each.
+#[inline(never)]
 pub fn add_burst<T: Scalar>(arch: Arch, rounds: u64) -> (T, u64) {
     let a = core::hint::black_box(T::ONE);
     arch.dispatch(Burst::<T, false> { rounds, m: a, a })

@@ -95,6 +95,7 @@ impl TensorCounts {
     ///
     /// # Errors
     /// As [`CooTensor::sorted_permutation`].
+    #[inline(never)]
     pub fn of<T: Scalar>(x: &CooTensor<T>) -> Result<Self> {
         let order = x.order();
         let mut counts = Self { nnz: x.nnz(), slices: vec![0; order], fibers: vec![0; order] };
@@ -186,6 +187,7 @@ impl TreeCounts {
     ///
     /// # Errors
     /// [`Error::Argument`] when `root` is not a mode of `x` or its order is below 2.
+    #[inline(never)]
     pub fn of<T: Scalar>(x: &CooTensor<T>, root: usize) -> Result<Self> {
         if root >= x.order() || x.order() < 2 {
             let detail = format!("{root} is not a mode of a tensor of order {}, at least 2", x.order());

@@ -10,11 +10,13 @@ const ROUNDS: u64 = 1 << 12;
 
 /// The largest rate of multiply-adds of `T` in GFLOP/s (two operations each) that all threads of `cpu` together reach,
 /// with its instruction set: the best of several bursts, about 0.1 s in all.
+#[inline(never)]
 pub fn fma_peak<T: Scalar>(cpu: &Cpu) -> f64 {
     peak(cpu, fma_burst::<T>)
 }
 
 /// Like [`fma_peak`] with additions only, one operation each: the ceiling of code without multiplications.
+#[inline(never)]
 pub fn add_peak<T: Scalar>(cpu: &Cpu) -> f64 {
     peak(cpu, add_burst::<T>)
 }

@@ -198,6 +198,7 @@ impl FpgaRun {
     /// # Errors
     /// [`Error::Argument`] for no columns or elements, more multipliers than the board has, a matrix that does not fit on the chip, a cache
     /// without a line, and a tree of order 1.
+    #[inline(never)]
     pub fn simulate<T: Scalar>(&self, board: &Board, x: &Csf<T>) -> Result<FpgaTimes> {
         let fail = |name, detail: String| Err(Error::Argument { name, detail });
         let (pattern, c) = (x.pattern(), self.columns);

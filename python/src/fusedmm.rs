@@ -9,7 +9,7 @@ use sparsimd::ops::{Differentiable, EdgeWeighting, FusedGradient};
 use sparsimd::{Cpu, Mat, MatMut, MatRef, Result, Stored};
 
 use crate::array::{Dense, Element, Entry, Output, half_of};
-use crate::edge::{self, Function};
+use crate::edge::Function;
 use crate::error::{exception, expect_count, released, value};
 use crate::ops::{matrix, stored, values_of};
 use crate::reduce::find;

@@ -172,7 +172,7 @@ impl Gpu {
     /// The best device there is: discrete before integrated before a CPU driver.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable) when there is no Vulkan loader, no device, or none with what the
+    /// [`Error::Unavailable`] when there is no Vulkan loader, no device, or none with what the
     /// kernels need.
     pub fn new() -> Result<Self> {
         Self::with_options(DeviceOptions::default())
@@ -212,7 +212,7 @@ impl Gpu {
     /// All devices of this machine, the preferred ones first.
     ///
     /// # Errors
-    /// [`Error::Unavailable`](crate::Error::Unavailable) when there is no Vulkan loader.
+    /// [`Error::Unavailable`] when there is no Vulkan loader.
     pub fn devices() -> Result<Vec<DeviceInfo>> {
         Ok(Instance::new(false)?.devices()?)
     }

@@ -10,7 +10,7 @@ use sparsimd::generate::{random_matrix, skewed, uniform_dense, uniform_values};
 use sparsimd::gpu::DeviceOptions;
 use sparsimd::hetero::{Hetero, HeteroCsr, HeteroFibers, HeteroTensor, Split};
 use sparsimd::ops::{Arithmetic, TtmAlgorithm};
-use sparsimd::plan::{MttkrpFormat, Op, PlanOptions, Strategy, TensorOptions};
+use sparsimd::plan::{MttkrpAlgorithm, MttkrpFormat, Op, PlanOptions, Strategy, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, MatRef, reference};
 
 mod common;
@@ -107,7 +107,12 @@ fn every_share_of_a_tensor_gives_the_reference() {
                 let factors: Vec<Mat<f32>> =
                     x.dims().iter().enumerate().map(|(m, &d)| uniform_dense(d, 17, m as u64).unwrap()).collect();
                 let views: Vec<MatRef<'_, f32>> = factors.iter().map(Mat::as_ref).collect();
-                let mut slices = HeteroTensor::new(x.clone(), 17);
+                let slices = HeteroTensor::new(x.clone(), 17);
+                let mut cut = [slices, HeteroTensor::new(x.clone(), 17).by_elements()];
+                assert_eq!(
+                    cut.each_ref().map(HeteroTensor::algorithm),
+                    [MttkrpAlgorithm::Slice, MttkrpAlgorithm::Element]
+                );
                 for mode in 0..x.order() {
                     let what = format!("{split:?}, {:?}, mode {mode}", x.dims());
                     let fibers = FiberCoo::new(x.clone(), mode).unwrap();
@@ -126,12 +131,17 @@ fn every_share_of_a_tensor_gives_the_reference() {
                         let got = MatRef::new(&y, y.len(), 1, 1).unwrap();
                         assert!(want.deviation(got).unwrap().error <= 1.0, "ttv, {what}");
 
-                        let mut out = Mat::from_fn(x.dims()[mode], 17, |_, _| f32::NAN).unwrap();
-                        both.mttkrp(&mut slices, &views, mode, out.as_mut()).unwrap();
                         let want = reference::mttkrp(&x, &views, mode).unwrap();
-                        assert!(want.deviation(out.as_ref()).unwrap().error <= 1.0, "mttkrp, {what}");
+                        for shared in &mut cut {
+                            let mut out = Mat::from_fn(x.dims()[mode], 17, |_, _| f32::NAN).unwrap();
+                            both.mttkrp(shared, &views, mode, out.as_mut()).unwrap();
+                            let (error, by) = (want.deviation(out.as_ref()).unwrap().error, shared.algorithm());
+                            assert!(error <= 1.0, "mttkrp by {}, {what}", by.name());
+                        }
                     }
-                    assert_eq!(slices.share(mode).is_some(), split == Split::Adaptive);
+                    for shared in &cut {
+                        assert_eq!(shared.share(mode).is_some(), split == Split::Adaptive);
+                    }
                 }
                 let y: Vec<f32> = uniform_values(x.nnz(), 9);
                 let mut z = vec![f32::NAN; x.nnz()];

@@ -226,6 +226,7 @@ fn tensor_suites_on_a_device() {
                     .collect();
                 assert!(case["wrong"] == false && !there.is_empty(), "{case}");
                 assert!(there.iter().all(|format| formats.contains(format)), "{there:?}");
+                assert!(suite != "sycl" || there.contains(&"element-centric"), "{there:?}");
                 // The processor's own are there as well, and where shares are compared the device alone and the other kind of share.
                 assert!(samples.len() > there.len(), "{case}");
                 let has = |end: &str| samples.iter().any(|s| s["name"].as_str().unwrap().ends_with(end));
@@ -304,6 +305,7 @@ fn tensor_operations() {
             &["ttm", "--alg", "element"],
             &["ttv"],
             &["mttkrp"],
+            &["mttkrp", "--alg", "element"],
             &["tew", "--op", "sub"],
             &["ts", "--op", "div"],
         ] {
@@ -314,6 +316,8 @@ fn tensor_operations() {
     assert!(refused_mttkrp(&["--format", "alto"]).contains("alto"));
     assert!(refused_mttkrp(&["--format", "csf-all", "--atomics"]).contains("coo"));
     assert!(refused_mttkrp(&["--format", "csf-all", "--alg", "nonzero"]).contains("nonzero"));
+    let fiber = refused(&[&["mttkrp"], &common[..], &["--device", "hetero", "--alg", "fiber"]].concat());
+    assert!(fiber.contains("the algorithms slice and element"), "{fiber}");
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub use tensor::{GpuFactors, GpuTensor};
 
 use crate::error::{Error, Result};
 use crate::plan::{DeviceShape, Team};
-pub(crate) use tensor::sort_items;
+pub(crate) use tensor::{Unit, sort_items};
 
 /// An element type with kernels: `f32` or `f64`.
 pub trait DeviceScalar: Scalar + Pod + sparsimd_gpu_abi::Number + DeviceStored<Sum = Self> {

@@ -32,7 +32,7 @@ pub struct GpuTensor<T> {
 
 /// What is computed at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(crate) enum Unit {
     /// A row of the output or a part of a long one, by a team of lanes.
     Row,
     /// A run of nonzeros, which is added to shared rows atomically: trees have no routes.
@@ -137,7 +137,7 @@ impl Gpu {
     }
 
     /// [`Gpu::tensor_of_all`], computed by rows or by elements.
-    pub(super) fn tensor_of_roots<T: DeviceScalar>(&self, trees: &[Csf<T>], unit: Unit) -> Result<GpuTensor<T>> {
+    pub(crate) fn tensor_of_roots<T: DeviceScalar>(&self, trees: &[Csf<T>], unit: Unit) -> Result<GpuTensor<T>> {
         let serves = |csf: &Csf<T>, mode| csf.pattern().mode_order()[0] == mode;
         let mut made = self.tensor_of(trees, MttkrpFormat::CsfAll, unit, serves)?;
         made.norm_squared = trees.first().map_or(0.0, |tree| squares(tree.values()));

@@ -8,9 +8,9 @@ use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, Csf, Fibers, rooted_mode_order};
-use crate::gpu::{DeviceScalar, Gpu, GpuFibers, GpuTensor, sort_items};
+use crate::gpu::{DeviceScalar, Gpu, GpuFibers, GpuTensor, Unit, sort_items};
 use crate::ops::{MttkrpTensor, TtmAlgorithm};
-use crate::plan::{MttkrpFormat, TensorOptions, device_mttkrp_format};
+use crate::plan::{MttkrpAlgorithm, MttkrpFormat, TensorOptions, device_mttkrp_format};
 
 /// The nonzeros of a tensor by the fibers of one mode, with the parts that each side works on.
 pub struct HeteroFibers<T: DeviceScalar> {
@@ -182,6 +182,7 @@ impl Hetero {
 pub struct HeteroTensor<T: DeviceScalar> {
     coo: CooTensor<T>,
     rank: usize,
+    by_elements: bool,
     modes: Vec<Option<Parts<Slices<T>>>>,
 }
 
@@ -189,7 +190,17 @@ impl<T: DeviceScalar> HeteroTensor<T> {
     /// The tensor, not cut yet. The processor's parts are planned for `rank` columns; others are right as well.
     pub fn new(coo: CooTensor<T>, rank: usize) -> Self {
         let modes = coo.dims().iter().map(|_| None).collect();
-        Self { coo, rank, modes }
+        Self { coo, rank, by_elements: false, modes }
+    }
+
+    /// The same, computed by elements on both sides ([`MttkrpAlgorithm::Element`]).
+    pub fn by_elements(self) -> Self {
+        Self { by_elements: true, ..Self::new(self.coo, self.rank) }
+    }
+
+    /// How the work of every mode is cut on each side: slice, unless it is element.
+    pub fn algorithm(&self) -> MttkrpAlgorithm {
+        if self.by_elements { MttkrpAlgorithm::Element } else { MttkrpAlgorithm::Slice }
     }
 
     /// The whole tensor.
@@ -207,7 +218,7 @@ impl<T: DeviceScalar> HeteroTensor<T> {
         let Some(slot) = self.modes.get_mut(mode) else {
             return Err(Error::argument("mode", format!("{mode} of a tensor of order {order}")));
         };
-        Ok(slot.get_or_insert_with(|| Parts::new(Slices::of(&self.coo, mode, self.rank))))
+        Ok(slot.get_or_insert_with(|| Parts::new(Slices::of(&self.coo, mode, self.rank, self.by_elements))))
     }
 }
 
@@ -215,15 +226,16 @@ impl<T: DeviceScalar> HeteroTensor<T> {
 struct Slices<T> {
     mode: usize,
     rank: usize,
+    by_elements: bool,
     ptr: Vec<usize>,
     coo: CooTensor<T>,
 }
 
 impl<T: DeviceScalar> Slices<T> {
-    fn of(coo: &CooTensor<T>, mode: usize, rank: usize) -> Self {
+    fn of(coo: &CooTensor<T>, mode: usize, rank: usize, by_elements: bool) -> Self {
         let slice = coo.coords(mode);
         let (ptr, order) = sort_items(coo.nnz(), coo.dims()[mode], |p| slice[p] as usize);
-        Self { mode, rank, ptr, coo: gather(coo, order.iter().map(|&p| p as usize)) }
+        Self { mode, rank, by_elements, ptr, coo: gather(coo, order.iter().map(|&p| p as usize)) }
     }
 
     /// The nonzeros of some slices.
@@ -250,13 +262,18 @@ impl<T: DeviceScalar> Divisible for Slices<T> {
         self.ptr[i] + i
     }
 
-    /// One tree with the mode at its root where a kernel can see it, else coordinates. Slices keep their numbers.
+    /// One tree with the mode at its root where a kernel can see it, else coordinates, which are not for elements. Slices keep their
+    /// numbers.
     fn device_part(&self, gpu: &Gpu, slices: &Range<usize>) -> Result<GpuTensor<T>> {
         let part = self.part(slices);
+        let tree = || Csf::from_coo(&part, &rooted_mode_order(part.dims(), self.mode));
+        if self.by_elements {
+            return gpu.tensor_of_roots(&[tree()?], Unit::Element);
+        }
         let max_len = gpu.shape::<T>().max_len;
         match device_mttkrp_format(part.order(), part.nnz(), size_of::<T>(), max_len, gpu.memory_left()) {
             MttkrpFormat::Coo => gpu.tensor(&part),
-            _ => gpu.tensor_of_all(&[Csf::from_coo(&part, &rooted_mode_order(part.dims(), self.mode))?]),
+            _ => gpu.tensor_of_all(&[tree()?]),
         }
     }
 
@@ -265,6 +282,11 @@ impl<T: DeviceScalar> Divisible for Slices<T> {
         let (mut dims, mut coords, values) = self.part(slices).into_parts();
         dims[self.mode] = slices.len();
         coords[self.mode].iter_mut().for_each(|i| *i -= slices.start as u32);
-        cpu.prepare_tensor(&CooTensor::from_checked(dims, coords, values), &TensorOptions::new(self.rank))
+        let options = TensorOptions::new(self.rank);
+        let options = match self.by_elements {
+            true => options.format(MttkrpFormat::CsfAll).algorithm(MttkrpAlgorithm::Element),
+            false => options,
+        };
+        cpu.prepare_tensor(&CooTensor::from_checked(dims, coords, values), &options)
     }
 }

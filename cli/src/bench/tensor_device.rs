@@ -220,7 +220,7 @@ impl TensorTarget {
         Ok(())
     }
 
-    /// MTTKRP of `modes`, verified; on both sides, each mode has a tree of its own, and no other format is taken and no algorithm.
+    /// MTTKRP of `modes`, verified; on both sides, each mode has a tree of its own, and no other format is taken.
     pub fn mttkrp<'a>(
         &'a self,
         (cpu, x): (&Cpu, &CooTensor<f32>),
@@ -262,8 +262,10 @@ impl TensorTarget {
                 products.iter().zip(&mut outs).try_for_each(|(from, to)| from.download(to.as_mut()))?;
                 way(case, list, &self.label(name), prepare_s, deviation(&outs)?, move || run(&mut products));
             }
-            Devices::Both(both) if format == MttkrpFormat::CsfAll && algorithm.is_none() => {
-                let mut tensor = HeteroTensor::new(x.clone(), rank);
+            Devices::Both(both) if format == MttkrpFormat::CsfAll => {
+                let tensor = HeteroTensor::new(x.clone(), rank);
+                let by_elements = algorithm == Some(MttkrpAlgorithm::Element);
+                let mut tensor = if by_elements { tensor.by_elements() } else { tensor };
                 let mut run = move |outs: &mut [Mat<f32>]| {
                     let mut all = numbers.iter().zip(outs);
                     all.try_for_each(|(&mode, out)| both.mttkrp(&mut tensor, views, mode, out.as_mut()))

@@ -41,7 +41,7 @@ impl<T: DeviceScalar> Prepared<T> {
     pub fn algorithm(&self, mode: usize) -> Option<MttkrpAlgorithm> {
         match self {
             Self::One(x) => x.algorithm(mode),
-            Self::Both(_) => Some(MttkrpAlgorithm::Slice),
+            Self::Both(x) => Some(x.algorithm()),
         }
     }
 
@@ -184,8 +184,11 @@ impl TensorDevice {
             (Devices::Both(_), None | Some(MttkrpFormat::CsfAll), None | Some(MttkrpAlgorithm::Slice)) => {
                 Ok(Prepared::Both(Box::new(HeteroTensor::new(x.clone(), rank))))
             }
+            (Devices::Both(_), None | Some(MttkrpFormat::CsfAll), Some(MttkrpAlgorithm::Element)) => {
+                Ok(Prepared::Both(Box::new(HeteroTensor::new(x.clone(), rank).by_elements())))
+            }
             (Devices::Both(_), ..) => {
-                let detail = "hetero has the slice algorithm on csf-all only".to_owned();
+                let detail = "hetero has the algorithms slice and element on csf-all only".to_owned();
                 Err(Error::Argument { name: "device", detail })
             }
         })

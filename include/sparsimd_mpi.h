@@ -5,7 +5,7 @@
  * communicator call the same functions in the same order. Dense matrices are row-major, the elements of a row side by side, rows
  * ld... elements apart. Elements are float, or double where `double_precision` is 1; arrays of no elements may be null. A result shares
  * no memory with another array of the call. Operands are read where they are, and results written where they go; rows that travel are
- * copied.
+ * copied, but for those in memory that ranks have in common (sparsimd_mpi_common_create).
  *
  * Functions return 0, or another number when a rank has failed: then on all ranks, and sparsimd_mpi_last_error() says of which one.
  * A matrix is used by the thread that made it, which is one that may call MPI, and destroyed before MPI_Finalize. MPI has been started
@@ -47,6 +47,7 @@ typedef struct sparsimd_mpi_given {
   int algorithm;           /* 0: what the plan finds faster; 1: rows that nonzeros name; 2: all rows of B pass by */
   size_t replication;      /* ranks that share rows (algorithm 2), which divides the ranks; 0: the plan's choice */
   size_t threads;          /* of this rank; 0: its share of the machine's processors */
+  int in_common;           /* whether the plan expects B and D in memory of sparsimd_mpi_common_create(); the same on all ranks */
 } sparsimd_mpi_given;
 
 typedef struct sparsimd_mpi_matrix sparsimd_mpi_matrix;
@@ -93,6 +94,18 @@ int sparsimd_mpi_fusedmm_gradient(const sparsimd_mpi_matrix *matrix, int edge, d
                                   const void *b, size_t ldb, size_t width, const void *d, size_t ldd, const void *de, size_t ldde,
                                   void *dc, size_t lddc, void *db, size_t lddb, void *dd, size_t lddd, void *dvalues);
 
+typedef struct sparsimd_mpi_common sparsimd_mpi_common;
+
+/* Zeros for this rank's rows of a B or D of n columns, `*ld` elements apart from `*data` on, which the caller writes between calls of the
+ * library. Where all ranks are on one machine (Linux) and see each other's processes, `*in_common` is 1, on all of them: the memory is
+ * mapped by all, and the products of this matrix that take it as B or D on all ranks, `ldb` or `ldd` being `*ld`, read rows in place where
+ * the algorithm is the one of rows that nonzeros name: spmm, sddmm and fusedmm. Else it is memory like any other. All ranks call this. */
+int sparsimd_mpi_common_create(const sparsimd_mpi_matrix *matrix, size_t n, sparsimd_mpi_common **common, void **data, size_t *ld,
+                               int *in_common);
+
+/* Frees the memory, of this rank alone, before the matrix or after it. Null is nothing. */
+void sparsimd_mpi_common_destroy(sparsimd_mpi_common *common);
+
 /* Frees the matrix and its copy of the communicator. Null is nothing. */
 void sparsimd_mpi_destroy(sparsimd_mpi_matrix *matrix);
 
@@ -107,14 +120,27 @@ typedef struct sparsimd_mpi_entries {
   size_t threads;         /* of this rank; 0: its share of the machine's processors */
 } sparsimd_mpi_entries;
 
-/* How to decompose: the same on all ranks. */
+/* A factor to start from, of the tensor's element type: the whole of it, or the rows that sparsimd_mpi_cp_rows() says are here. */
+typedef struct sparsimd_mpi_factor {
+  const void *data; /* rows of `cols` elements, `ld` elements apart */
+  size_t rows;
+  size_t cols; /* components */
+  size_t ld;
+} sparsimd_mpi_factor;
+
+/* How to decompose: the same on all ranks, but what `init` points to. */
 typedef struct sparsimd_mpi_cp_options {
   size_t rank;       /* components */
-  size_t iterations; /* at most */
+  size_t iterations; /* at most, those before a resumption included */
   double tolerance;  /* ends when the fit improves by less; 0: never */
   double ridge;      /* added to the diagonal of the normal equations; 0: none */
   int nonnegative;   /* whether all factors are kept non-negative */
-  uint64_t seed;     /* of the random factors at the start */
+  uint64_t seed;     /* of the random factors at the start, where `init` has none */
+  const sparsimd_mpi_factor *init; /* factors to start from, one for each mode */
+  size_t factors;         /* how many of them; 0: none */
+  const char *checkpoint; /* UTF-8 path of a file for the state of the run, on a file system that the ranks share; null: none */
+  size_t every;           /* it is written, whole or not at all, after each so many iterations */
+  int resume;             /* whether the run goes on from the checkpoint, by any number of ranks, instead of from its start, if the file is there */
 } sparsimd_mpi_cp_options;
 
 typedef struct sparsimd_mpi_cp sparsimd_mpi_cp;

@@ -75,10 +75,23 @@ int main(int argc, char **argv) {
   wrong += fabs(weight - lengths) > 1e-9 * lengths;
   size_t first, rows;
   wrong += !sparsimd_mpi_cp_rows(cp, 3, &first, &rows);
+  /* From factors that are the answer already, of which one iteration makes the same; those of one rank that are too short. */
+  static double exact[3][LONGEST];
+  sparsimd_mpi_factor init[3];
+  for (int mode = 0; mode < 3; ++mode) {
+    for (int i = 0; i < (int)dims[mode]; ++i) exact[mode][i] = element(mode, i);
+    init[mode] = (sparsimd_mpi_factor){.data = exact[mode], .rows = dims[mode], .cols = 1, .ld = 1};
+  }
+  sparsimd_mpi_cp_options given_start = {.rank = 1, .iterations = 1, .init = init, .factors = 3};
+  check(sparsimd_mpi_cp_als(cp, &given_start), rank);
+  check(sparsimd_mpi_cp_fit(cp, &fit, &iterations), rank);
+  wrong += iterations != 1 || fabs(fit - 1.0) > 1e-6;
+  if (rank == size - 1) init[1].rows -= 1;
+  wrong += !sparsimd_mpi_cp_als(cp, &given_start);
   /* No components, and a coordinate of one rank that there is not: errors of all. */
   options.rank = 0;
   wrong += !sparsimd_mpi_cp_als(cp, &options);
-  wrong += sparsimd_mpi_cp_fit(cp, &fit, &iterations);
+  wrong += sparsimd_mpi_cp_fit(cp, &fit, &iterations) || iterations != 1;
   sparsimd_mpi_cp_destroy(cp);
   if (rank == size - 1) coords[0] = I;
   wrong += !sparsimd_mpi_cp_create(MPI_Comm_c2f(MPI_COMM_WORLD), &given, &cp);

@@ -106,6 +106,19 @@ int main(int argc, char **argv) {
     wrong += values[i] != dot;
   }
   wrong += wrong_fused(a, rank, all, world);
+  /* The same B in memory that all ranks read, where they can. */
+  sparsimd_mpi_common *common;
+  void *memory;
+  size_t ld;
+  int in_common;
+  check(sparsimd_mpi_common_create(a, N, &common, &memory, &ld, &in_common), world);
+  float *rows = memory, again[ROWS][N];
+  for (int i = 0; i < ROWS; ++i)
+    for (int j = 0; j < N; ++j) rows[i * ld + j] = b[i][j];
+  check(sparsimd_mpi_spmm(a, N, rows, ld, again, N), world);
+  for (int i = 0; i < ROWS; ++i)
+    for (int j = 0; j < N; ++j) wrong += again[i][j] != c[i][j];
+  sparsimd_mpi_common_destroy(common);
   /* An error of one rank is one of all. */
   int failed = sparsimd_mpi_spmm(a, rank == size - 1 ? N + 1 : N, b, N, c, N + 1);
   wrong += !failed;

@@ -68,7 +68,7 @@ impl<T: Element> DistTensor<T> {
             Ok((prepared, all()?, rooms, all()?))
         });
         let (prepared, factors, rooms, products) = comm.agree(ready)?;
-        let options = CpOptions { init: comm.agree(self.own_init(&options.init))?, ..options.clone() };
+        let options = CpOptions { init: comm.agree(self.own_init(options))?, ..options.clone() };
         let fresh = vec![false; self.dims.len()];
         let mut share = Share { tensor: self, cpu, comm, prepared, factors, rooms, products, fresh, failed: None };
         let mut ended = Ok(());
@@ -123,8 +123,15 @@ impl<T: Element> DistTensor<T> {
     }
 
     /// This rank's rows of what a decomposition of the whole tensor starts from.
-    fn own_init(&self, init: &CpInit<T>) -> Result<CpInit<T>> {
+    fn own_init(&self, options: &CpOptions<T>) -> Result<CpInit<T>> {
         let own = |factors: &[Mat<T>]| -> Result<Vec<Mat<T>>> {
+            if let Some(factor) = factors.iter().find(|factor| factor.cols() != options.rank) {
+                let detail = format!("a factor of {} columns for rank {}", factor.cols(), options.rank);
+                return Err(Error::argument("init", detail));
+            }
+            if factors.iter().any(|f| f.iter_rows().flatten().any(|x| !x.to_f64().is_finite())) {
+                return Err(Error::argument("init", "a factor has a value that is not finite"));
+            }
             let dims: Vec<usize> = factors.iter().map(Mat::rows).collect();
             if dims.iter().copied().eq(self.modes.iter().map(|mode| mode.own.len())) {
                 return Ok(factors.to_vec());
@@ -132,13 +139,10 @@ impl<T: Element> DistTensor<T> {
             if dims != self.dims {
                 return Err(Error::argument("init", format!("factors of {dims:?} rows for dims {:?}", self.dims)));
             }
-            if factors.iter().any(|f| f.iter_rows().flatten().any(|x| !x.to_f64().is_finite())) {
-                return Err(Error::argument("init", "a factor has a value that is not finite"));
-            }
             let rows = self.modes.iter().zip(factors);
             rows.map(|(mode, factor)| Ok(factor.as_ref().row_range(mode.own.clone())?.to_mat()?)).collect()
         };
-        Ok(match init {
+        Ok(match &options.init {
             CpInit::Seed(seed) => CpInit::Seed(*seed),
             CpInit::Factors(factors) => CpInit::Factors(own(factors)?),
             CpInit::Resume(state) => CpInit::Resume(CpState { factors: own(&state.factors)?, ..state.clone() }),

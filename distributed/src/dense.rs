@@ -134,8 +134,21 @@ impl<T: Element> DistMat<T> {
 
     /// This rank's rows, with the number of all.
     pub(crate) fn view(&self) -> Rows<'_, T> {
-        let common = if let Local::Common(common) = &self.local { Some(common) } else { None };
-        Rows { all: self.rows, local: self.local(), common }
+        Rows { all: self.rows, local: self.local(), common: self.common() }
+    }
+
+    /// All ranks' rows, where they are in memory in common.
+    pub(crate) fn common(&self) -> Option<&Common<T>> {
+        if let Local::Common(common) = &self.local { Some(common) } else { None }
+    }
+
+    /// Where this rank's rows begin, and elements from one to the next: for a caller who reads and writes them there.
+    #[cfg(feature = "capi")]
+    pub(crate) fn start(&mut self) -> (*mut T, usize) {
+        match &mut self.local {
+            Local::Own(own) => (own.as_mut().into_data().as_mut_ptr(), own.as_ref().stride()),
+            Local::Common(common) => (common.map.own_start(), common.stride),
+        }
     }
 
     /// Likewise, to be changed.
@@ -154,6 +167,12 @@ impl<T: Element> Common<T> {
 
     fn local_mut(&mut self) -> MatMut<'_, T> {
         MatMut::new(self.map.own_mut(), self.rows, self.shape[1], self.stride).expect(FITS)
+    }
+
+    /// Whether this rank's rows, of `cols` elements, begin at `data` and are `stride` elements apart.
+    #[cfg(feature = "capi")]
+    pub fn is_at(&self, data: *const T, cols: usize, stride: usize) -> bool {
+        (self.map.own_start().cast_const(), self.shape[1], self.stride) == (data, cols, stride)
     }
 
     /// Whether all ranks have these of all of the same.
@@ -315,12 +334,26 @@ pub(crate) fn unpack<T: Element>(
 
 /// `len` zeros of `what`, or an error where there is no memory for them.
 pub(crate) fn zeros<E: Pod>(what: &str, len: usize) -> Result<Vec<E>> {
-    let mut zeros = Vec::new();
-    let bytes = len.saturating_mul(size_of::<E>());
-    let refused = |_| Error::from(sparsimd::Error::Memory { what: what.to_owned(), bytes });
-    zeros.try_reserve_exact(len).map_err(refused)?;
+    let mut zeros = reserve(what, len)?;
     zeros.resize(len, E::zeroed());
     Ok(zeros)
+}
+
+/// `numbers` of `what` in an array, likewise.
+#[cfg(feature = "capi")]
+pub(crate) fn collect<E>(what: &str, numbers: impl ExactSizeIterator<Item = E>) -> Result<Vec<E>> {
+    let mut array = reserve(what, numbers.len())?;
+    array.extend(numbers);
+    Ok(array)
+}
+
+/// An empty array with room for `len` of `what`, likewise.
+fn reserve<E>(what: &str, len: usize) -> Result<Vec<E>> {
+    let mut array = Vec::new();
+    let bytes = len.saturating_mul(size_of::<E>());
+    let refused = |_| Error::from(sparsimd::Error::Memory { what: what.to_owned(), bytes });
+    array.try_reserve_exact(len).map_err(refused)?;
+    Ok(array)
 }
 
 /// `to += from`.

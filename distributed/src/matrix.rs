@@ -147,8 +147,8 @@ impl<T: Element> DistCsr<T> {
             }
         }
         let a = Csr::new(Pattern::new(self.here.len(), self.cols.len(), row_ptr, col_idx)?, values)?;
-        let prepared = self.options.as_ref().map(|options| Ok((options.op(), cpu.prepare(&a, options)?)));
-        let prepared = prepared.transpose().map_err(|error: sparsimd::Error| error)?;
+        let prepare = |options: &PlanOptions| -> sparsimd::Result<_> { Ok((options.op(), cpu.prepare(&a, options)?)) };
+        let prepared = self.options.as_ref().map(prepare).transpose()?;
         let whole = Part { a, prepared, origin: Vec::new(), columns: OnceLock::new() };
         Ok(self.whole.get_or_init(|| whole))
     }

@@ -72,6 +72,12 @@ mod platform {
             self.inode
         }
 
+        /// Where that begins which this rank writes.
+        #[cfg(feature = "capi")]
+        pub fn own_start(&self) -> *mut T {
+            self.start().wrapping_add(self.own.start)
+        }
+
         /// What this rank writes.
         pub fn own(&self) -> &[T] {
             // SAFETY: the memory is mapped as long as `self` is borrowed, begins at a page, and has any bytes, which are an element (Pod);
@@ -125,6 +131,12 @@ mod platform {
         /// Of nothing.
         pub fn number(&self) -> u64 {
             0
+        }
+
+        /// Likewise.
+        #[cfg(feature = "capi")]
+        pub fn own_start(&self) -> *mut T {
+            std::ptr::dangling_mut()
         }
 
         /// Likewise.

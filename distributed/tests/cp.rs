@@ -241,6 +241,17 @@ fn errors_are_those_of_all_ranks() {
     assert!(errors(&same, &options(0)).contains("rank: 0 co"));
     let init = CpInit::Factors(vec![Mat::zeros(3, 4).unwrap()]);
     assert!(errors(&same, &CpOptions { init, ..options(4) }).contains("init: factors of [3] rows"));
+    // Of one rank alone.
+    let uneven = ThreadComm::run(3, |comm: &dyn Comm| {
+        let tensor = DistTensor::new(&cpu(), comm, x.dims(), &part(&x, comm.rank(), 3)).unwrap();
+        let cols = if comm.rank() == 1 { 3 } else { 4 };
+        let factors = x.dims().iter().map(|&dim| Mat::from_fn(dim, cols, |i, r| (i + r) as f64).unwrap()).collect();
+        let options = CpOptions { init: CpInit::Factors(factors), ..options(4) };
+        tensor.cp_als(&cpu(), comm, &options, |_, _| ControlFlow::Continue(())).unwrap_err().to_string()
+    });
+    for error in uneven {
+        assert!(error.contains("rank 1: init: a factor of 3 columns for rank 4"), "{error}");
+    }
     let twice = |_, own: CooTensor<f64>| {
         let coords = own.all_coords().iter().map(|_| vec![0]).collect();
         CooTensor::new(own.dims().to_vec(), coords, vec![1.0]).unwrap()

@@ -16,6 +16,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +47,7 @@ class _Given(ctypes.Structure):
         ("algorithm", ctypes.c_int),
         ("replication", ctypes.c_size_t),
         ("threads", ctypes.c_size_t),
+        ("in_common", ctypes.c_int),
     ]
 
 
@@ -60,6 +63,15 @@ class _Entries(ctypes.Structure):
     ]
 
 
+class _Factor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("rows", ctypes.c_size_t),
+        ("cols", ctypes.c_size_t),
+        ("ld", ctypes.c_size_t),
+    ]
+
+
 class _CpOptions(ctypes.Structure):
     _fields_ = [
         ("rank", ctypes.c_size_t),
@@ -68,6 +80,11 @@ class _CpOptions(ctypes.Structure):
         ("ridge", ctypes.c_double),
         ("nonnegative", ctypes.c_int),
         ("seed", ctypes.c_uint64),
+        ("init", ctypes.POINTER(_Factor)),
+        ("factors", ctypes.c_size_t),
+        ("checkpoint", ctypes.c_char_p),
+        ("every", ctypes.c_size_t),
+        ("resume", ctypes.c_int),
     ]
 
 
@@ -92,7 +109,11 @@ def _library() -> ctypes.CDLL:
     library.sparsimd_mpi_fusedmm.argtypes = [*fused, *rows]
     library.sparsimd_mpi_fusedmm_gradient.argtypes = [*fused, *rows, *rows, *rows, *rows, pointer]
     library.sparsimd_mpi_destroy.argtypes = [pointer]
-    to_size = ctypes.POINTER(size)
+    to_size, to_pointer = ctypes.POINTER(size), ctypes.POINTER(pointer)
+    to_room: list[type[Any]] = [to_pointer, to_pointer, to_size, ctypes.POINTER(number)]
+    library.sparsimd_mpi_common_create.argtypes = [pointer, size, *to_room]
+    library.sparsimd_mpi_common_destroy.argtypes = [pointer]
+    library.sparsimd_mpi_common_destroy.restype = None
     library.sparsimd_mpi_cp_create.argtypes = [number, ctypes.POINTER(_Entries), ctypes.POINTER(pointer)]
     library.sparsimd_mpi_cp_als.argtypes = [pointer, ctypes.POINTER(_CpOptions)]
     library.sparsimd_mpi_cp_rows.argtypes = [pointer, size, to_size, to_size]
@@ -110,8 +131,19 @@ def _expect(status: int) -> None:
 
 
 def _rows(array: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """A contiguous matrix as two arguments."""
-    return array.ctypes.data, array.shape[1]
+    """A matrix of contiguous rows as two arguments."""
+    # Of less than two rows, the step is any number.
+    return array.ctypes.data, max(array.strides[0] // array.itemsize, array.shape[1])
+
+
+def _by_rows(array: npt.ArrayLike, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """As it is, if its rows are contiguous and follow each other, else a copy."""
+    matrix = np.asarray(array, dtype=dtype)
+    if matrix.ndim == 2 and matrix.flags.aligned:
+        apart, beside = matrix.strides
+        if beside == matrix.itemsize and apart % beside == 0 and apart >= matrix.shape[1] * beside:
+            return matrix
+    return np.ascontiguousarray(matrix)
 
 
 def _edge(edge: str, scale: float, negative_slope: float) -> tuple[int, float]:
@@ -144,6 +176,8 @@ class Matrix:
         Ranks that share rows (dense); 0 leaves it to the plan.
     threads : int
         Of this rank; 0 for its share of the processors.
+    in_common : bool
+        Whether the algorithm is chosen for B and D from `common`; the same on all ranks.
 
     Use it as a context manager, or call `close` on all ranks before MPI ends.
     """
@@ -160,6 +194,7 @@ class Matrix:
         algorithm: str = "auto",
         replication: int = 0,
         threads: int = 0,
+        in_common: bool = False,
     ) -> None:
         self._handle = ctypes.c_void_p()
         if algorithm not in _ALGORITHMS:
@@ -190,11 +225,12 @@ class Matrix:
             _ALGORITHMS[algorithm],
             replication,
             threads,
+            int(in_common),
         )
         _expect(_library().sparsimd_mpi_create(comm.py2f(), ctypes.byref(given), ctypes.byref(self._handle)))
 
     def _operand(self, name: str, array: npt.ArrayLike, rows: int) -> np.ndarray[Any, Any]:
-        matrix = np.ascontiguousarray(array, dtype=self.dtype)
+        matrix = _by_rows(array, self.dtype)
         if matrix.ndim != 2 or matrix.shape[0] != rows:
             raise ValueError(f"{name}: shape {matrix.shape}, expected {rows} rows")
         return matrix
@@ -210,12 +246,30 @@ class Matrix:
             raise ValueError("the matrix has been closed")
         return self._handle
 
+    def common(self, n: int) -> np.ndarray[Any, Any]:
+        """Zeros for this rank's rows of a B or D of `n` columns, to be written between calls, in memory that all ranks map where they are on
+        one machine. All ranks call this.
+
+        `spmm`, `sddmm` and `fusedmm` of this matrix, given such arrays on all ranks, read others' rows in place where the algorithm is
+        "aware". The memory is freed with the array, which may outlive the matrix.
+        """
+        library, handle, data = _library(), ctypes.c_void_p(), ctypes.c_void_p()
+        apart, in_common = ctypes.c_size_t(), ctypes.c_int()
+        got = (ctypes.byref(x) for x in (handle, data, apart, in_common))
+        _expect(library.sparsimd_mpi_common_create(self._open(), n, *got))
+        step = apart.value * self.dtype.itemsize
+        # An array's base lives as long as it, and its views.
+        memory = (ctypes.c_char * (self.b_rows * step)).from_address(data.value or 0)
+        # Not at the program's end: others may use it then.
+        weakref.finalize(memory, library.sparsimd_mpi_common_destroy, handle).atexit = False
+        return np.ndarray((self.b_rows, n), self.dtype, memoryview(memory), strides=(step, self.dtype.itemsize))
+
     def spmm(self, b: npt.ArrayLike) -> np.ndarray[Any, Any]:
         """This rank's rows of C = A B, from its rows of B."""
         b = self._operand("B", b, self.b_rows)
         n = b.shape[1]
         c = np.empty((self.rows, n), self.dtype)
-        _expect(_library().sparsimd_mpi_spmm(self._open(), n, b.ctypes.data, n, c.ctypes.data, n))
+        _expect(_library().sparsimd_mpi_spmm(self._open(), n, *_rows(b), *_rows(c)))
         return c
 
     def spmm_transposed(self, c: npt.ArrayLike) -> np.ndarray[Any, Any]:
@@ -223,7 +277,7 @@ class Matrix:
         c = self._operand("C", c, self.rows)
         n = c.shape[1]
         b = np.empty((self.b_rows, n), self.dtype)
-        _expect(_library().sparsimd_mpi_spmm_transposed(self._open(), n, c.ctypes.data, n, b.ctypes.data, n))
+        _expect(_library().sparsimd_mpi_spmm_transposed(self._open(), n, *_rows(c), *_rows(b)))
         return b
 
     def sddmm(self, c: npt.ArrayLike, b: npt.ArrayLike, *, scaled: bool = False) -> np.ndarray[Any, Any]:
@@ -231,9 +285,7 @@ class Matrix:
         c, b = self._pair(c, b)
         n = c.shape[1]
         out = np.empty(self.nnz, self.dtype)
-        status = _library().sparsimd_mpi_sddmm(
-            self._open(), int(scaled), n, c.ctypes.data, n, b.ctypes.data, n, out.ctypes.data
-        )
+        status = _library().sparsimd_mpi_sddmm(self._open(), int(scaled), n, *_rows(c), *_rows(b), out.ctypes.data)
         _expect(status)
         return out
 
@@ -245,7 +297,7 @@ class Matrix:
         numbers = np.ascontiguousarray(ds, dtype=self.dtype)
         if numbers.shape != (self.nnz,):
             raise ValueError(f"ds: shape {numbers.shape}, expected ({self.nnz},)")
-        dc, db = np.empty_like(c), np.empty_like(b)
+        dc, db = np.empty(c.shape, self.dtype), np.empty(b.shape, self.dtype)
         n = c.shape[1]
         status = _library().sparsimd_mpi_sddmm_gradient(
             self._open(), n, *_rows(c), *_rows(b), numbers.ctypes.data, *_rows(dc), *_rows(db)
@@ -299,7 +351,7 @@ class Matrix:
         de = self._operand("dE", de, self.rows)
         if de.shape[1] != d.shape[1]:
             raise ValueError(f"dE: {de.shape[1]} columns, D has {d.shape[1]}")
-        dc, db, dd = np.empty_like(c), np.empty_like(b), np.empty_like(d)
+        dc, db, dd = (np.empty(x.shape, self.dtype) for x in (c, b, d))
         dvalues = np.empty(self.nnz, self.dtype) if edge == "scale" else None
         status = _library().sparsimd_mpi_fusedmm_gradient(
             *(self._open(), number, parameter),
@@ -362,6 +414,10 @@ def cp_als(
     ridge: float = 0.0,
     nonnegative: bool = False,
     seed: int = 0,
+    init: Sequence[npt.ArrayLike] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int = 10,
+    resume: bool = False,
     threads: int = 0,
 ) -> Cp:
     """The CP decomposition, by alternating least squares, of a tensor whose entries are on the ranks of the communicator `comm`.
@@ -377,7 +433,14 @@ def cp_als(
     rank : int
         Number of components.
     iterations, tolerance, ridge, nonnegative, seed
-        As in `sparsimd.cp_als`: the same on all ranks.
+        As `maxiters`, `stoptol`, ... of `sparsimd.cp_als`: the same on all ranks.
+    init : sequence of array_like, optional
+        The factors to start from, whole, of (length, rank) for each mode. Random ones of `seed`, if they are not given.
+    checkpoint : path, optional
+        What the next iteration needs is written to this file, whole or not at all, after each `every` iterations. The ranks share the
+        file system.
+    resume : bool, optional
+        Whether to go on from the checkpoint, if the file is there; any number of ranks may have written it.
     threads : int
         Of this rank; 0 for its share of the processors.
     """
@@ -401,7 +464,15 @@ def cp_als(
         int(numbers.dtype == np.float64),
         threads,
     )
-    options = _CpOptions(rank, iterations, tolerance, ridge, int(nonnegative), seed)
+    start = [np.ascontiguousarray(factor, dtype=numbers.dtype) for factor in ([] if init is None else init)]
+    for mode, factor in enumerate(start):
+        if factor.ndim != 2:
+            raise ValueError(f"init: the factor of mode {mode} has {factor.ndim} dimensions, not two")
+    factors_of = (_Factor * len(start))(*(_Factor(f.ctypes.data, *f.shape, f.shape[1]) for f in start))
+    options = _CpOptions(
+        *(rank, iterations, tolerance, ridge, int(nonnegative), seed, factors_of, len(start)),
+        *(None if checkpoint is None else os.fspath(checkpoint).encode(), every, int(resume)),
+    )
     _expect(library.sparsimd_mpi_cp_create(comm.py2f(), ctypes.byref(given), ctypes.byref(handle)))
     try:
         _expect(library.sparsimd_mpi_cp_als(handle, ctypes.byref(options)))

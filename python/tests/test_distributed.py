@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,7 +64,129 @@ def decompose(distributed, comm) -> None:
             distributed.cp_als(coords[:, own], values[own], (8 if comm.rank else 9, 6, 7), comm, 2)
 
 
-def main() -> None:
+def in_common(distributed, comm, a, b, c, own, own_b, near) -> None:
+    """B and D in memory that all ranks have mapped: the same products, also after they have been written anew."""
+    matrix = distributed.Matrix(
+        a[own], comm, b_rows=own_b.stop - own_b.start, algorithm="aware", n=b.shape[1], in_common=True, threads=1
+    )
+    first, again, wide = matrix.common(b.shape[1]), matrix.common(b.shape[1]), matrix.common(4)
+    if sys.platform == "linux":
+        address = first.ctypes.data
+        with open("/proc/self/maps") as maps:
+            ranges = [line.split()[0].split("-") for line in maps if "memfd:sparsimd" in line]
+        assert any(int(start, 16) <= address < int(end, 16) for start, end in ranges)
+    assert not first.any() and first.dtype == b.dtype
+    rng = np.random.default_rng(3)
+    d, de = rng.standard_normal((len(b), 4)).astype(b.dtype), rng.standard_normal((len(c), 4)).astype(b.dtype)
+    wide[:] = d[own_b]
+    for factor in (1, -2):
+        values = (factor * b).astype(b.dtype)
+        first[:] = again[:] = values[own_b]
+        np.testing.assert_allclose(matrix.spmm(first), (a @ values)[own], **near)
+        # Not the same memory on all ranks, and not in common on one.
+        for one in (first if comm.rank == 0 else again, first if comm.rank else values[own_b]):
+            np.testing.assert_allclose(matrix.spmm(one), (a @ values)[own], **near)
+        dots = np.asarray([c[i] @ values[j] for i, j in zip(*a.nonzero())])
+        np.testing.assert_allclose(matrix.sddmm(c[own], first), dots[a.indptr[own.start] : a.indptr[own.stop]], **near)
+        loose = {"rtol": near["rtol"], "atol": 40 * near["atol"]}
+        for edge in ("scale", "sigmoid", "softmax"):
+            e, gradients = fused(edge, a, c, values, d, de)
+            got = matrix.fusedmm(c[own], first, wide, edge=edge, scale=0.5)
+            np.testing.assert_allclose(got, e[own], **loose)
+            parts = matrix.fusedmm_gradient(c[own], first, wide, de[own], edge=edge, scale=0.5)
+            np.testing.assert_allclose(parts[1], gradients[1][own_b], **loose)
+        e, _ = fused("sigmoid", a, c, values, values, c)
+        np.testing.assert_allclose(matrix.fusedmm(c[own], first, first, edge="sigmoid"), e[own], **loose)
+    with pytest.raises(Exception, match="n: 0 columns"):
+        matrix.common(0)
+    # Without the others, and without the matrix.
+    del again
+    matrix.common(3)
+    kept = first[1:, :2]
+    matrix.close()
+    del first
+    np.testing.assert_array_equal(kept, values[own_b][1:, :2])
+
+
+def resume(distributed, comm, folder) -> None:
+    """Runs that go on from a checkpoint, and from given factors, are the unbroken run; what does not fit is an error on all ranks."""
+    rng = np.random.default_rng(11)
+    shape, rank = (9, 7, 8), 3
+    x = rng.random(shape) * (rng.random(shape) < 0.5)
+    coords = np.array(x.nonzero())
+    init = [rng.random((length, rank)) for length in shape]
+
+    def run(ranks, iterations, **options):
+        own = slice(ranks.rank, None, ranks.size)
+        values = x[tuple(coords)][own]
+        model = distributed.cp_als(
+            coords[:, own], values, shape, ranks, rank, iterations=iterations, tolerance=0, threads=1, **options
+        )
+        whole = [np.zeros((length, rank)) for length in shape]
+        for factor, rows, to in zip(model.factors, model.rows, whole):
+            to[rows.start : rows.stop] = factor
+            ranks.Allreduce(to.copy(), to)
+        return model, whole
+
+    def near(got, wanted):
+        assert got[0].iterations == wanted[0].iterations
+        np.testing.assert_allclose(got[0].fit, wanted[0].fit, rtol=1e-9)
+        np.testing.assert_allclose(got[0].weights, wanted[0].weights, rtol=1e-7)
+        for a, b in zip(got[1], wanted[1]):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
+
+    # The start is that of the factors, not of the seed, and does not depend on the ranks.
+    one = comm.Split(comm.rank, 0)
+    wanted = run(one, 8, init=init)
+    assert abs(wanted[0].fit - run(one, 8)[0].fit) > 1e-6
+    near(run(comm, 8, init=init, seed=5), wanted)
+
+    # Five iterations on all ranks, of which the fourth is the last one written, go on by all but one of them, and by one.
+    path = os.path.join(folder, "state")
+    run(comm, 5, init=init, checkpoint=path, every=2)
+    near(run(comm, 4, checkpoint=path, resume=True), run(one, 4, init=init))
+    for first in {0, min(1, comm.size - 1)}:
+        some = comm.Split(int(comm.rank >= first), 0)
+        if comm.rank >= first:
+            near(run(some, 8, checkpoint=path, every=100, resume=True), wanted)
+        some.Free()
+        comm.Barrier()
+    near(run(one, 8, checkpoint=path, every=100, resume=True), wanted)
+    comm.Barrier()
+    # Where there is no file, from the start; and the file of one rank is gone on from by all.
+    other = os.path.join(folder, f"of-one-{comm.rank}")
+    near(run(one, 6, init=init, checkpoint=other, every=3, resume=True), run(one, 6, init=init))
+    near(run(comm, 8, checkpoint=os.path.join(folder, "of-one-0"), every=100, resume=True), wanted)
+
+    # Factors of the last rank that do not fit: too short, too few, of other components, with a number that is none.
+    nan = init[0].copy()
+    nan[3, 1] = np.nan
+    bad = {
+        "init: factors of": [init[0][:-2], *init[1:]],
+        "init: a factor of 2 columns for rank 3": [*init[:2], init[2][:, :2]],
+        "init: a factor has a value that is not finite": [nan, *init[1:]],
+    }
+    for words, factors in bad.items():
+        with pytest.raises(Exception, match=words):
+            run(comm, 3, init=factors if comm.rank == comm.size - 1 else init)
+    with pytest.raises(Exception, match="init: factors of"):
+        run(comm, 3, init=init[:2])
+    with pytest.raises(Exception, match="every: 0 iterations"):
+        run(comm, 3, checkpoint=path, every=0)
+    # A state of another tensor, and a folder that there is not.
+    x[0, 0, 0] += 1
+    coords = np.array(x.nonzero())
+    with pytest.raises(Exception, match="a tensor with other entries"):
+        run(comm, 8, checkpoint=path, resume=True)
+    with pytest.raises(Exception, match="No such file"):
+        run(comm, 8, checkpoint=os.path.join(folder, "none", "state"), every=1)
+    if comm.size > 1:
+        with pytest.raises(Exception, match="options: differ between ranks"):
+            run(comm, 3 + comm.rank)
+    one.Free()
+
+
+def main(folder: str) -> None:
     from mpi4py import MPI
     from sparsimd import distributed
 
@@ -116,26 +239,28 @@ def main() -> None:
                 e, _ = fused("sigmoid", a, c, b, b, c)
                 got = matrix.fusedmm(c[own], local, local, edge="sigmoid")
                 np.testing.assert_allclose(got, e[own], rtol=near["rtol"], atol=20 * near["atol"])
+        in_common(distributed, comm, a, b, c, own, own_b, near)
         # Rows of B that do not go with A are an error on all ranks.
         with pytest.raises(Exception, match="rows of B on all ranks for 41 columns"):
             distributed.spmm(a[own], b[own_b][rank == 0 :], comm, threads=1)
     decompose(distributed, comm)
+    resume(distributed, comm, folder)
     comm.Free()
     if world.rank == 0:
         print(f"{size} ranks: right")
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_ranks(ranks: int) -> None:
+def test_ranks(ranks: int, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     launcher = os.environ.get("SPARSIMD_MPIRUN")
     if not launcher or "SPARSIMD_MPI_LIBRARY" not in os.environ:
         pytest.skip("SPARSIMD_MPIRUN and SPARSIMD_MPI_LIBRARY are not set")
-    command = [*shlex.split(launcher), "-n", str(ranks), sys.executable, __file__]
+    command = [*shlex.split(launcher), "-n", str(ranks), sys.executable, __file__, str(tmp_path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{ranks} ranks: right\n"
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

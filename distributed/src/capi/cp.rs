@@ -1,15 +1,16 @@
 //! CP-ALS for C programs: a tensor on the ranks of the caller's communicator, and its decomposition.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use sparsimd::decomp::{CpInit, CpOptions, CpState};
-use sparsimd::{CooTensor, Cpu, MatMut};
+use sparsimd::{CooTensor, Cpu, Mat, MatMut, MatRef};
 
 use super::operations::{Arrays, Dense, extent};
-use super::{executor, guard, status};
+use super::{create, executor, guard, put, same, status};
 use crate::comm::Comm;
-use crate::dense::Element;
+use crate::dense::{Element, collect};
 use crate::error::{Error, Result};
 use crate::mpi::MpiComm;
 use crate::tensor::DistTensor;
@@ -51,13 +52,37 @@ pub struct Options {
     pub ridge: f64,
     /// Whether the factors are kept non-negative.
     pub nonnegative: c_int,
-    /// Of the factors to start from.
+    /// Of the factors to start from, where there are none.
     pub seed: u64,
+    /// Factors to start from.
+    pub init: *const Factor,
+    /// How many.
+    pub factors: usize,
+    /// Path of the checkpoint, or null.
+    pub checkpoint: *const c_char,
+    /// Iterations from one checkpoint to the next.
+    pub every: usize,
+    /// Whether to go on from the checkpoint, where there is one.
+    pub resume: c_int,
+}
+
+/// A factor to start from.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Factor {
+    /// Its rows, `ld` elements apart.
+    pub data: *const c_void,
+    /// Of the whole factor, or this rank's.
+    pub rows: usize,
+    /// Components.
+    pub cols: usize,
+    /// At least `cols`.
+    pub ld: usize,
 }
 
 /// What C calls, whatever the element type.
 trait Decomposition {
-    fn run(&mut self, options: &Options) -> Result<()>;
+    unsafe fn run(&mut self, options: &Options) -> Result<()>;
     /// First and number of this rank's rows of a mode.
     fn rows(&self, mode: usize) -> Result<[usize; 2]>;
     /// This rank's rows of a factor.
@@ -81,19 +106,71 @@ impl<T: Element> OnRanks<T> {
     fn model(&self) -> Result<&CpState<T>> {
         self.model.as_ref().ok_or_else(|| Error::argument("cp", "has not been decomposed"))
     }
+
+    /// The factors to start from; none where there are none.
+    unsafe fn factors(given: &Options) -> Result<Option<Vec<Mat<T>>>> {
+        let mut arrays = Arrays::default();
+        // SAFETY: the rules of the interface.
+        let factors = unsafe { arrays.operand("init", given.init, given.factors) }?;
+        let copied = factors.iter().map(|&Factor { data, rows, cols, ld }| {
+            let len = extent("init", rows, cols, ld)?;
+            // SAFETY: likewise.
+            let data = unsafe { arrays.operand("init", data.cast::<T>(), len) }?;
+            Ok(MatRef::new(data, rows, cols, ld)?.to_mat()?)
+        });
+        let copied = copied.collect::<Result<Vec<_>>>()?;
+        Ok((!copied.is_empty()).then_some(copied))
+    }
+}
+
+/// The checkpoint's path, if there is one.
+unsafe fn checkpoint(given: &Options) -> Result<Option<&Path>> {
+    if given.checkpoint.is_null() {
+        return Ok(None);
+    }
+    if given.every == 0 {
+        return Err(Error::argument("every", "0 iterations; at least 1"));
+    }
+    // SAFETY: the rules of the interface: a zero is its end.
+    let path = unsafe { CStr::from_ptr(given.checkpoint) }.to_str();
+    Ok(Some(Path::new(path.map_err(|_| Error::argument("checkpoint", "is not UTF-8"))?)))
 }
 
 impl<T: Element> Decomposition for OnRanks<T> {
-    fn run(&mut self, given: &Options) -> Result<()> {
+    unsafe fn run(&mut self, given: &Options) -> Result<()> {
+        let comm: &dyn Comm = &self.comm;
+        // SAFETY: the rules of the interface.
+        let ready = || unsafe { Ok((Self::factors(given)?, checkpoint(given)?)) };
+        let (factors, path) = comm.agree(ready())?;
+        let numbers = [given.rank, given.iterations, given.factors, given.every].map(|n| n as u64);
+        let more = [given.tolerance.to_bits(), given.ridge.to_bits(), given.seed];
+        let flags = [given.nonnegative, given.resume].map(|flag| u64::from(flag != 0));
+        let name = path.map_or(&[][..], |path| path.as_os_str().as_encoded_bytes());
+        same(comm, "options", &[&numbers[..], &more, &flags].concat(), name)?;
+        let there = path.filter(|path| given.resume != 0 && path.exists());
+        // All ranks see it, or none goes on from it.
+        let resumed = if comm.least(u64::from(there.is_some()))? == 1 { there } else { None };
+        let init = match (resumed, factors) {
+            (Some(path), _) => CpInit::Resume(self.tensor.load(comm, path)?),
+            (None, Some(factors)) => CpInit::Factors(factors),
+            (None, None) => CpInit::Seed(given.seed),
+        };
         let options = CpOptions {
             iterations: given.iterations,
             tolerance: given.tolerance,
             ridge: given.ridge,
             nonnegative: given.nonnegative != 0,
-            init: CpInit::Seed(given.seed),
-            ..CpOptions::new(given.rank)
+            init,
+            rank: given.rank,
         };
-        let model = self.tensor.cp_als(&self.cpu, &self.comm, &options, |_, _| ControlFlow::Continue(()))?;
+        let mut saved = Ok(());
+        let model = self.tensor.cp_als(&self.cpu, comm, &options, |state, iteration| {
+            if let Some(path) = path.filter(|_| iteration.number.is_multiple_of(given.every)) {
+                saved = self.tensor.save(comm, state, path);
+            }
+            if saved.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        saved?;
         self.model = Some(model);
         Ok(())
     }
@@ -138,25 +215,24 @@ unsafe fn build<T: Element>(comm: MpiComm, given: &Entries) -> Result<Box<dyn De
     let mut read = || -> Result<(Vec<usize>, CooTensor<T>)> {
         // SAFETY: the rules of the interface.
         let dims = unsafe { arrays.operand("dims", given.dims, given.order) }?;
-        let fits = |&dim: &u64| usize::try_from(dim).map_err(|_| Error::argument("dims", format!("{dim} is too long")));
-        let dims: Vec<usize> = dims.iter().map(fits).collect::<Result<_>>()?;
+        // One that does not fit is refused with those that are too long.
+        let dims = dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX));
+        let dims = collect("lengths of modes", dims)?;
         let numbers = given.nnz.checked_mul(given.order).ok_or_else(|| Error::argument("nnz", "are too many"))?;
         // SAFETY: likewise.
         let (coords, values) = unsafe {
             let coords = arrays.operand("coords", given.coords, numbers)?;
             (coords, arrays.operand("values", given.values.cast::<T>(), given.nnz)?)
         };
-        let of_mode = |mode: usize| coords[mode * given.nnz..][..given.nnz].to_vec();
-        let coords = (0..given.order).map(of_mode).collect();
-        let entries = CooTensor::new(dims.clone(), coords, values.to_vec())?;
+        let of_mode = |mode: usize| collect("coordinates", coords[mode * given.nnz..][..given.nnz].iter().copied());
+        let coords = (0..given.order).map(of_mode).collect::<Result<_>>()?;
+        let entries = CooTensor::new(dims.clone(), coords, collect("values", values.iter().copied())?)?;
         Ok((dims, entries))
     };
     let (dims, entries) = ranks.agree(read())?;
-    let numbers = dims.iter().map(|&dim| dim as u64).chain([dims.len() as u64]);
     // Of everything that follows, messages depend on these.
-    let hash = numbers.fold(0u64, |hash, n| (hash.rotate_left(7) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let same = ranks.least(hash)? == hash;
-    ranks.agree(if same { Ok(()) } else { Err(Error::argument("dims", "differ between ranks")) })?;
+    let numbers: Vec<u64> = dims.iter().map(|&dim| dim as u64).collect();
+    same(ranks, "dims", &numbers, &[size_of::<T>() as u8])?;
     let cpu = executor(&comm, given.threads)?;
     let tensor = DistTensor::new(&cpu, ranks, &dims, &entries)?;
     Ok(Box::new(OnRanks { tensor, model: None, cpu, comm }))
@@ -165,26 +241,13 @@ unsafe fn build<T: Element>(comm: MpiComm, given: &Entries) -> Result<Box<dyn De
 /// The tensor on the ranks of the communicator `comm`, of which `given` says this rank's entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparsimd_mpi_cp_create(comm: c_int, given: *const Entries, out: *mut *mut Cp) -> c_int {
-    guard(
-        || (),
-        || {
-            if given.is_null() || out.is_null() {
-                return Err(Error::argument("array", "is null"));
-            }
-            // SAFETY: the rules of the interface.
-            let (comm, given) = unsafe { (MpiComm::of_handle(comm)?, *given) };
-            // SAFETY: likewise.
-            let cp = unsafe {
-                match given.double_precision {
-                    0 => build::<f32>(comm, &given)?,
-                    _ => build::<f64>(comm, &given)?,
-                }
-            };
-            // SAFETY: likewise.
-            unsafe { *out = Box::into_raw(Box::new(Cp(cp))) };
-            Ok(())
-        },
-    )
+    // SAFETY: the rules of the interface.
+    unsafe {
+        create(comm, given, out, |comm, given| match given.double_precision {
+            0 => build::<f32>(comm, given).map(Cp),
+            _ => build::<f64>(comm, given).map(Cp),
+        })
+    }
 }
 
 /// Decomposes.
@@ -194,7 +257,8 @@ pub unsafe extern "C" fn sparsimd_mpi_cp_als(cp: *mut Cp, options: *const Option
     let (Some(Cp(cp)), Some(options)) = (unsafe { (cp.as_mut(), options.as_ref()) }) else {
         return status(Err(Error::argument("array", "is null")));
     };
-    guard(|| (), || cp.run(options))
+    // SAFETY: likewise.
+    guard(|| (), || unsafe { cp.run(options) })
 }
 
 /// Calls `run` with `cp`.
@@ -204,14 +268,6 @@ unsafe fn with(cp: *const Cp, run: impl FnOnce(&dyn Decomposition) -> Result<()>
         return status(Err(Error::argument("cp", "is null")));
     };
     guard(|| cp.abort(), || run(&**cp))
-}
-
-/// Writes `x` to `to`, unless that is null.
-unsafe fn put<X>(to: *mut X, x: X) {
-    // SAFETY: the rules of the interface.
-    if let Some(to) = unsafe { to.as_mut() } {
-        *to = x;
-    }
 }
 
 /// This rank's rows of the factor of `mode`.

@@ -1,25 +1,29 @@
 //! The C interface, `include/sparsimd_mpi.h`: a matrix on the ranks of the caller's communicator and its products, or a tensor and its
 //! decomposition.
 //!
-//! An array argument has as many initialised elements as its function says, and a handle comes from `sparsimd_mpi_create`, or
-//! `sparsimd_mpi_cp_create`, and has not been destroyed; that is what every `unsafe` here stands for. No panic passes: it ends all ranks, since others may wait for this one.
+//! An array argument has as many initialised elements as its function says, and a handle comes from one of the functions that create them
+//! and has not been destroyed; that is what every `unsafe` here stands for. No panic passes: it ends all ranks, since others may wait for
+//! this one.
 #![allow(clippy::missing_safety_doc, reason = "the rules are the same for every function, and stated once, above")]
 
 mod cp;
 mod operations;
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use sparsimd::machine::{Machine, Pinning};
 use sparsimd::plan::{Op, PlanOptions};
 use sparsimd::{Cpu, Csr, Pattern};
+use xxhash_rust::xxh3::xxh3_64;
 
 use self::operations::{Arrays, Dense, Edge, Operations, Ranks};
 use crate::blocks::Blocks;
 use crate::comm::Comm;
-use crate::dense::Element;
+use crate::dense::{Element, collect};
 use crate::error::{Error, Result};
 use crate::matrix::DistCsr;
 use crate::mpi::MpiComm;
@@ -76,7 +80,12 @@ pub struct Given {
     pub replication: usize,
     /// Threads of this rank; 0: its share of the processors.
     pub threads: usize,
+    /// Whether the plan expects B and D in memory in common.
+    pub in_common: c_int,
 }
+
+/// Memory of [`sparsimd_mpi_common_create`].
+pub struct Common(#[expect(dead_code, reason = "what has the memory")] Arc<dyn Any>);
 
 unsafe fn build<T: Element>(comm: MpiComm, given: &Given) -> Result<Box<dyn Operations>> {
     let ranks: &dyn Comm = &comm;
@@ -101,13 +110,15 @@ unsafe fn build<T: Element>(comm: MpiComm, given: &Given) -> Result<Box<dyn Oper
         let starts = given.rows.checked_add(1).ok_or_else(|| Error::argument("rows", "are too many"))?;
         // SAFETY: the rules of this module.
         let row_ptr = unsafe { arrays.operand("row_ptr", given.row_ptr, starts) }?;
-        let row_ptr: Vec<usize> = row_ptr.iter().map(|&p| p as usize).collect();
+        let row_ptr = collect("row pointers", row_ptr.iter().map(|&p| p as usize))?;
         let nnz = row_ptr[given.rows];
         // SAFETY: likewise.
         let (col_idx, values) = unsafe {
             (arrays.operand("col_idx", given.col_idx, nnz)?, arrays.operand("values", given.values.cast::<T>(), nnz)?)
         };
-        Ok(Csr::new(Pattern::new(given.rows, given.cols, row_ptr, col_idx.to_vec())?, values.to_vec())?)
+        let (col_idx, values) =
+            (collect("columns", col_idx.iter().copied())?, collect("values", values.iter().copied())?);
+        Ok(Csr::new(Pattern::new(given.rows, given.cols, row_ptr, col_idx)?, values)?)
     };
     let local = ranks.agree(local())?;
     let cpu = executor(&comm, given.threads)?;
@@ -119,11 +130,12 @@ unsafe fn build<T: Element>(comm: MpiComm, given: &Given) -> Result<Box<dyn Oper
     };
     let n = given.n.max(1);
     let (operation, op) = ranks.agree(planned(given.operation, n, if given.width == 0 { n } else { given.width }))?;
-    let cluster = Cluster::default().measured(ranks)?;
+    let in_common = given.in_common != 0 && ranks.one_machine();
+    let cluster = Cluster { in_common, ..Cluster::default().measured(ranks)? };
     let plan = DistPlan::new(ranks, &rows, &cols, &local, operation, cluster, allowed)?;
     let mut a = DistCsr::new(ranks, &rows, &cols, &local, plan.chosen().algorithm)?;
     ranks.agree(a.prepare(&cpu, &PlanOptions::new(op, n)))?;
-    Ok(Box::new(Ranks { a, rows, cols, cpu, comm }))
+    Ok(Box::new(Ranks { a, rows, cols, cpu, comm, common: RefCell::default() }))
 }
 
 /// `threads` threads, or this rank's share of the machine.
@@ -157,29 +169,44 @@ fn guard(abort: impl FnOnce(), run: impl FnOnce() -> Result<()>) -> c_int {
     })
 }
 
+/// Puts into `out` what `build` makes of `given`, and of a copy of the communicator `comm`.
+unsafe fn create<G: Copy, H>(
+    comm: c_int,
+    given: *const G,
+    out: *mut *mut H,
+    build: impl FnOnce(MpiComm, &G) -> Result<H>,
+) -> c_int {
+    let run = || {
+        if given.is_null() || out.is_null() {
+            return Err(Error::argument("array", "is null"));
+        }
+        // SAFETY: the rules of this module.
+        let (comm, given) = unsafe { (MpiComm::of_handle(comm)?, *given) };
+        let made = Box::new(build(comm, &given)?);
+        // SAFETY: likewise.
+        unsafe { *out = Box::into_raw(made) };
+        Ok(())
+    };
+    guard(|| (), run)
+}
+
+/// An error of all ranks where they have not the same `numbers` and `text`.
+fn same(ranks: &dyn Comm, name: &'static str, numbers: &[u64], text: &[u8]) -> Result<()> {
+    let hash = xxh3_64(&[bytemuck::cast_slice(numbers), text].concat());
+    let same = ranks.least(hash)? == hash;
+    ranks.agree(if same { Ok(()) } else { Err(Error::argument(name, "differ between ranks")) })
+}
+
 /// A matrix on the ranks of the communicator `comm`, of which `given` says this rank's part.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparsimd_mpi_create(comm: c_int, given: *const Given, out: *mut *mut Matrix) -> c_int {
-    guard(
-        || (),
-        || {
-            if given.is_null() || out.is_null() {
-                return Err(Error::argument("array", "is null"));
-            }
-            // SAFETY: the rules of this module.
-            let (comm, given) = unsafe { (MpiComm::of_handle(comm)?, *given) };
-            // SAFETY: likewise.
-            let operations = unsafe {
-                match given.double_precision {
-                    0 => build::<f32>(comm, &given)?,
-                    _ => build::<f64>(comm, &given)?,
-                }
-            };
-            // SAFETY: likewise.
-            unsafe { *out = Box::into_raw(Box::new(Matrix(operations))) };
-            Ok(())
-        },
-    )
+    // SAFETY: the rules of this module.
+    unsafe {
+        create(comm, given, out, |comm, given| match given.double_precision {
+            0 => build::<f32>(comm, given).map(Matrix),
+            _ => build::<f64>(comm, given).map(Matrix),
+        })
+    }
 }
 
 /// Calls `run` with the operations of `matrix`.
@@ -324,6 +351,47 @@ pub unsafe extern "C" fn sparsimd_mpi_fusedmm_gradient(
                 dvalues,
             )
         })
+    }
+}
+
+/// Zeros for this rank's rows of B or D, in memory in common where that can be.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mpi_common_create(
+    matrix: *const Matrix,
+    n: usize,
+    common: *mut *mut Common,
+    data: *mut *mut c_void,
+    ld: *mut usize,
+    in_common: *mut c_int,
+) -> c_int {
+    // SAFETY: the rules of this module.
+    unsafe {
+        with(matrix, |m| {
+            let to = common.as_mut().ok_or_else(|| Error::argument("array", "is null"))?;
+            let room = m.room_in_common(n)?;
+            put(data, room.data);
+            put(ld, room.stride);
+            put(in_common, c_int::from(room.in_common));
+            *to = Box::into_raw(Box::new(Common(room.owner)));
+            Ok(())
+        })
+    }
+}
+
+/// Frees the memory, here; its matrix may have been destroyed before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_mpi_common_destroy(common: *mut Common) {
+    if !common.is_null() {
+        // SAFETY: the rules of this module.
+        drop(unsafe { Box::from_raw(common) });
+    }
+}
+
+/// Writes `x` to `to`, unless that is null.
+unsafe fn put<X>(to: *mut X, x: X) {
+    // SAFETY: the rules of this module.
+    if let Some(to) = unsafe { to.as_mut() } {
+        *to = x;
     }
 }
 

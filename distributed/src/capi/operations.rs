@@ -1,14 +1,17 @@
 //! What C programs call, for one of the element types, on the arrays that they give.
 
+use std::any::Any;
+use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
+use std::sync::Arc;
 
 use sparsimd::edge::{self, BuiltIn};
 use sparsimd::{Cpu, MatMut, MatRef};
 
 use crate::blocks::Blocks;
 use crate::comm::Comm;
-use crate::dense::{Element, Rows, RowsMut};
+use crate::dense::{DistMat, Element, Rows, RowsMut};
 use crate::error::{Error, Result};
 use crate::gradient::GradientRows;
 use crate::matrix::DistCsr;
@@ -33,8 +36,19 @@ pub(super) trait Operations {
         out: [Dense; 3],
         values: *mut c_void,
     ) -> Result<()>;
+    /// Room for this rank's rows of a B or D of `n` columns, where all ranks read them if that can be.
+    fn room_in_common(&self, n: usize) -> Result<Room>;
     /// Ends all ranks.
     fn abort(&self) -> !;
+}
+
+/// Zeros that the caller writes: who has them, where they begin, and elements from one row to the next.
+pub(super) struct Room {
+    pub owner: Arc<dyn Any>,
+    pub data: *mut c_void,
+    pub stride: usize,
+    /// Whether all ranks read them there.
+    pub in_common: bool,
 }
 
 /// Rows of a dense matrix, `1` elements apart.
@@ -120,6 +134,8 @@ pub(super) struct Ranks<T> {
     pub cols: Blocks,
     pub cpu: Cpu,
     pub comm: MpiComm,
+    /// What callers have in memory in common: a call of an operation knows it by its address.
+    pub common: RefCell<Vec<Arc<DistMat<T>>>>,
 }
 
 impl<T: Element> Ranks<T> {
@@ -134,9 +150,14 @@ impl<T: Element> Ranks<T> {
     ) -> Result<Rows<'a, T>> {
         let rows = blocks.range(self.comm.rank()).len();
         let len = extent(name, rows, n, stride)?;
+        let start = data.cast_const().cast::<T>();
         // SAFETY: the rules of this module.
-        let data = unsafe { arrays.operand(name, data.cast_const().cast::<T>(), len) }?;
-        Ok(Rows { all: blocks.len(), local: MatRef::new(data, rows, n, stride)?, common: None })
+        let data = unsafe { arrays.operand(name, start, len) }?;
+        let kept = self.common.borrow();
+        let common = kept.iter().filter_map(|rows| rows.common()).find(|common| common.is_at(start, n, stride));
+        // SAFETY: only `room_in_common` drops it, which is not called meanwhile.
+        let common = common.map(|common| unsafe { &*std::ptr::from_ref(common) });
+        Ok(Rows { all: blocks.len(), local: MatRef::new(data, rows, n, stride)?, common })
     }
 
     /// Room for them.
@@ -266,6 +287,22 @@ impl<T: Element> Operations for Ranks<T> {
         let (edge, operands, d, out) = comm.agree(ready())?;
         let other = self.other([operands[1], d])?;
         self.a.fusedmm_gradient_of(&self.cpu, comm, edge, operands, other, out)
+    }
+
+    fn room_in_common(&self, n: usize) -> Result<Room> {
+        let comm: &dyn Comm = &self.comm;
+        let zeros = match n {
+            0 => Err(Error::argument("n", "0 columns; at least 1")),
+            _ => DistMat::<T>::zeros(&self.cols, comm.rank(), n),
+        };
+        let mut rows = comm.agree(zeros)?.into_common(comm)?;
+        let (data, stride) = rows.start();
+        let (in_common, rows) = (rows.common().is_some(), Arc::new(rows));
+        let mut kept = self.common.borrow_mut();
+        // Others than this have been freed by the caller.
+        kept.retain(|rows| Arc::strong_count(rows) > 1);
+        kept.push(Arc::clone(&rows));
+        Ok(Room { owner: rows, data: data.cast(), stride, in_common })
     }
 
     fn abort(&self) -> ! {

@@ -72,7 +72,7 @@ mod platform {
             self.inode
         }
 
-        /// Where that begins which this rank writes.
+        /// The address of this rank's first element.
         #[cfg(feature = "capi")]
         pub fn own_start(&self) -> *mut T {
             self.start().wrapping_add(self.own.start)

@@ -64,6 +64,12 @@ def decompose(distributed, comm) -> None:
             distributed.cp_als(coords[:, own], values[own], (8 if comm.rank else 9, 6, 7), comm, 2)
 
 
+def mappings() -> int:
+    """Pieces of memory in common that this process has mapped."""
+    with open("/proc/self/maps") as maps:
+        return sum("memfd:sparsimd" in line for line in maps)
+
+
 def in_common(distributed, comm, a, b, c, own, own_b, near) -> None:
     """B and D in memory that all ranks have mapped: the same products, also after they have been written anew."""
     matrix = distributed.Matrix(
@@ -99,8 +105,11 @@ def in_common(distributed, comm, a, b, c, own, own_b, near) -> None:
         np.testing.assert_allclose(matrix.fusedmm(c[own], first, first, edge="sigmoid"), e[own], **loose)
     with pytest.raises(Exception, match="n: 0 columns"):
         matrix.common(0)
-    # Without the others, and without the matrix.
-    del again
+    # Without the others, and without the matrix. What is freed is not mapped any more.
+    if sys.platform == "linux":
+        mapped = mappings()
+        del again
+        assert mappings() == mapped - 1
     matrix.common(3)
     kept = first[1:, :2]
     matrix.close()

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use sparsimd::edge::{self, BuiltIn};
 use sparsimd::{Cpu, MatMut, MatRef};
@@ -134,8 +134,8 @@ pub(super) struct Ranks<T> {
     pub cols: Blocks,
     pub cpu: Cpu,
     pub comm: MpiComm,
-    /// What callers have in memory in common: a call of an operation knows it by its address.
-    pub common: RefCell<Vec<Arc<DistMat<T>>>>,
+    /// What callers have in memory in common, until they free it: a call of an operation knows it by its address.
+    pub common: RefCell<Vec<Weak<DistMat<T>>>>,
 }
 
 impl<T: Element> Ranks<T> {
@@ -153,10 +153,11 @@ impl<T: Element> Ranks<T> {
         let start = data.cast_const().cast::<T>();
         // SAFETY: the rules of this module.
         let data = unsafe { arrays.operand(name, start, len) }?;
-        let kept = self.common.borrow();
-        let common = kept.iter().filter_map(|rows| rows.common()).find(|common| common.is_at(start, n, stride));
-        // SAFETY: only `room_in_common` drops it, which is not called meanwhile.
-        let common = common.map(|common| unsafe { &*std::ptr::from_ref(common) });
+        let made = self.common.borrow();
+        let mut all = made.iter().filter_map(Weak::upgrade);
+        let of = all.find(|rows| rows.common().is_some_and(|common| common.is_at(start, n, stride)));
+        // SAFETY: its rows are this call's operand, which the caller does not free meanwhile.
+        let common = of.as_ref().and_then(|rows| rows.common()).map(|common| unsafe { &*std::ptr::from_ref(common) });
         Ok(Rows { all: blocks.len(), local: MatRef::new(data, rows, n, stride)?, common })
     }
 
@@ -298,10 +299,9 @@ impl<T: Element> Operations for Ranks<T> {
         let mut rows = comm.agree(zeros)?.into_common(comm)?;
         let (data, stride) = rows.start();
         let (in_common, rows) = (rows.common().is_some(), Arc::new(rows));
-        let mut kept = self.common.borrow_mut();
-        // Others than this have been freed by the caller.
-        kept.retain(|rows| Arc::strong_count(rows) > 1);
-        kept.push(Arc::clone(&rows));
+        let mut made = self.common.borrow_mut();
+        made.retain(|rows| rows.strong_count() > 0);
+        made.push(Arc::downgrade(&rows));
         Ok(Room { owner: rows, data: data.cast(), stride, in_common })
     }
 

@@ -63,7 +63,7 @@ def train(
     for _ in range(epochs):
         optimiser.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(attend, X)[training], labels[training])
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
         losses.append(loss.item())
     seconds = (time.perf_counter() - start) / epochs

@@ -24,12 +24,12 @@ use crate::arch::dispatch_stored;
 use crate::convert::narrow_row;
 use crate::dot::{Sink, dots};
 use crate::edge::{BuiltIn, Custom, Edge, Weights};
-use crate::prefetch::prefetch_row_once;
+use crate::prefetch::prefetch_row_l2;
 use crate::rows::{Gathered, axpy_gathered};
-use crate::sddmm::max_vectors;
+use crate::sddmm::{C_AHEAD, max_vectors};
 use crate::tile::{self, Lines, Tile, tiles_of, with_width};
 use crate::walk::{Part, ROWS, Walk};
-use crate::{Arch, Number, RowPtr, Scalar, Stored, prefetch_row, stream_fence};
+use crate::{Arch, Number, RowPtr, Scalar, Stored, stream_fence};
 
 /// Most nonzeros of a row whose weights are held at a time.
 const CHUNK: usize = 64;
@@ -73,7 +73,7 @@ pub struct FusedRows<D: Stored> {
     pub prefetch_distance: usize,
     /// Columns of a panel that a block of rows shares, and all columns. Narrow elements have all of them in one panel.
     pub panel: [usize; 2],
-    /// Whether rows of C and E bypass the caches, where they are read and written in one go.
+    /// Whether rows of E bypass the caches, where they are written in one go.
     pub stream: bool,
 }
 
@@ -201,7 +201,7 @@ unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
             let w = weights.0.as_mut_ptr();
             for tile in tiles_of::<S, D>(task.n, max_vectors(S::REGISTER_COUNT)) {
                 let (c, rows) = (task.c.0.add(i * task.c.1 + tile.start), task.rows_of(task.b, start, tile));
-                with_width!(tile, dots_tile::<S, D>(simd, tile, (c, task.c.1), &rows, len, w, task.stream));
+                with_width!(tile, dots_tile::<S, D>(simd, tile, (c, task.c.1), &rows, len, w));
             }
             let values = if task.values.is_null() { task.values } else { task.values.add(start) };
             edge.apply::<S, true>(simd, w, values, len);
@@ -256,7 +256,7 @@ unsafe fn zero_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     unsafe { tile::store_or_stream::<S, D, NV, TAIL>(simd, D::Scalar::first_lanes(simd, tile.rest), e, zero, stream) }
 }
 
-/// Dots of one tile, added to those of the tiles before. Rows of C that are read `once` stay out of the outer caches.
+/// Dots of one tile, added to those of the tiles before.
 ///
 /// # Safety
 /// `c` and the rows are valid for the tile, `out` for `len` elements rounded up to registers.
@@ -268,15 +268,9 @@ unsafe fn dots_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     rows: &Gathered<D>,
     len: usize,
     out: *mut D::Scalar,
-    once: bool,
 ) {
     let mask = tile.mask::<S, D::Scalar>(simd);
-    let (later, bytes) = (c.wrapping_add(2 * ldc), NV * D::Scalar::lanes::<S>() * size_of::<D>());
-    if once {
-        prefetch_row_once(later, bytes)
-    } else {
-        prefetch_row(later, bytes)
-    }
+    prefetch_row_l2(c.wrapping_add(C_AHEAD * ldc), NV * D::Scalar::lanes::<S>() * size_of::<D>());
     // SAFETY: the caller's promise.
     unsafe {
         let c = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, c);

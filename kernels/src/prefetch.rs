@@ -15,12 +15,6 @@ pub fn prefetch_row<T>(p: *const T, bytes: usize) {
     prefetch::<T, NEAR>(p, bytes);
 }
 
-/// As [`prefetch_row`], for what is read once: it is not to push anything out of the outer caches.
-#[inline(always)]
-pub(crate) fn prefetch_row_once<T>(p: *const T, bytes: usize) {
-    prefetch::<T, ONCE>(p, bytes);
-}
-
 /// As [`prefetch_row`], but in L2: for what is read later, and would push out of L1 what is read now.
 #[inline(always)]
 pub(crate) fn prefetch_row_l2<T>(p: *const T, bytes: usize) {
@@ -28,13 +22,11 @@ pub(crate) fn prefetch_row_l2<T>(p: *const T, bytes: usize) {
 }
 
 #[cfg(target_arch = "x86_64")]
-use core::arch::x86_64::{_MM_HINT_NTA as ONCE, _MM_HINT_T0 as NEAR, _MM_HINT_T1 as L2, _mm_prefetch};
+use core::arch::x86_64::{_MM_HINT_T0 as NEAR, _MM_HINT_T1 as L2, _mm_prefetch};
 #[cfg(not(target_arch = "x86_64"))]
 const NEAR: i32 = 0;
 #[cfg(not(target_arch = "x86_64"))]
 const L2: i32 = 0;
-#[cfg(not(target_arch = "x86_64"))]
-const ONCE: i32 = 0;
 
 /// Prefetches `bytes` bytes from `p` on, a cache line at a time.
 #[inline(always)]

@@ -86,6 +86,11 @@ impl<D: Stored> WithSimd for Rows<D> {
     }
 }
 
+/// Rows ahead at which the row of C is prefetched, in L2: in L1, the prefetches of B's rows leave no room for it. One thread of a
+/// Zen 4, N = 128, against 2 rows ahead in L1: SDDMM of graphs takes 0.90 to 0.99 of the time, FusedMM 0.94 to 0.99; from 6 to 32 all
+/// are within the noise.
+pub(crate) const C_AHEAD: usize = 8;
+
 /// One tile of all the rows.
 ///
 /// # Safety
@@ -110,7 +115,7 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
                 prefetch_distance: task.prefetch_distance,
             };
             let c = task.c.wrapping_add(i * task.ldc + tile.start);
-            prefetch_row(c.wrapping_add(2 * task.ldc), NV * D::Scalar::lanes::<S>() * size_of::<D>());
+            prefetch_row_l2(c.wrapping_add(C_AHEAD * task.ldc), NV * D::Scalar::lanes::<S>() * size_of::<D>());
             let c = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, c);
             dots::<S, D, NV, TAIL>(simd, mask, &c, end - start, &rows, &output.at(start, start));
         }

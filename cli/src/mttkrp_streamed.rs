@@ -34,7 +34,7 @@ pub fn run<T: DeviceScalar>(args: &Args, mib: usize) -> Result<Verdict> {
     let mut sweep = Sweep::new(prepare_s, x.nnz() * x.dims().len() * size_of::<u32>());
     for &mode in &modes {
         let mut out = Mat::zeros(x.dims()[mode], common.rank)?;
-        let times = Times::measure(common.repeat, || cpu.mttkrp_streamed(&x, &views, mode, out.as_mut()))?;
+        let times = Times::cold(common.repeat, || cpu.mttkrp_streamed(&x, &views, mode, out.as_mut()))?;
         sweep.add(times, "coo", "passes");
         sweep.count::<T>(x.dims(), x.nnz(), common.rank, mode);
         if let Some(whole) = &whole {

@@ -29,7 +29,12 @@ type OfMode<'a> = (usize, Fibers<'a, f32>, Vec<Vec<u32>>);
 enum Product {
     Ttm(Vec<(GpuFibers<f32>, GpuMat<f32>, GpuMat<f32>)>),
     Ttv(Vec<(GpuFibers<f32>, GpuValues<f32>, GpuValues<f32>)>),
-    Shared(Vec<(HeteroFibers<f32>, Mat<f32>)>),
+    Shared(Hetero, Vec<(HeteroFibers<f32>, Mat<f32>)>),
+}
+
+/// The same executors for a contender of its own: what a device fails at, it fails at for that contender alone.
+fn again(both: &Hetero) -> Result<Hetero> {
+    Hetero::new(both.cpu().clone(), both.gpu().clone(), both.split())
 }
 
 /// The larger one.
@@ -89,6 +94,13 @@ impl TensorTarget {
         format!("{format}, {}", self.label)
     }
 
+    /// Whether the device of `both`, which has run, took its share; where the processor stood in for it, the notes say why.
+    fn shared(&self, both: &Hetero, case: &mut Case, format: &str) -> bool {
+        let failures = both.failures();
+        case.notes.extend(failures.iter().map(|why| format!("{}: {why}", self.label(format))));
+        failures.is_empty()
+    }
+
     /// TEW (y = x + z) with `z`, or TS (y = 1.5 x), on values, verified: into `list`, or into the notes why not.
     pub fn elementwise<'a>(
         &'a self,
@@ -121,13 +133,16 @@ impl TensorTarget {
                 way(case, list, &self.label(format), prepare_s, deviation(&y), move || run(None));
             }
             Devices::Both(both) => {
-                let run = move |y: &mut [f32]| match z {
+                let both = again(both)?;
+                let run = move |both: &Hetero, y: &mut [f32]| match z {
                     Some(z) => both.tew(x, Arithmetic::Add, z, y),
                     None => both.ts(x, Arithmetic::Mul, 1.5, y),
                 };
-                run(&mut y)?;
-                let found = deviation(&y);
-                way(case, list, &self.label(format), 0.0, found, move || run(&mut y));
+                run(&both, &mut y)?;
+                if self.shared(&both, case, format) {
+                    let found = deviation(&y);
+                    way(case, list, &self.label(format), 0.0, found, move || run(&both, &mut y));
+                }
             }
         }
         Ok(())
@@ -168,7 +183,8 @@ impl TensorTarget {
                         })
                         .collect::<Result<_>>()?,
                 ),
-                Devices::Both(_) => Product::Shared(
+                Devices::Both(both) => Product::Shared(
+                    again(both)?,
                     modes
                         .iter()
                         .map(|&(_, x, _)| Ok((HeteroFibers::new(x), Mat::zeros(x.len(), cols)?)))
@@ -190,7 +206,7 @@ impl TensorTarget {
                 let algorithm = algorithm.unwrap_or_default();
                 all.iter_mut().try_for_each(|(x, u, y)| gpu.ttm_into(x, u, algorithm, y))
             }
-            (Devices::Both(both), Product::Shared(all)) => {
+            (_, Product::Shared(both, all)) => {
                 all.iter_mut().zip(&numbers).try_for_each(|((x, y), &mode)| match algorithm {
                     None => {
                         let (dim, len) = (operands[mode].rows(), y.rows());
@@ -205,13 +221,18 @@ impl TensorTarget {
             case.notes.push(format!("{}: {why}", self.label(format)));
             return Ok(());
         }
+        if let Product::Shared(both, _) = &product
+            && !self.shared(both, case, format)
+        {
+            return Ok(());
+        }
         let mut worst = NO_DEVIATION;
         for (at, (mode, fibers, places)) in modes.iter().enumerate() {
             let mut y = Mat::zeros(fibers.len(), cols)?;
             match &product {
                 Product::Ttv(all) => all[at].2.download(&mut y.as_mut().into_data()[..fibers.len()])?,
                 Product::Ttm(all) => all[at].2.download(y.as_mut())?,
-                Product::Shared(all) => y.clone_from(&all[at].1),
+                Product::Shared(_, all) => y.clone_from(&all[at].1),
             }
             let u = operands[*mode].as_ref();
             worst = worse(worst, cpu.install(|| reference::ttm(x, *mode, u, places)?.deviation(y.as_ref()))?);
@@ -266,14 +287,17 @@ impl TensorTarget {
                 let tensor = HeteroTensor::new(x.clone(), rank);
                 let by_elements = algorithm == Some(MttkrpAlgorithm::Element);
                 let mut tensor = if by_elements { tensor.by_elements() } else { tensor };
-                let mut run = move |outs: &mut [Mat<f32>]| {
+                let both = again(both)?;
+                let mut run = move |both: &Hetero, outs: &mut [Mat<f32>]| {
                     let mut all = numbers.iter().zip(outs);
                     all.try_for_each(|(&mode, out)| both.mttkrp(&mut tensor, views, mode, out.as_mut()))
                 };
                 // The first run cuts and uploads.
-                let ((), prepare_s) = timed(|| run(&mut outs))?;
-                let found = deviation(&outs)?;
-                way(case, list, &self.label(name), prepare_s, found, move || run(&mut outs));
+                let ((), prepare_s) = timed(|| run(&both, &mut outs))?;
+                if self.shared(&both, case, name) {
+                    let found = deviation(&outs)?;
+                    way(case, list, &self.label(name), prepare_s, found, move || run(&both, &mut outs));
+                }
             }
             Devices::Both(_) => {}
         }

@@ -57,7 +57,7 @@ impl Roofline<'_> {
         area.fill(&WHITE).map_err(text)?;
         let [x, y] = self.ranges();
         let mut chart = ChartBuilder::on(area)
-            .caption(&self.title, (FONT, 26))
+            .caption(&self.title, (FONT, title_size(&self.title)))
             .margin(16)
             .x_label_area_size(64)
             .y_label_area_size(90)
@@ -165,6 +165,12 @@ impl Roofline<'_> {
         let style = TextStyle::from((FONT, TEXT).into_font()).color(color);
         area.draw_text(label, &style, (left as i32, top as i32)).map_err(|e| e.to_string())
     }
+}
+
+/// Pixels of a title of one line, so that it fits into the picture.
+fn title_size(title: &str) -> f64 {
+    let room = f64::from(SIZE.0) - 60.0;
+    (room / (0.5 * title.chars().count().max(1) as f64)).min(26.0)
 }
 
 /// The power of two at or beyond `value`.

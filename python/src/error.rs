@@ -35,8 +35,12 @@ pub fn exception(error: Error) -> PyErr {
         }
         Error::Shape { .. } | Error::Structure { .. } | Error::Parse { .. } => PyValueError::new_err(error.to_string()),
         Error::Io { ref path, ref source } => match source.raw_os_error() {
-            // With a number Python makes FileNotFoundError, PermissionError, ... of it.
-            Some(number) => PyOSError::new_err((number, source.to_string(), path.display().to_string())),
+            // With a number Python makes FileNotFoundError, PermissionError, ... of it, and says the number itself.
+            Some(number) => {
+                let text = source.to_string();
+                let text = text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text).to_owned();
+                PyOSError::new_err((number, text, path.display().to_string()))
+            }
             None => PyOSError::new_err(error.to_string()),
         },
         Error::Memory { .. } => PyMemoryError::new_err(error.to_string()),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 
 import numpy as np
@@ -196,7 +198,7 @@ def test_files(tmp_path, rng, dtype):
 def test_file_errors(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         ss.read(tmp_path / "none.mtx")
-    assert caught.value.filename == str(tmp_path / "none.mtx")
+    assert (caught.value.filename, caught.value.strerror) == (str(tmp_path / "none.mtx"), os.strerror(errno.ENOENT))
     (tmp_path / "bad.mtx").write_text("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 x 3\n")
     with pytest.raises(ValueError, match="bad.mtx:3: "):
         ss.read(tmp_path / "bad.mtx")

@@ -188,7 +188,7 @@ REFUSED = [
     (lambda: ss.cp_als(small(), 2, init="svd"), ValueError, '^init: "svd" is not "random"'),
     (lambda: ss.cp_als(small(), 2, init=ones(3)[:2]), ValueError, "^init: "),
     (lambda: ss.cp_als(ss.Tensor([[0], [0]], [np.inf], (2, 2)), 2), ValueError, "not finite"),
-    (lambda: ss.tucker(small(), (9, 9, 9)), ValueError, "^rank: "),
+    (lambda: ss.tucker(small(), (9, 9, 9)), ValueError, "^ranks: "),
     (lambda: ss.tucker(small(), (2, -2, 2)), ValueError, "^ranks: -2 is negative"),
     (lambda: ss.tucker(small(), 2, init="hosvd"), ValueError, "^init: "),
     (lambda: ss.tucker(np.eye(3), 2), TypeError, "^T: "),

@@ -143,7 +143,7 @@ fn check<T: Scalar>(x: &CooTensor<T>, options: &TuckerOptions) -> Result<()> {
         return Err(Error::shape("tucker", "a tensor of order 1 has no Tucker decomposition"));
     }
     if ranks.len() != dims.len() {
-        return Err(Error::argument("rank", format!("{} ranks for order {}", ranks.len(), dims.len())));
+        return Err(Error::argument("ranks", format!("{} ranks for order {}", ranks.len(), dims.len())));
     }
     for (mode, (&rank, &dim)) in ranks.iter().zip(dims).enumerate() {
         let others = ranks.iter().enumerate().filter(|&(m, _)| m != mode).map(|(_, &r)| r as f64).product::<f64>();
@@ -151,7 +151,7 @@ fn check<T: Scalar>(x: &CooTensor<T>, options: &TuckerOptions) -> Result<()> {
             let detail = format!(
                 "rank {rank} of mode {mode} is not from 1 to its length {dim} and the other ranks' product {others}"
             );
-            return Err(Error::argument("rank", detail));
+            return Err(Error::argument("ranks", detail));
         }
     }
     if options.iterations == 0 {

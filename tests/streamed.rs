@@ -289,3 +289,38 @@ fn ttm_in_passes_refuses_what_it_cannot_do() {
     let ended = cpu.ttm_streamed(&TnsbStream::open(&path).unwrap(), 0, u.as_ref(), 64 << 20, stop).unwrap_err();
     assert!(matches!(ended, Error::Argument { name: "test", .. }));
 }
+
+/// A pass inside a pool whose threads are bound has a thread that reads beside them, not in turns with the one that started it.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_thread_that_reads_is_not_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.tnsb");
+    write_tnsb(&path, &CooTensor::new(vec![9, 1], vec![(0..9).collect(), vec![0; 9]], vec![1.0f64; 9]).unwrap())
+        .unwrap();
+    let stream = TnsbStream::open(&path).unwrap();
+    let line = |task: &std::path::Path, key: &str| {
+        // A thread of another test may have ended.
+        let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();
+        status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default().trim().to_owned()
+    };
+    let process = line("/proc/self".as_ref(), "Cpus_allowed_list:");
+    let mut first = true;
+    let bound = Cpu::builder().threads(1).pin(true).build().unwrap();
+    let pass = bound.install(|| {
+        stream.pass::<f64>(1, |_, chunk| {
+            // Chunks are left to be read: the thread is there.
+            if std::mem::take(&mut first) {
+                let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+                let readers: Vec<_> = tasks.filter(|task| line(task, "Name:") == "sparsimd-read").collect();
+                assert!(!readers.is_empty());
+                for reader in readers {
+                    let allowed = line(&reader, "Cpus_allowed_list:");
+                    assert!(allowed.is_empty() || allowed == process, "{allowed}, not {process}");
+                }
+            }
+            Ok(chunk)
+        })
+    });
+    pass.unwrap();
+}

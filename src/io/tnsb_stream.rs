@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::tnsb::{Header, PIECE, check_sum};
 use crate::error::{Error, Result};
 use crate::formats::CooTensor;
-use crate::memory;
+use crate::{machine, memory};
 
 /// Chunks that are in memory: one is read, one is worked on.
 pub(crate) const CHUNKS: usize = 2;
@@ -90,6 +90,7 @@ impl TnsbStream {
                 let _ = to_reader.send((coords, values));
             }
             let read = move || {
+                machine::unbind();
                 let mut sections = match Sections::open(self) {
                     Ok(sections) => sections,
                     Err(error) => return drop(to_consumer.send(Err(error))),
@@ -106,7 +107,7 @@ impl TnsbStream {
                     }
                 }
             };
-            let reader = std::thread::Builder::new().spawn_scoped(scope, read);
+            let reader = std::thread::Builder::new().name("sparsimd-read".to_owned()).spawn_scoped(scope, read);
             reader.map_err(|e| Error::Unavailable { what: "a thread", detail: e.to_string() })?;
             for first in (0..*nnz).step_by(len) {
                 let Ok(read) = filled.recv() else { break };

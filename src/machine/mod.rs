@@ -339,20 +339,36 @@ fn parallelism(allowed: &CpuSet) -> usize {
     }
 }
 
+/// Words of a mask of 65 536 processors, eight times the kernel's largest.
 #[cfg(target_os = "linux")]
-fn affinity_of_process() -> Option<CpuSet> {
-    /// Words of a mask of 65 536 processors, eight times the kernel's largest.
-    const WORDS: usize = 1024;
+const WORDS: usize = 1024;
+
+/// The mask of the process's first thread.
+#[cfg(target_os = "linux")]
+fn mask_of_process() -> Option<[u64; WORDS]> {
     let mut mask = [0u64; WORDS];
     // SAFETY: getpid has no preconditions; sched_getaffinity writes at most the given number of bytes to the array,
     // for which every bit pattern is valid.
     let written =
         unsafe { libc::syscall(libc::SYS_sched_getaffinity, libc::getpid(), size_of_val(&mask), mask.as_mut_ptr()) };
-    if written <= 0 {
-        return None;
-    }
+    (written > 0).then_some(mask)
+}
+
+#[cfg(target_os = "linux")]
+fn affinity_of_process() -> Option<CpuSet> {
+    let mask = mask_of_process()?;
     let set: CpuSet = (0..WORDS * 64).filter(|cpu| mask[cpu / 64] >> (cpu % 64) & 1 == 1).collect();
     (!set.is_empty()).then_some(set)
+}
+
+/// Lets the calling thread run wherever the process's first one may: a thread that a pinned worker has started is bound to the worker's
+/// processor, and would take turns with it. Nothing depends on it but time.
+pub(crate) fn unbind() {
+    #[cfg(target_os = "linux")]
+    if let Some(mask) = mask_of_process() {
+        // SAFETY: sched_setaffinity reads the given number of bytes of the array; 0 is the calling thread.
+        unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(&mask), mask.as_ptr()) };
+    }
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -5,7 +5,7 @@ mod common;
 use common::matrices::{STRATEGIES, Strided, WIDTHS, aligned, executors, from_rows, on_every_path, prepare, shapes};
 use sparsimd::ops::SparseOperand;
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Error, Mat, Number, Stored, bf16, f16, generate, reference};
+use sparsimd::{Cpu, Error, Mat, MatMut, MatRef, Number, Stored, bf16, edge, f16, generate, reference};
 
 fn check<D: Stored>(scaled: bool) {
     let cpus = executors();
@@ -189,4 +189,24 @@ fn wrong_shapes_are_refused() {
     // A pattern has no values to scale by.
     let mut out = vec![0.0; a.nnz()];
     assert!(cpu.sddmm_scaled(a.pattern(), m(4, 3).as_ref(), m(5, 3).as_ref(), &mut out).is_err());
+}
+
+/// The stride of a single row is any number: what lies rows ahead is no address, and computing it no overflow.
+#[test]
+fn strided_to_the_end_of_the_address_space() {
+    let a = from_rows::<f32>(3, &[vec![0, 2]]);
+    let (c, b, n) = ([1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 3);
+    let far = MatRef::new(&c, 1, n, usize::MAX).unwrap();
+    let b = MatRef::new(&b, 3, n, n).unwrap();
+    for cpu in executors() {
+        let mut out = [0.0; 2];
+        cpu.sddmm(a.pattern(), far, b, &mut out).unwrap();
+        assert_eq!(out, [8.0, 44.0]);
+        let mut e = [0.0; 3];
+        cpu.fusedmm(&a, edge::Identity, far, b, b, MatMut::new(&mut e, 1, n, usize::MAX).unwrap()).unwrap();
+        assert_eq!(e, [264.0, 316.0, 368.0]);
+        cpu.spmm(1.0, &a, b, 0.0, MatMut::new(&mut e, 1, n, usize::MAX).unwrap()).unwrap();
+        let expected: Vec<f32> = (0..n).map(|j| a.values()[0] * b.row(0)[j] + a.values()[1] * b.row(2)[j]).collect();
+        assert!(e.iter().zip(&expected).all(|(x, y)| (x - y).abs() <= 1e-5 * y.abs()), "{e:?}, not {expected:?}");
+    }
 }

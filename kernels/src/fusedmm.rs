@@ -270,7 +270,7 @@ unsafe fn dots_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     out: *mut D::Scalar,
 ) {
     let mask = tile.mask::<S, D::Scalar>(simd);
-    prefetch_row_l2(c.wrapping_add(C_AHEAD * ldc), NV * D::Scalar::lanes::<S>() * size_of::<D>());
+    prefetch_row_l2(c.wrapping_add(C_AHEAD.wrapping_mul(ldc)), NV * D::Scalar::lanes::<S>() * size_of::<D>());
     // SAFETY: the caller's promise.
     unsafe {
         let c = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, c);

@@ -115,7 +115,10 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
                 prefetch_distance: task.prefetch_distance,
             };
             let c = task.c.wrapping_add(i * task.ldc + tile.start);
-            prefetch_row_l2(c.wrapping_add(C_AHEAD * task.ldc), NV * D::Scalar::lanes::<S>() * size_of::<D>());
+            prefetch_row_l2(
+                c.wrapping_add(C_AHEAD.wrapping_mul(task.ldc)),
+                NV * D::Scalar::lanes::<S>() * size_of::<D>(),
+            );
             let c = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, c);
             dots::<S, D, NV, TAIL>(simd, mask, &c, end - start, &rows, &output.at(start, start));
         }

@@ -177,7 +177,7 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
                 continue;
             }
             if task.panel[0] < task.panel[1] {
-                prefetch_row(c.wrapping_add(4 * task.ldc), NV * D::Scalar::lanes::<S>() * size_of::<D>());
+                prefetch_row(c.wrapping_add(task.ldc.wrapping_mul(4)), NV * D::Scalar::lanes::<S>() * size_of::<D>());
             }
             let stream = task.stream && part.first && part.last && beta == D::Scalar::ZERO && tile.rest == 0;
             finish::<S, D, NV, TAIL>(simd, mask, sum, factors, c, stream);

@@ -1,6 +1,7 @@
 //! Coordinate format of a matrix: the hub that files are read into and every other format is made from.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use sparsimd_kernels::Scalar;
 
@@ -172,8 +173,12 @@ impl<'a, T: Scalar> CooRef<'a, T> {
         let by_rows = parallel::all(nnz.saturating_sub(1), |p| self.row_idx[p] <= self.row_idx[p + 1]);
         let (row_ptr, mut col_idx, mut values) =
             if by_rows { self.copied_by_rows() } else { self.sorted_by_rows(parts) };
-        sort_rows(&row_ptr, &mut col_idx, &mut values);
-        Csr::new(Pattern::new(self.rows, self.cols, row_ptr, col_idx)?, values)
+        let pattern = match sort_rows(&row_ptr, &mut col_idx, &mut values) {
+            // Indices were checked when the view was made.
+            true => Arc::new(Pattern::from_parts(self.rows, self.cols, row_ptr, col_idx)),
+            false => Pattern::new(self.rows, self.cols, row_ptr, col_idx)?,
+        };
+        Csr::new(pattern, values)
     }
 
     /// Entries that come by rows.
@@ -215,8 +220,9 @@ impl<'a, T: Scalar> CooRef<'a, T> {
     }
 }
 
-/// Sorts the entries of each row whose columns do not ascend, equal columns in the order they have.
-fn sort_rows<T: Scalar>(row_ptr: &[usize], col_idx: &mut [u32], values: &mut [T]) {
+/// Sorts the entries of each row whose columns do not ascend, equal columns in the order they have; whether none are equal.
+fn sort_rows<T: Scalar>(row_ptr: &[usize], col_idx: &mut [u32], values: &mut [T]) -> bool {
+    let repeated = AtomicBool::new(false);
     let parts = cut::ranges(row_ptr.len() - 1, values.len().div_ceil(GRAIN).max(1), |i| row_ptr[i]);
     let mut rest = (col_idx, values);
     let jobs = parts.into_iter().map(|rows| {
@@ -232,7 +238,7 @@ fn sort_rows<T: Scalar>(row_ptr: &[usize], col_idx: &mut [u32], values: &mut [T]
         for i in rows.clone() {
             let range = row_ptr[i] - row_ptr[rows.start]..row_ptr[i + 1] - row_ptr[rows.start];
             let (columns, values) = (&mut columns[range.clone()], &mut values[range]);
-            if columns.is_sorted() {
+            if columns.is_sorted_by(|a, b| a < b) {
                 continue;
             }
             sorted.clear();
@@ -241,8 +247,12 @@ fn sort_rows<T: Scalar>(row_ptr: &[usize], col_idx: &mut [u32], values: &mut [T]
             for ((column, value), &(j, x)) in columns.iter_mut().zip(values).zip(&sorted) {
                 (*column, *value) = (j, x);
             }
+            if sorted.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+                repeated.store(true, Relaxed);
+            }
         }
     });
+    !repeated.into_inner()
 }
 
 /// Pointers to the start of each key's run, and the entries in key order; entries are visited in the order `first`.

@@ -40,7 +40,7 @@ pub unsafe fn reduce_positions<T: Scalar>(
         other => panic!("{other:?} has no positions"),
     };
     let task = Positions { semiring, largest, task, positions, carry_positions };
-    dispatch_numbers!(arch, task, Positions, f32 f64);
+    dispatch_numbers!(arch, task, Positions<BuiltIn>, f32 f64);
 }
 
 /// `R` is the semiring's type, one of its kind.

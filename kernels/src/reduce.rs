@@ -17,19 +17,19 @@ use pulp::{Simd, WithSimd};
 
 use crate::block::{Block, OFFSETS_PER_WORD, Offsets};
 use crate::rows::Gathered;
-use crate::semiring::{BuiltIn, Semiring};
+use crate::semiring::{BuiltIn, MAX_TIMES, MIN_TIMES, MaxTimes, MinTimes, Semiring};
 use crate::tile::{self, Tile, TileRows, store_or_stream};
 use crate::walk::{Part, Walk};
 use crate::{Arch, Number, RowPtr, prefetch_row, stream_fence};
 
-/// Dispatches `$task`, a `$task_of<T, BuiltIn>`, as its element type: in this crate, once.
+/// Dispatches `$task`, a `$task_of<T, $semiring>`, as its element type: in this crate, once.
 macro_rules! dispatch_numbers {
     ($arch:expr, $task:expr, $task_of:ident) => {
-        $crate::reduce::dispatch_numbers!($arch, $task, $task_of, f32 f64 i32 i64)
+        $crate::reduce::dispatch_numbers!($arch, $task, $task_of<BuiltIn>, f32 f64 i32 i64)
     };
-    ($arch:expr, $task:expr, $task_of:ident, $($t:ident)+) => {{
+    ($arch:expr, $task:expr, $task_of:ident<$semiring:ident>, $($t:ident)+) => {{
         $(
-            fn $t(arch: $crate::Arch, task: $task_of<$t, BuiltIn>) {
+            fn $t(arch: $crate::Arch, task: $task_of<$t, $semiring>) {
                 arch.dispatch(task);
             }
             if T::NAME == <$t as $crate::Number>::NAME {
@@ -131,8 +131,22 @@ pub struct ReduceRows<T> {
 /// writes the rows or reads `carry_out` at the same time.
 pub unsafe fn reduce_rows<T: Number, R: Semiring<T>>(arch: Arch, semiring: R, task: ReduceRows<T>) {
     if let Some(built_in) = const { R::BUILT_IN } {
-        let task = Rows { semiring: built_in(semiring), task };
-        dispatch_numbers!(arch, task, Rows);
+        // The largest and the smallest term are compiled by themselves: in rows of few nonzeros, the branches on the operations take as
+        // long as the operations.
+        match built_in(semiring) {
+            MAX_TIMES => {
+                let task = Rows { semiring: MaxTimes, task };
+                dispatch_numbers!(arch, task, Rows<MaxTimes>, f32 f64 i32 i64);
+            }
+            MIN_TIMES => {
+                let task = Rows { semiring: MinTimes, task };
+                dispatch_numbers!(arch, task, Rows<MinTimes>, f32 f64 i32 i64);
+            }
+            semiring => {
+                let task = Rows { semiring, task };
+                dispatch_numbers!(arch, task, Rows);
+            }
+        }
     } else if const { R::BUILT_IN.is_none() } {
         arch.dispatch(Rows { semiring, task });
     }

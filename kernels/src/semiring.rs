@@ -260,3 +260,30 @@ impl<T: Number> Semiring<T> for BuiltIn {
         }
     }
 }
+
+/// Built-in semirings as types, for kernels that are compiled for them alone.
+macro_rules! as_types {
+    ($($name:ident $built_in:ident)+) => {$(
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name;
+
+        impl<T: Number> Semiring<T> for $name {
+            fn zero(self) -> T {
+                $built_in.zero()
+            }
+            #[inline(always)]
+            fn add<S: Simd>(self, simd: S, term: T::Vector<S>, sum: T::Vector<S>) -> T::Vector<S> {
+                Semiring::<T>::add($built_in, simd, term, sum)
+            }
+            #[inline(always)]
+            fn multiply<S: Simd>(self, simd: S, a: T::Vector<S>, b: T::Vector<S>) -> T::Vector<S> {
+                Semiring::<T>::multiply($built_in, simd, a, b)
+            }
+        }
+    )+};
+}
+
+as_types! {
+    MaxTimes MAX_TIMES
+    MinTimes MIN_TIMES
+}

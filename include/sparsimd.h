@@ -952,6 +952,52 @@ sparsimd_status sparsimd_spmm_semiring_f64(const sparsimd_cpu *cpu,
                                            double *c,
                                            size_t ldc);
 
+// As sparsimd_spmm_reduce_f32(), of integers, which wrap around: on the pattern of `csr`, whose own values are not looked at, with
+// `values` in its order. They have no plans, no positions and no SPARSIMD_REDUCTION_MEAN.
+sparsimd_status sparsimd_spmm_reduce_i32(const sparsimd_cpu *cpu,
+                                         const sparsimd_csr *csr,
+                                         const int32_t *values,
+                                         uint32_t reduction,
+                                         size_t n,
+                                         const int32_t *b,
+                                         size_t ldb,
+                                         int32_t *c,
+                                         size_t ldc);
+
+// As sparsimd_spmm_reduce_i32().
+sparsimd_status sparsimd_spmm_reduce_i64(const sparsimd_cpu *cpu,
+                                         const sparsimd_csr *csr,
+                                         const int64_t *values,
+                                         uint32_t reduction,
+                                         size_t n,
+                                         const int64_t *b,
+                                         size_t ldb,
+                                         int64_t *c,
+                                         size_t ldc);
+
+// As sparsimd_spmm_semiring_f32(), of integers, on the pattern of `csr` as sparsimd_spmm_reduce_i32(). `values` may be null where the
+// semiring does not need them. The neutral element of the smaller and the larger is the largest and the least integer.
+sparsimd_status sparsimd_spmm_semiring_i32(const sparsimd_cpu *cpu,
+                                           const sparsimd_csr *csr,
+                                           const int32_t *values,
+                                           uint32_t semiring,
+                                           size_t n,
+                                           const int32_t *b,
+                                           size_t ldb,
+                                           int32_t *c,
+                                           size_t ldc);
+
+// As sparsimd_spmm_semiring_i32().
+sparsimd_status sparsimd_spmm_semiring_i64(const sparsimd_cpu *cpu,
+                                           const sparsimd_csr *csr,
+                                           const int64_t *values,
+                                           uint32_t semiring,
+                                           size_t n,
+                                           const int64_t *b,
+                                           size_t ldb,
+                                           int64_t *c,
+                                           size_t ldc);
+
 // Copies a tensor of `order` modes of the lengths `dims`: its nonzero p is `values[p]` at the place `coords[mode][p]`,
 // counted from 0.
 sparsimd_status sparsimd_tensor_create_f32(size_t order,
@@ -1480,6 +1526,52 @@ sparsimd_status sparsimd_spmm_semiring_f64(const sparsimd_cpu *cpu,
                                            const double *b,
                                            size_t ldb,
                                            double *c,
+                                           size_t ldc);
+
+// As sparsimd_spmm_reduce_f32(), of integers, which wrap around: on the pattern of `csr`, whose own values are not looked at, with
+// `values` in its order. They have no plans, no positions and no SPARSIMD_REDUCTION_MEAN.
+sparsimd_status sparsimd_spmm_reduce_i32(const sparsimd_cpu *cpu,
+                                         const sparsimd_csr *csr,
+                                         const int32_t *values,
+                                         uint32_t reduction,
+                                         size_t n,
+                                         const int32_t *b,
+                                         size_t ldb,
+                                         int32_t *c,
+                                         size_t ldc);
+
+// As sparsimd_spmm_reduce_i32().
+sparsimd_status sparsimd_spmm_reduce_i64(const sparsimd_cpu *cpu,
+                                         const sparsimd_csr *csr,
+                                         const int64_t *values,
+                                         uint32_t reduction,
+                                         size_t n,
+                                         const int64_t *b,
+                                         size_t ldb,
+                                         int64_t *c,
+                                         size_t ldc);
+
+// As sparsimd_spmm_semiring_f32(), of integers, on the pattern of `csr` as sparsimd_spmm_reduce_i32(). `values` may be null where the
+// semiring does not need them. The neutral element of the smaller and the larger is the largest and the least integer.
+sparsimd_status sparsimd_spmm_semiring_i32(const sparsimd_cpu *cpu,
+                                           const sparsimd_csr *csr,
+                                           const int32_t *values,
+                                           uint32_t semiring,
+                                           size_t n,
+                                           const int32_t *b,
+                                           size_t ldb,
+                                           int32_t *c,
+                                           size_t ldc);
+
+// As sparsimd_spmm_semiring_i32().
+sparsimd_status sparsimd_spmm_semiring_i64(const sparsimd_cpu *cpu,
+                                           const sparsimd_csr *csr,
+                                           const int64_t *values,
+                                           uint32_t semiring,
+                                           size_t n,
+                                           const int64_t *b,
+                                           size_t ldb,
+                                           int64_t *c,
                                            size_t ldc);
 
 // Copies a tensor of `order` modes of the lengths `dims`: its nonzero p is `values[p]` at the place `coords[mode][p]`,

@@ -55,6 +55,20 @@ impl<T: Scalar> Matrix<T> {
     }
 }
 
+impl Either<Matrices> {
+    /// Its pattern, and where the arrays are that it borrows.
+    pub fn pattern(&self) -> (PatternRef<'_>, Vec<Range<usize>>) {
+        fn of<T: Scalar>(matrix: &Matrix<T>) -> (PatternRef<'_>, Vec<Range<usize>>) {
+            let arrays = if let Matrix::Borrowed(borrowed) = matrix { borrowed.arrays.to_vec() } else { Vec::new() };
+            (matrix.sparse().pattern(), arrays)
+        }
+        match self {
+            Self::F32(matrix) => of(matrix),
+            Self::F64(matrix) => of(matrix),
+        }
+    }
+}
+
 pub(super) struct Matrices;
 impl Family for Matrices {
     const NAME: &'static str = "csr";
@@ -296,10 +310,7 @@ pub unsafe extern "C" fn sparsimd_csr_shape(
 ) -> Status {
     guard(|| {
         // SAFETY: by the rules of the interface.
-        let pattern = match unsafe { handle::get(csr)? } {
-            Either::F32(matrix) => matrix.sparse().pattern(),
-            Either::F64(matrix) => matrix.sparse().pattern(),
-        };
+        let (pattern, _) = unsafe { handle::get(csr)? }.pattern();
         // SAFETY: by the rules of the interface.
         unsafe {
             put("rows", rows, pattern.rows())?;

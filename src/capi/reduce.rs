@@ -4,14 +4,16 @@ use std::ptr;
 
 use super::CpuHandle;
 use super::handle;
+use super::matrix::CsrHandle;
 use super::plan::PlanHandle;
 use super::status::{Failure, Outcome, Status, guard};
 use super::value::Element;
-use super::view::{mat, mat_mut, slice_mut};
+use super::view::{mat, mat_mut, slice, slice_mut};
 use crate::dense::addresses;
+use crate::formats::CsrRef;
 use crate::ops;
 use crate::plan::Op;
-use sparsimd_kernels::semiring;
+use sparsimd_kernels::{Number, semiring};
 
 /// What becomes of the products of a row's nonzeros with rows of B.
 #[repr(u32)]
@@ -80,6 +82,17 @@ enum Rule {
     Semiring(u32),
 }
 
+/// What a sparsimd_semiring stands for.
+fn semiring_of(number: u32) -> Outcome<semiring::BuiltIn> {
+    let unknown = || Failure::argument("semiring", &format!("{number} is not a sparsimd_semiring"));
+    SEMIRINGS.get(number as usize).copied().ok_or_else(unknown)
+}
+
+/// `number` is no sparsimd_reduction.
+fn no_reduction(number: u32) -> Failure {
+    Failure::argument("reduction", &format!("{number} is not a sparsimd_reduction"))
+}
+
 #[expect(clippy::too_many_arguments, reason = "the operation's own")]
 unsafe fn reduce<T: Element>(
     rule: Rule,
@@ -106,13 +119,9 @@ unsafe fn reduce<T: Element>(
         Rule::Reduction(1) => ops::Reduction::Mean,
         Rule::Reduction(2) => ops::Reduction::Max,
         Rule::Reduction(3) => ops::Reduction::Min,
-        Rule::Reduction(other) => {
-            return Err(Failure::argument("reduction", &format!("{other} is not a sparsimd_reduction")));
-        }
+        Rule::Reduction(other) => return Err(no_reduction(other)),
         Rule::Semiring(number) => {
-            let semiring = SEMIRINGS.get(number as usize);
-            let unknown = || Failure::argument("semiring", &format!("{number} is not a sparsimd_semiring"));
-            cpu.spmm_semiring(*semiring.ok_or_else(unknown)?, a, b, c)?;
+            cpu.spmm_semiring(semiring_of(number)?, a, b, c)?;
             return Ok(());
         }
     };
@@ -125,6 +134,49 @@ unsafe fn reduce<T: Element>(
     // SAFETY: by the rules of the interface.
     let positions = unsafe { slice_mut("positions", positions, len, &outputs)? };
     cpu.spmm_reduce_positions(reduction, a, b, c, positions)?;
+    Ok(())
+}
+
+/// Of integers, which have no plans: straight from CSR.
+#[expect(clippy::too_many_arguments, reason = "the operation's own")]
+unsafe fn reduce_integers<T: Number>(
+    rule: Rule,
+    cpu: *const CpuHandle,
+    csr: *const CsrHandle,
+    values: *const T,
+    n: usize,
+    b: *const T,
+    ldb: usize,
+    c: *mut T,
+    ldc: usize,
+) -> Outcome {
+    // SAFETY: by the rules of the interface.
+    let (cpu, csr) = unsafe { (handle::get(cpu)?, handle::get(csr)?) };
+    let (semiring, empty) = match rule {
+        Rule::Reduction(0) => (semiring::PLUS_TIMES, Some(T::ZERO)),
+        Rule::Reduction(1) => {
+            return Err(Failure(Status::Unavailable, "reduction: there is no mean of integers".into()));
+        }
+        Rule::Reduction(2) => (semiring::MAX_TIMES, Some(T::ZERO)),
+        Rule::Reduction(3) => (semiring::MIN_TIMES, Some(T::ZERO)),
+        Rule::Reduction(other) => return Err(no_reduction(other)),
+        Rule::Semiring(number) => (semiring_of(number)?, None),
+    };
+    let (pattern, mut inputs) = csr.pattern();
+    let a = if values.is_null() && pattern.nnz() > 0 {
+        pattern.into()
+    } else {
+        // SAFETY: by the rules of the interface.
+        let values = unsafe { slice("values", values, pattern.nnz())? };
+        inputs.push(addresses(values));
+        CsrRef::on(pattern, values)?.into()
+    };
+    // SAFETY: by the rules of the interface.
+    let b = unsafe { mat("b", b, pattern.cols(), n, ldb)? };
+    inputs.push(addresses(b.data()));
+    // SAFETY: by the rules of the interface.
+    let c = unsafe { mat_mut("c", c, pattern.rows(), n, ldc, &inputs)? };
+    cpu.semiring_operand(semiring, a, b, c, empty)?;
     Ok(())
 }
 
@@ -197,4 +249,74 @@ pub unsafe extern "C" fn sparsimd_spmm_semiring_f64(
 ) -> Status {
     // SAFETY: by the rules of the interface.
     guard(|| unsafe { reduce(Rule::Semiring(semiring), cpu, plan, n, b, ldb, c, ldc, ptr::null_mut()) })
+}
+
+/// As sparsimd_spmm_reduce_f32(), of integers, which wrap around: on the pattern of `csr`, whose own values are not looked at, with
+/// `values` in its order. They have no plans, no positions and no SPARSIMD_REDUCTION_MEAN.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_spmm_reduce_i32(
+    cpu: *const CpuHandle,
+    csr: *const CsrHandle,
+    values: *const i32,
+    reduction: u32,
+    n: usize,
+    b: *const i32,
+    ldb: usize,
+    c: *mut i32,
+    ldc: usize,
+) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { reduce_integers(Rule::Reduction(reduction), cpu, csr, values, n, b, ldb, c, ldc) })
+}
+
+/// As sparsimd_spmm_reduce_i32().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_spmm_reduce_i64(
+    cpu: *const CpuHandle,
+    csr: *const CsrHandle,
+    values: *const i64,
+    reduction: u32,
+    n: usize,
+    b: *const i64,
+    ldb: usize,
+    c: *mut i64,
+    ldc: usize,
+) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { reduce_integers(Rule::Reduction(reduction), cpu, csr, values, n, b, ldb, c, ldc) })
+}
+
+/// As sparsimd_spmm_semiring_f32(), of integers, on the pattern of `csr` as sparsimd_spmm_reduce_i32(). `values` may be null where the
+/// semiring does not need them. The neutral element of the smaller and the larger is the largest and the least integer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_spmm_semiring_i32(
+    cpu: *const CpuHandle,
+    csr: *const CsrHandle,
+    values: *const i32,
+    semiring: u32,
+    n: usize,
+    b: *const i32,
+    ldb: usize,
+    c: *mut i32,
+    ldc: usize,
+) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { reduce_integers(Rule::Semiring(semiring), cpu, csr, values, n, b, ldb, c, ldc) })
+}
+
+/// As sparsimd_spmm_semiring_i32().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_spmm_semiring_i64(
+    cpu: *const CpuHandle,
+    csr: *const CsrHandle,
+    values: *const i64,
+    semiring: u32,
+    n: usize,
+    b: *const i64,
+    ldb: usize,
+    c: *mut i64,
+    ldc: usize,
+) -> Status {
+    // SAFETY: by the rules of the interface.
+    guard(|| unsafe { reduce_integers(Rule::Semiring(semiring), cpu, csr, values, n, b, ldb, c, ldc) })
 }

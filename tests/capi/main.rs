@@ -1,5 +1,6 @@
 //! The C interface refuses what is wrong, with a status and a message, and computes what the reference does.
 
+mod reductions;
 mod tensors;
 
 use std::ffi::CStr;
@@ -168,38 +169,6 @@ fn operands_of_halves() {
     }
     check(Half::Bf16, bf16::to_bits, bf16::from_bits);
     check(Half::F16, f16::to_bits, f16::from_bits);
-}
-
-#[test]
-fn reductions_and_semirings() {
-    let f = Fixture::new(Op::Spmm);
-    // [ 1 . 2 ]       [ 0 1 ]
-    // [ . 3 . ]  and  [ 2 3 ]
-    //                 [ 4 5 ]
-    let b: Vec<f32> = (0..6).map(|i| i as f32).collect();
-    let mut c = [7.0f32; 4];
-    let mut positions = [9; 4];
-    let (none, some) = (null_mut(), positions.as_mut_ptr());
-    // SAFETY: the arrays are as long as they are said to be.
-    let mut reduce = |reduction: u32, positions| unsafe {
-        let call = sparsimd_spmm_reduce_f32(f.cpu, f.plan, reduction, 2, b.as_ptr(), 2, c.as_mut_ptr(), 2, positions);
-        (call, c)
-    };
-    assert_eq!(reduce(Reduction::Sum as u32, none), (Status::Ok, [8.0, 11.0, 6.0, 9.0]));
-    assert_eq!(reduce(Reduction::Mean as u32, none), (Status::Ok, [4.0, 5.5, 6.0, 9.0]));
-    assert_eq!(reduce(Reduction::Max as u32, some), (Status::Ok, [8.0, 10.0, 6.0, 9.0]));
-    assert_eq!(reduce(Reduction::Min as u32, none), (Status::Ok, [0.0, 1.0, 6.0, 9.0]));
-    refused(reduce(4, none).0, Status::Argument, "4 is not a sparsimd_reduction");
-    refused(reduce(Reduction::Mean as u32, some).0, Status::Argument, "positions");
-    assert_eq!(positions, [1, 1, 2, 2]);
-    // SAFETY: as above.
-    let mut semiring = |semiring: u32| unsafe {
-        let call = sparsimd_spmm_semiring_f32(f.cpu, f.plan, semiring, 2, b.as_ptr(), 2, c.as_mut_ptr(), 2);
-        (call, c)
-    };
-    assert_eq!(semiring(Semiring::MinPlus as u32), (Status::Ok, [1.0, 2.0, 5.0, 6.0]));
-    assert_eq!(semiring(Semiring::MinSecond as u32), (Status::Ok, [0.0, 1.0, 2.0, 3.0]));
-    refused(semiring(12).0, Status::Argument, "12 is not a sparsimd_semiring");
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn ours(group: &mut BenchmarkGroup<'_, WallTime>, cpu: &Cpu, x: &mut Operands) -
     let threads = cpu.threads();
     let (c, b) = (x.c.as_ref(), x.b.as_ref());
 
-    let (prepared, mut dots) = (prepare(Op::Sddmm)?, vec![0.0; x.a.nnz()]);
+    let (prepared, mut dots) = (prepare(Op::Sddmm)?, vec![0f32; x.a.nnz()]);
     group.bench_function(format!("sddmm/ours/threads={threads}"), |bench| {
         bench.iter(|| cpu.sddmm(&prepared, c, b, &mut dots).expect("a run"));
     });

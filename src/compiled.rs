@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use sparsimd_kernels::{Scalar, Stored, bf16, f16};
 
-use crate::formats::{Alto, Bcsf, Coo, CooRef, CooTensor, Csf, CsfSet, FiberCoo, HiCoo, MmCsf, SemiCoo, Tiled};
+use crate::formats::{Alto, Bcsf, Coo, CooRef, CooTensor, Csf, CsfSet, Csr, FiberCoo, HiCoo, MmCsf, SemiCoo, Tiled};
 use crate::ops::{MttkrpTensor, Prepared};
 use crate::plan::TensorStats;
 use crate::{Cpu, edge, generate, io, reference, semiring};
@@ -36,7 +36,7 @@ instances! { core<T: Scalar>:
     Cpu::dots_of_heads::<T>,
     Cpu::fusedmm_heads::<T>,
     Cpu::fusedmm_gradient::<T>,
-    Prepared::<T>::set_values,
+    Prepared::<T>::set_values::<T>,
     Cpu::placement::<T>,
     Cpu::place::<T>,
     Cpu::ttm_fibers_into::<T>,
@@ -68,6 +68,7 @@ instances! { core<T: Scalar>:
     CooTensor::<T>::check_unique,
     CooTensor::<T>::hash_sum,
     Coo::<T>::to_csr,
+    Csr::<T>::stored_as::<T>,
     CooRef::<T>::to_csr,
     Csf::<T>::from_coo,
     Csf::<T>::to_coo,
@@ -129,6 +130,9 @@ instances! { narrow<D: Stored>:
     Cpu::spmm_t_operand::<D>,
     Cpu::sampled::<D>,
     Cpu::fusedmm_operand::<D, edge::BuiltIn<D::Scalar>>,
+    Prepared::<D::Scalar>::set_values::<D>,
+    Csr::<D>::stored_as::<D::Scalar>,
+    Csr::<D::Scalar>::stored_as::<D>,
     Cpu::ttm_fibers_into::<D>,
     Cpu::mttkrp::<D>,
     generate::uniform_dense::<D>,
@@ -140,6 +144,7 @@ instances! { narrow<D: Stored>:
     reference::mttkrp::<D>,
     reference::ttm::<D>,
     reference::Expected::deviation::<D>,
+    reference::Expected::stored_as::<D>,
 }
 
 #[cfg(feature = "decomp")]

@@ -32,7 +32,8 @@
 //! # Ok::<(), sparsimd::Error>(())
 //! ```
 //!
-//! Dense operands may store [`bf16`](struct@bf16) or [`f16`](struct@f16), which take half the memory and are computed with as f32 ([`Stored`]):
+//! Dense operands and values may store [`bf16`](struct@bf16) or [`f16`](struct@f16), which take half the memory and are computed with as f32
+//! ([`Stored`]):
 //!
 //! ```
 //! use sparsimd::{Coo, Cpu, Mat, bf16};
@@ -40,7 +41,7 @@
 //! let a = Coo::new(2, 3, vec![0, 0, 1], vec![0, 2, 1], vec![2.0f32, 3.0, 4.0])?.to_csr()?;
 //! let b = Mat::from_fn(3, 64, |i, j| bf16::from_f32((i + j) as f32))?;
 //! let mut c = Mat::zeros(2, 64)?;
-//! Cpu::new()?.spmm(1.0, &a, b.as_ref(), 0.0, c.as_mut())?;
+//! Cpu::new()?.spmm(1.0, &a.stored_as::<bf16>(), b.as_ref(), 0.0, c.as_mut())?;
 //! assert_eq!(c.row(0)[10], bf16::from_f32(2.0 * 10.0 + 3.0 * 12.0));
 //! # Ok::<(), sparsimd::Error>(())
 //! ```

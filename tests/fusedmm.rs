@@ -4,7 +4,7 @@ mod common;
 
 use common::matrices::{
     STRATEGIES, Strided, WIDTHS, aligned, assert_dense, bits, executors, executors_with_small_caches, on_every_path,
-    prepare, shapes, sparse_rows, streams,
+    pieces, prepare, shapes, sparse_rows, streams,
 };
 use sparsimd::edge::{self, Edge, Map};
 use sparsimd::plan::Op;
@@ -12,15 +12,26 @@ use sparsimd::{Cpu, Csr, Error, Mat, Scalar, Stored, bf16, f16, generate, refere
 
 /// Checks `edge` against `wanted` on all shapes; `widths` are those of C, B and D.
 fn check<D: Stored, F: Edge<D::Scalar>>(widths: &[usize], edge: impl Fn(usize) -> F, wanted: impl Fn(usize) -> Wanted) {
+    check_stored::<D, D::Scalar, F>(&shapes::<D::Scalar>(), widths, edge, wanted);
+}
+
+/// The same for matrices with values of `V`.
+fn check_stored<D: Stored, V: Stored<Scalar = D::Scalar>, F: Edge<D::Scalar>>(
+    matrices: &[(&str, Csr<V>)],
+    widths: &[usize],
+    edge: impl Fn(usize) -> F,
+    wanted: impl Fn(usize) -> Wanted,
+) {
     let cpus = executors();
-    for (shape, a) in shapes::<D::Scalar>() {
+    for (shape, a) in matrices {
+        let exact = a.stored_as();
         for &n in widths {
             let (c, b) = (Strided::<D>::random(a.rows(), n, 1), Strided::<D>::random(a.cols(), n, 2));
             let d = Strided::<D>::random(a.cols(), n, 3);
             // Directly, D that is B takes another way.
             for (d, which) in [(&d, "D is not B"), (&b, "D is B")] {
-                let expected = wanted(n).expected(&a, &c, &b, d);
-                on_every_path(&cpus, Op::FusedMm, &a, n, |cpu, operand, how| {
+                let expected = wanted(n).expected(&exact, &c, &b, d);
+                on_every_path(&cpus, Op::FusedMm, a, n, |cpu, operand, how| {
                     let mut e = Strided::<D>::nan(a.rows(), n);
                     cpu.fusedmm(operand, edge(n), c.view(), b.view(), d.view(), e.view_mut()).unwrap();
                     assert_dense(&expected, &e, || format!("{}, {shape}, N = {n}, {which}, {how}", D::DTYPE));
@@ -136,6 +147,33 @@ fn check_narrow<D: Stored<Scalar = f32>>() {
     check::<D, _>(&WIDTHS, softmax, |n| Wanted::Softmax(attention_scale(n)));
     check::<D, _>(&[3, 33, 128], |_| edge::Softmax { scale: -300.0 }, |_| Wanted::Softmax(-300.0));
     check::<D, _>(&[17, 130], |_| Map(leaky::<f32>), |_| Wanted::Leaky);
+}
+
+/// The edge functions that use values, which are narrow.
+fn check_values<D: Stored<Scalar = f32>, V: Stored<Scalar = f32>>() {
+    let narrow: Vec<(&str, Csr<V>)> = shapes::<f32>().into_iter().map(|(name, a)| (name, a.stored_as())).collect();
+    check_stored::<D, V, _>(&narrow, &[1, 3, 16, 33, 128, 257], |_| edge::Scale, |_| Wanted::Scale);
+    check_stored::<D, V, _>(&narrow, &[17, 130], |_| Map(leaky::<f32>), |_| Wanted::Leaky);
+    check_stored::<D, V, _>(&[("pieces", pieces())], &[1, 35], |_| edge::Scale, |_| Wanted::Scale);
+}
+
+#[test]
+fn values_of_bf16() {
+    check_values::<f32, bf16>();
+    check_values::<bf16, bf16>();
+}
+
+#[test]
+fn values_of_f16() {
+    check_values::<f32, f16>();
+    check_values::<f16, f16>();
+}
+
+/// Attention does not look at them, but its rows are cut as those of operations that do.
+#[test]
+fn softmax_in_pieces() {
+    let softmax = |n| edge::Softmax { scale: attention_scale(n) as f32 };
+    check_stored::<f32, bf16, _>(&[("pieces", pieces())], &[20], softmax, |n| Wanted::Softmax(attention_scale(n)));
 }
 
 #[test]

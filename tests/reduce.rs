@@ -4,13 +4,13 @@ mod common;
 
 use common::matrices::{
     STRATEGIES, Strided, WIDTHS, aligned, assert_dense, bits, executors, executors_with_small_caches, on_every_path,
-    prepare, shapes, skewed, sparse_rows, streams,
+    pieces, prepare, shapes, skewed, sparse_rows, streams,
 };
 use pulp::Simd;
 use sparsimd::ops::{Arithmetic, Reduction};
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::semiring::{self, Addition, BuiltIn, MAX_SECOND, MIN_PLUS, Multiplication, PLUS_TIMES, Semiring};
-use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Number, Pattern, Scalar, generate, reference};
+use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Number, Pattern, Scalar, Stored, bf16, f16, generate, reference};
 
 const REDUCTIONS: [Reduction; 4] = [Reduction::Sum, Reduction::Mean, Reduction::Max, Reduction::Min];
 
@@ -42,6 +42,48 @@ fn f32_reductions_match_the_reference() {
 #[test]
 fn f64_reductions_match_the_reference() {
     check_reductions::<f64>();
+}
+
+/// Reductions, a semiring and positions of values that are narrow.
+fn check_narrow_values<V: Stored<Scalar = f32>>() {
+    let cpus = executors();
+    let narrow = shapes::<f32>().into_iter().map(|(name, a)| (name, a.stored_as::<V>()));
+    for (shape, a) in narrow.chain([("pieces", pieces())]) {
+        let exact = a.stored_as();
+        for (&n, reduction) in [35, 17, 1].iter().zip([Reduction::Mean, Reduction::Max, Reduction::Min]) {
+            let b = Strided::<f32>::random(a.cols(), n, 1);
+            let expected = reference::reduce(reduction, &exact, b.view()).unwrap();
+            let by_semiring = reference::semiring(MIN_PLUS, &exact, b.view()).unwrap();
+            let mut wanted = vec![0; a.rows() * n];
+            if reduction != Reduction::Mean {
+                let mut c = Strided::<f32>::nan(a.rows(), n);
+                cpus[0].spmm_reduce_positions(reduction, &exact, b.view(), c.view_mut(), &mut wanted).unwrap();
+            }
+            on_every_path(&cpus, Op::Spmm, &a, n, |cpu, operand, how| {
+                let case = || format!("{shape}, N = {n}, {how}, {reduction:?}");
+                let mut c = Strided::<f32>::nan(a.rows(), n);
+                cpu.spmm_reduce(reduction, operand, b.view(), c.view_mut()).unwrap();
+                assert_dense(&expected, &c, case);
+                cpu.spmm_semiring(MIN_PLUS, operand, b.view(), c.view_mut()).unwrap();
+                assert_dense(&by_semiring, &c, case);
+                if reduction != Reduction::Mean {
+                    let mut positions = vec![7; a.rows() * n];
+                    cpu.spmm_reduce_positions(reduction, operand, b.view(), c.view_mut(), &mut positions).unwrap();
+                    assert!(positions == wanted, "{}", case());
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn values_of_bf16() {
+    check_narrow_values::<bf16>();
+}
+
+#[test]
+fn values_of_f16() {
+    check_narrow_values::<f16>();
 }
 
 /// A prepared operand keeps what a mean made of its values, until it gets others.

@@ -2,66 +2,114 @@
 
 mod common;
 
-use common::matrices::{STRATEGIES, Strided, WIDTHS, aligned, executors, from_rows, on_every_path, prepare, shapes};
+use common::matrices::{
+    STRATEGIES, Strided, WIDTHS, aligned, executors, from_rows, on_every_path, pieces, prepare, shapes,
+};
 use sparsimd::ops::SparseOperand;
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Error, Mat, MatMut, MatRef, Number, Stored, bf16, edge, f16, generate, reference};
+use sparsimd::{Cpu, Csr, Error, Mat, MatMut, MatRef, Number, Stored, bf16, edge, f16, generate, reference};
 
-fn check<D: Stored>(scaled: bool) {
+/// Dense operands of `D`, values and results of `V`.
+fn check<D: Stored, V: Stored<Scalar = D::Scalar>>(scaled: bool) {
     let cpus = executors();
     for (shape, a) in shapes::<D::Scalar>() {
-        for n in WIDTHS {
-            let (c, b) = (Strided::<D>::random(a.rows(), n, 1), Strided::<D>::random(a.cols(), n, 2));
-            let expected = reference::sddmm(&a, scaled, c.view(), b.view()).unwrap();
-            on_every_path(&cpus, Op::Sddmm, &a, n, |cpu, operand, how| {
-                let mut out = vec![D::Scalar::from_f64(f64::NAN); a.nnz()];
-                match (scaled, operand) {
-                    (true, _) => cpu.sddmm_scaled(operand, c.view(), b.view(), &mut out),
-                    // The pattern alone will do.
-                    (false, SparseOperand::Csr(a)) => cpu.sddmm(a.pattern(), c.view(), b.view(), &mut out),
-                    (false, _) => cpu.sddmm(operand, c.view(), b.view(), &mut out),
-                }
-                .unwrap();
-                let worst = expected.deviation_of_values(&out).unwrap();
-                assert!(worst.error <= 1.0, "{}, {shape}, N = {n}, {how}: {worst:?}", D::DTYPE);
-            });
-        }
+        check_case::<D, V>(&cpus, shape, &a.stored_as(), &WIDTHS, scaled);
+    }
+}
+
+fn check_case<D: Stored, V: Stored<Scalar = D::Scalar>>(
+    cpus: &[Cpu],
+    shape: &str,
+    a: &Csr<V>,
+    widths: &[usize],
+    scaled: bool,
+) {
+    for &n in widths {
+        let (c, b) = (Strided::<D>::random(a.rows(), n, 1), Strided::<D>::random(a.cols(), n, 2));
+        let expected = reference::sddmm(&a.stored_as(), scaled, c.view(), b.view()).unwrap().stored_as::<V>();
+        on_every_path(cpus, Op::Sddmm, a, n, |cpu, operand, how| {
+            let mut out = vec![V::narrow(D::Scalar::from_f64(f64::NAN)); a.nnz()];
+            match (scaled, operand) {
+                (true, _) => cpu.sddmm_scaled(operand, c.view(), b.view(), &mut out),
+                // The pattern alone will do.
+                (false, SparseOperand::Csr(a)) => cpu.sddmm(a.pattern(), c.view(), b.view(), &mut out),
+                (false, _) => cpu.sddmm(operand, c.view(), b.view(), &mut out),
+            }
+            .unwrap();
+            let worst = expected.deviation_of_values(&out).unwrap();
+            assert!(worst.error <= 1.0, "{}, {shape}, N = {n}, {how}: {worst:?}", D::DTYPE);
+        });
     }
 }
 
 #[test]
 fn f32_matches_the_reference() {
-    check::<f32>(false);
+    check::<f32, f32>(false);
 }
 
 #[test]
 fn f64_matches_the_reference() {
-    check::<f64>(false);
+    check::<f64, f64>(false);
 }
 
 #[test]
 fn bf16_matches_the_reference() {
-    check::<bf16>(false);
+    check::<bf16, f32>(false);
 }
 
 #[test]
 fn f16_matches_the_reference() {
-    check::<f16>(false);
+    check::<f16, f32>(false);
 }
 
 #[test]
 fn scaled_bf16_matches_the_reference() {
-    check::<bf16>(true);
+    check::<bf16, f32>(true);
 }
 
 #[test]
 fn scaled_f32_matches_the_reference() {
-    check::<f32>(true);
+    check::<f32, f32>(true);
 }
 
 #[test]
 fn scaled_f64_matches_the_reference() {
-    check::<f64>(true);
+    check::<f64, f64>(true);
+}
+
+#[test]
+fn values_and_results_of_bf16_match_the_reference() {
+    check::<f32, bf16>(true);
+    check::<bf16, bf16>(true);
+    check::<bf16, bf16>(false);
+}
+
+#[test]
+fn values_and_results_of_f16_match_the_reference() {
+    check::<f32, f16>(true);
+    check::<f16, f16>(false);
+}
+
+#[test]
+fn values_in_pieces() {
+    let (a, cpus) = (pieces(), executors());
+    check_case::<f32, bf16>(&cpus, "pieces", &a, &[1, 35], true);
+    check_case::<bf16, bf16>(&cpus, "pieces", &a, &[20], false);
+}
+
+/// Values of one element type, results of another.
+#[test]
+fn results_of_another_element_type_than_values() {
+    let (a, cpus) = (pieces::<f16>(), executors());
+    let (c, b) = (aligned::<f32>(a.rows(), 5, 1), aligned::<f32>(a.cols(), 5, 2));
+    let expected = reference::sddmm(&a.stored_as(), true, c.as_ref(), b.as_ref()).unwrap();
+    on_every_path(&cpus, Op::Sddmm, &a, 5, |cpu, operand, how| {
+        let (mut wide, mut narrow) = (vec![f32::NAN; a.nnz()], vec![bf16::NAN; a.nnz()]);
+        cpu.sddmm_scaled(operand, c.as_ref(), b.as_ref(), &mut wide).unwrap();
+        cpu.sddmm_scaled(operand, c.as_ref(), b.as_ref(), &mut narrow).unwrap();
+        assert!(expected.deviation_of_values(&wide).unwrap().error <= 1.0, "{how}");
+        assert!(expected.clone().stored_as::<bf16>().deviation_of_values(&narrow).unwrap().error <= 1.0, "{how}");
+    });
 }
 
 /// Rows of 0 to 69 nonzeros: every number of dots past the last whole register, over panels of every width. The dense rows
@@ -183,11 +231,11 @@ fn wrong_shapes_are_refused() {
         (m(4, 3), m(5, 3), a.nnz() - 1),
         (m(4, 0), m(5, 0), a.nnz()),
     ] {
-        let error = cpu.sddmm(&a, c.as_ref(), b.as_ref(), &mut vec![0.0; len]).unwrap_err();
+        let error = cpu.sddmm(&a, c.as_ref(), b.as_ref(), &mut vec![0f32; len]).unwrap_err();
         assert!(matches!(error, Error::Shape { op: "sddmm", .. } | Error::Argument { .. }), "{error}");
     }
     // A pattern has no values to scale by.
-    let mut out = vec![0.0; a.nnz()];
+    let mut out = vec![0f32; a.nnz()];
     assert!(cpu.sddmm_scaled(a.pattern(), m(4, 3).as_ref(), m(5, 3).as_ref(), &mut out).is_err());
 }
 
@@ -199,7 +247,7 @@ fn strided_to_the_end_of_the_address_space() {
     let far = MatRef::new(&c, 1, n, usize::MAX).unwrap();
     let b = MatRef::new(&b, 3, n, n).unwrap();
     for cpu in executors() {
-        let mut out = [0.0; 2];
+        let mut out = [0f32; 2];
         cpu.sddmm(a.pattern(), far, b, &mut out).unwrap();
         assert_eq!(out, [8.0, 44.0]);
         let mut e = [0.0; 3];

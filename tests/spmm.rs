@@ -7,28 +7,30 @@ use common::matrices::{
     prepare, shapes, sparse_rows, streams,
 };
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Csr, Error, Mat, Number, Stored, bf16, f16, generate, reference};
+use sparsimd::{Cpu, Csr, Error, Mat, Number, Prepared, Stored, bf16, f16, generate, reference};
 
 /// (alpha, beta): beta = 0 must not read C.
 const FACTORS: [(f64, f64); 4] = [(1.0, 0.0), (1.0, 1.0), (-0.75, 0.0), (0.5, -2.0)];
 
-fn check<D: Stored>(transposed: bool) {
+/// Dense operands of `D`, values of `V`.
+fn check<D: Stored, V: Stored<Scalar = D::Scalar>>(transposed: bool) {
     let cpus = executors();
     for (shape, a) in shapes::<D::Scalar>() {
+        let a = a.stored_as::<V>();
         for (at, &n) in WIDTHS.iter().enumerate() {
             let (alpha, beta) = FACTORS[at % FACTORS.len()];
-            check_case::<D>(&cpus, shape, &a, n, D::Scalar::from_f64(alpha), D::Scalar::from_f64(beta), transposed);
+            check_case::<D, V>(&cpus, shape, &a, n, D::Scalar::from_f64(alpha), D::Scalar::from_f64(beta), transposed);
         }
         for (alpha, beta) in FACTORS {
-            check_case::<D>(&cpus, shape, &a, 20, D::Scalar::from_f64(alpha), D::Scalar::from_f64(beta), transposed);
+            check_case::<D, V>(&cpus, shape, &a, 20, D::Scalar::from_f64(alpha), D::Scalar::from_f64(beta), transposed);
         }
     }
 }
 
-fn check_case<D: Stored>(
+fn check_case<D: Stored, V: Stored<Scalar = D::Scalar>>(
     cpus: &[Cpu],
     shape: &str,
-    a: &Csr<D::Scalar>,
+    a: &Csr<V>,
     n: usize,
     alpha: D::Scalar,
     beta: D::Scalar,
@@ -38,10 +40,11 @@ fn check_case<D: Stored>(
     let b = Strided::<D>::random(k, n, 1);
     let start = || if beta == D::Scalar::ZERO { Strided::<D>::nan(m, n) } else { Strided::<D>::random(m, n, 2) };
     let before = start();
+    let exact = &a.stored_as();
     let expected = if transposed {
-        reference::spmm_t(alpha, a, b.view(), beta, before.view())
+        reference::spmm_t(alpha, exact, b.view(), beta, before.view())
     } else {
-        reference::spmm(alpha, a, b.view(), beta, before.view())
+        reference::spmm(alpha, exact, b.view(), beta, before.view())
     }
     .unwrap();
     let op = if transposed { Op::SpmmTransposed } else { Op::Spmm };
@@ -58,37 +61,64 @@ fn check_case<D: Stored>(
 
 #[test]
 fn f32_matches_the_reference() {
-    check::<f32>(false);
+    check::<f32, f32>(false);
 }
 
 #[test]
 fn f64_matches_the_reference() {
-    check::<f64>(false);
+    check::<f64, f64>(false);
 }
 
 #[test]
 fn bf16_matches_the_reference() {
-    check::<bf16>(false);
+    check::<bf16, f32>(false);
 }
 
 #[test]
 fn f16_matches_the_reference() {
-    check::<f16>(false);
+    check::<f16, f32>(false);
 }
 
 #[test]
 fn transposed_bf16_matches_the_reference() {
-    check::<bf16>(true);
+    check::<bf16, f32>(true);
 }
 
 #[test]
 fn transposed_f32_matches_the_reference() {
-    check::<f32>(true);
+    check::<f32, f32>(true);
 }
 
 #[test]
 fn transposed_f64_matches_the_reference() {
-    check::<f64>(true);
+    check::<f64, f64>(true);
+}
+
+#[test]
+fn values_of_bf16_match_the_reference() {
+    check::<f32, bf16>(false);
+    check::<bf16, bf16>(false);
+}
+
+#[test]
+fn values_of_f16_match_the_reference() {
+    check::<f32, f16>(false);
+    check::<f16, f16>(false);
+}
+
+#[test]
+fn transposed_values_of_bf16_match_the_reference() {
+    check::<f32, bf16>(true);
+}
+
+#[test]
+fn values_in_pieces() {
+    let (a, cpus) = (common::matrices::pieces(), executors());
+    for n in [1, 35] {
+        check_case::<f32, bf16>(&cpus, "pieces", &a, n, 0.5, -2.0, false);
+        check_case::<bf16, bf16>(&cpus, "pieces", &a, n, 1.0, 0.0, false);
+    }
+    check_case::<f32, bf16>(&cpus, "pieces", &a, 3, 1.0, 0.0, true);
 }
 
 #[test]
@@ -175,6 +205,33 @@ fn new_values_on_a_prepared_pattern() {
         let expected = reference::spmm(1.0, &changed, b.as_ref(), 0.0, c.as_ref()).unwrap();
         assert!(expected.deviation(c.as_ref()).unwrap().error <= 1.0, "{path:?}");
         assert!(prepared.set_values(&cpu, &changed.values()[1..]).is_err());
+    }
+}
+
+/// From one element type to another and back, on one pattern.
+#[test]
+fn new_values_of_another_element_type() {
+    fn check<V: Stored<Scalar = f32>>(cpu: &Cpu, prepared: &mut Prepared<f32>, a: &Csr<f32>, b: &Mat<f32>) {
+        let a = a.stored_as::<V>();
+        prepared.set_values(cpu, a.values()).unwrap();
+        let mut c = Mat::zeros(a.rows(), b.cols()).unwrap();
+        cpu.spmm(1.0, &*prepared, b.as_ref(), 0.0, c.as_mut()).unwrap();
+        let expected = reference::spmm(1.0, &a.stored_as(), b.as_ref(), 0.0, c.as_ref()).unwrap();
+        assert!(expected.deviation(c.as_ref()).unwrap().error <= 1.0, "{}, {}", V::DTYPE, prepared.plan());
+    }
+    let a = generate::random_matrix::<f32>(90, 80, 0.8, 1).unwrap();
+    let b = aligned::<f32>(80, 20, 1);
+    let cpu = Cpu::new().unwrap();
+    for path in STRATEGIES {
+        let mut prepared = prepare(&cpu, Op::Spmm, &a.stored_as::<f16>(), 20, path);
+        check::<bf16>(&cpu, &mut prepared, &a, &b);
+        check::<f32>(&cpu, &mut prepared, &a, &b);
+        check::<f16>(&cpu, &mut prepared, &a, &b);
+        // What is read: 2 or 4 bytes for each value, beside the pattern or the panels.
+        let bytes = |of: &Prepared<f32>| of.memory().iter().map(|range| range.len()).sum::<usize>();
+        let wide = bytes(&prepare(&cpu, Op::Spmm, &a, 20, path));
+        let saved = if path == STRATEGIES[0] { 2 * a.nnz() } else { 0 };
+        assert_eq!(wide - bytes(&prepared), saved, "{path:?}");
     }
 }
 

@@ -203,7 +203,7 @@ unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
                 let (c, rows) = (task.c.0.add(i * task.c.1 + tile.start), task.rows_of(task.b, start, tile));
                 with_width!(tile, dots_tile::<S, D>(simd, tile, (c, task.c.1), &rows, len, w));
             }
-            let values = if task.values.is_null() { task.values } else { task.values.add(start) };
+            let values = if task.values.is_null() { task.values } else { task.values.wrapping_add(start) };
             edge.apply::<S, true>(simd, w, values, len);
             let mut rescale = D::Scalar::ONE;
             if softmax {

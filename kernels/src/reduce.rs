@@ -216,7 +216,7 @@ unsafe fn rows_tile<S: Simd, T: Number, R: Semiring<T>, const NV: usize>(
             };
             for t in 0..end - start {
                 let b = rows.load(gathered.row(t, bytes));
-                let a = if task.values.is_null() { T::ONE } else { *task.values.add(start + t) };
+                let a = if task.values.is_null() { T::ONE } else { *task.values.wrapping_add(start + t) };
                 semiring.accumulate(simd, &mut sum, T::splat(simd, a), &b);
             }
             if task.stream && first && last && tile.rest == 0 {

@@ -374,6 +374,11 @@ impl<'a, T: Copy> CsrRef<'a, T> {
         Ok(Self { pattern, values })
     }
 
+    /// The matrix with `values`, as many as there are nonzeros, on `pattern`.
+    pub(crate) fn from_parts(pattern: PatternRef<'a>, values: &'a [T]) -> Self {
+        Self { pattern, values }
+    }
+
     /// Number of rows.
     pub fn rows(self) -> usize {
         self.pattern.rows

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use sparsimd_kernels::Stored;
+
 use super::{CsrRef, PatternRef, check_dims};
 use crate::error::{Error, Result};
 
@@ -147,6 +149,23 @@ impl Pattern {
 pub struct Csr<T> {
     pattern: Arc<Pattern>,
     values: Vec<T>,
+}
+
+impl<D: Stored> Csr<D> {
+    /// The same matrix with values of another element type: the same numbers, or the nearest that it has.
+    ///
+    /// ```
+    /// use sparsimd::{Csr, Pattern, bf16};
+    /// let a = Csr::new(Pattern::new(1, 2, vec![0, 2], vec![0, 1])?, vec![1.5f32, 0.1])?;
+    /// let narrow: Csr<bf16> = a.stored_as();
+    /// assert_eq!(narrow.stored_as::<f32>().values(), [1.5, 0.100_097_656]);
+    /// # Ok::<(), sparsimd::Error>(())
+    /// ```
+    #[inline(never)]
+    pub fn stored_as<V: Stored<Scalar = D::Scalar>>(&self) -> Csr<V> {
+        let values = self.values.iter().map(|x| V::narrow(x.widen())).collect();
+        Csr { pattern: self.pattern.clone(), values }
+    }
 }
 
 impl<T: Copy> Csr<T> {

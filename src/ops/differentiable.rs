@@ -7,6 +7,7 @@ use sparsimd_kernels::Scalar;
 use super::operand::SparseOperand;
 use super::prepare::Prepared;
 use super::run::Shared;
+use super::values::{Values, ValuesMut};
 use crate::cpu::Cpu;
 use crate::dense::{Aligned, MatMut, MatRef, fill_with, reserved_aligned};
 use crate::error::{Error, Result};
@@ -42,11 +43,10 @@ impl Cpu {
     ) -> Result<Differentiable<T>> {
         let a = a.into();
         let values = match a {
-            SparseOperand::Csr(a) => Some(a.values().to_vec()),
-            SparseOperand::Pattern(_) => None,
             SparseOperand::Prepared(_) => {
                 return Err(Error::argument("a", "is prepared already; prepare the matrix itself"));
             }
+            _ => a.values().map(|values| self.install(|| values.widened(self.arch()).into_owned())),
         };
         let pattern = a.pattern().to_pattern();
         let prepare = |op| {
@@ -131,7 +131,7 @@ impl Cpu {
         out: &mut [T],
     ) -> Result<()> {
         match heads {
-            1 => self.sampled("sddmm", (&a.dots).into(), None, c, b, out),
+            1 => self.sampled("sddmm", (&a.dots).into(), None, c, b, ValuesMut::Same(out)),
             _ => self.dots_of_heads((&a.dots).into(), heads, c, b, out),
         }
     }
@@ -157,7 +157,7 @@ impl Cpu {
             return Ok(());
         }
         let direct = self.direct(Op::Spmm, a.into(), worked, c.cols())?;
-        self.spmm_directly(T::ONE, worked, v, &direct, b, T::ZERO, c);
+        self.spmm_directly(T::ONE, worked, Values::Same(v), &direct, b, T::ZERO, c);
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
 use super::row_sums::{RowSums, Widened};
 use super::run::{CarryOuts, Shared, scratch, shared_rows};
+use super::values::Values;
 use crate::cpu::Cpu;
 use crate::cut;
 use crate::dense::{ALIGN, Aligned, MatMut, MatRef, check_shape};
@@ -42,7 +43,8 @@ impl Cpu {
     /// attention), or a function of the caller's own, which is compiled into the kernel. Rows without nonzeros become
     /// zeros. Edge values take at most 8 MiB for each thread at a time.
     ///
-    /// The dense operands may store bf16 or f16 ([`Stored`]): edge values and sums are f32 then, and each element of E is rounded once.
+    /// The dense operands may store bf16 or f16 ([`Stored`]), and so may A: edge values and sums are f32 then, and each element of E is
+    /// rounded once.
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) when the shapes do not fit, N or P is 0, `a` was prepared for another
@@ -99,10 +101,8 @@ impl Cpu {
         check_shape(OP, "E", e.as_ref().shape(), (pattern.rows(), e.cols()))?;
         let values = if edge.uses_values() { Some(a.need_values(OP)?) } else { None };
         let dense = Dense { c, b, d };
-        if let SparseOperand::Prepared(prepared) = a
-            && let Some(panels) = prepared.panels_for(Op::FusedMm, self)?
-        {
-            self.fused_by_panels(panels, values, edge, dense, e);
+        if let Some(panels) = a.panels_for(Op::FusedMm, self)? {
+            self.fused_by_panels(panels, values.and_then(Values::same), edge, dense, e);
             return Ok(());
         }
         let direct = self.direct(Op::FusedMm, a, pattern, c.cols())?;
@@ -114,7 +114,7 @@ impl Cpu {
     fn fused_directly<D: Stored, F: Edge<D::Scalar>>(
         &self,
         pattern: PatternRef<'_>,
-        values: Option<&[D::Scalar]>,
+        values: Option<Values<'_, D::Scalar>>,
         direct: &Direct<'_>,
         edge: F,
         Dense { c, b, d }: Dense<'_, D>,
@@ -130,7 +130,7 @@ impl Cpu {
         let rows = |k: usize| FusedRows {
             row_ptr: pattern.row_ptr().raw(),
             columns: pattern.col_idx().as_ptr(),
-            values: values.map_or(std::ptr::null(), <[D::Scalar]>::as_ptr),
+            values: std::ptr::null(),
             rows: tasks[k].rows,
             nonzeros: tasks[k].nonzeros,
             c: (c.data().as_ptr(), c.stride()),
@@ -146,17 +146,20 @@ impl Cpu {
             panel: [if D::NARROW { pattern.cols() } else { direct.width }, pattern.cols()],
             stream: direct.stream,
         };
+        let values = |k: usize, room: &mut Aligned<D::Scalar>| {
+            values.map_or(std::ptr::null(), |values| values.of_task(self.arch(), tasks[k].nonzeros, room))
+        };
         let work = pattern.nnz().saturating_mul(n + width);
         if (b.data().as_ptr(), b.stride()) == (d.data().as_ptr(), d.stride()) {
             self.for_each(tasks.len(), work, |k| {
-                let mut row = scratch::<D::Scalar>(if D::NARROW { width } else { 0 });
-                let task = FusedRows { row: row.as_mut_ptr(), ..rows(k) };
+                let (mut row, mut room) = (scratch::<D::Scalar>(if D::NARROW { width } else { 0 }), scratch(0));
+                let task = FusedRows { row: row.as_mut_ptr(), values: values(k, &mut room), ..rows(k) };
                 // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in a
                 // task, its carry-outs, its states and its room for a row are its own.
                 unsafe { fused_rows(self.arch(), edge, task) }
             });
         } else {
-            self.fused_in_stages(direct, edge, work, rows);
+            self.fused_in_stages(direct, edge, work, rows, values);
         }
         if edge.is_softmax() {
             merge_softmax(tasks, &carry_outs, &partial, e);
@@ -166,13 +169,14 @@ impl Cpu {
     }
 
     /// The direct path where D is not B: dots and weights of many tasks, then their sums. `rows` are those of a task, as
-    /// [`fused_rows`] takes them.
+    /// [`fused_rows`] takes them, and `values` finds their values, in room that they may need.
     fn fused_in_stages<D: Stored, F: Edge<D::Scalar>>(
         &self,
         &Direct { ref tasks, ref stages, prefetch_distance, width, .. }: &Direct<'_>,
         edge: F,
         work: usize,
         rows: impl Fn(usize) -> FusedRows<D> + Send + Sync,
+        values: impl Fn(usize, &mut Aligned<D::Scalar>) -> *const D::Scalar + Send + Sync,
     ) {
         let most = stages.nonzeros * self.threads();
         let mut begin = 0;
@@ -187,7 +191,9 @@ impl Cpu {
             let first = Shared(weights.get().wrapping_sub(base));
             self.for_each(count, work, |k| {
                 let task = rows(begin + k);
-                let FusedRows { row_ptr, columns, values, rows, nonzeros, n, partial, .. } = task;
+                let FusedRows { row_ptr, columns, rows, nonzeros, n, partial, .. } = task;
+                let mut room = scratch(0);
+                let values = values(begin + k, &mut room);
                 let dots = SddmmRows {
                     row_ptr,
                     columns,

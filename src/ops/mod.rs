@@ -42,6 +42,7 @@ mod ttm;
 mod ttm_chain;
 mod ttm_streamed;
 mod ttv;
+mod values;
 
 pub use differentiable::Differentiable;
 pub use fusedmm_heads::EdgeWeighting;
@@ -56,3 +57,4 @@ pub use reduce::Reduction;
 pub use sparsimd_kernels::Arithmetic;
 pub use streamed::DenseRows;
 pub use ttm::TtmAlgorithm;
+pub use values::NarrowCsr;

@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use sparsimd_kernels::{Arch, Scalar};
+use sparsimd_kernels::{Arch, Number, Scalar, Stored};
 
 use super::operand::SparseOperand;
+use super::values::{Narrow, PIECE, Values};
 use crate::cpu::Cpu;
 use crate::dense::{Aligned, addresses, fill_with, reserved_aligned};
 use crate::error::{Error, Result};
@@ -14,11 +15,12 @@ use crate::formats::{Panel, Pattern, PatternRef, gather};
 use crate::memory;
 use crate::plan::{
     DirectPlan, Effort, Measured, Op, PanelPlan, Plan, PlanOptions, Stages, Stats, Target, Task, WisdomCase, blocks,
-    check_columns,
+    by_nonzeros, check_columns,
 };
 
 /// A sparse operand prepared for one operation and one number of dense columns.
 ///
+/// Values of bf16 and f16 are kept as they are by the direct strategy, whose tasks widen theirs, and widened in panels.
 /// New values over the same pattern are one call, [`Prepared::set_values`]. The plan was made for a number of columns;
 /// running with another is correct and may be slower.
 /// Panels belong to the instruction set that they were laid out for: an executor of another one refuses them.
@@ -34,17 +36,24 @@ pub struct Prepared<T> {
     layout: Layout,
     /// One per nonzero, in the order in which they are used: by panel where SpMM and FusedMM have panels, else in CSR
     /// order of what is worked on.
-    values: Option<Aligned<T>>,
+    values: Option<Own<T>>,
     /// The values by the number of nonzeros of their rows, in the same order, once a mean needed them.
     means: OnceLock<Aligned<T>>,
     measured: Option<Measured>,
+}
+
+/// The values of a prepared operand. With panels they are as they are computed with.
+#[derive(Clone, Debug)]
+enum Own<T> {
+    Same(Aligned<T>),
+    Narrow(Aligned<u16>, Narrow<T>),
 }
 
 /// What is prepared: a matrix, and what every layout of it is made from.
 pub(super) struct Inspected<'a, T> {
     pattern: Arc<Pattern>,
     transposed: Option<(Arc<Pattern>, Arc<Vec<usize>>)>,
-    values: Option<&'a [T]>,
+    values: Option<Values<'a, T>>,
 }
 
 impl<T> Inspected<'_, T> {
@@ -106,18 +115,14 @@ impl Cpu {
         let needed = memory::total(&[(of.nnz(), layouts * each), (lines, 2 * size_of::<usize>())]);
         memory::ensure("preparing the matrix", needed)?;
         let pattern = a.pattern().to_pattern();
-        let values = match a {
-            SparseOperand::Csr(a) => Some(a.values()),
-            SparseOperand::Pattern(_) => None,
-            SparseOperand::Prepared(_) => {
-                return Err(Error::argument("a", "is prepared already; prepare the matrix itself"));
-            }
-        };
+        if let SparseOperand::Prepared(_) = a {
+            return Err(Error::argument("a", "is prepared already; prepare the matrix itself"));
+        }
         let transposed = (options.op() == Op::SpmmTransposed).then(|| {
             let (pattern, order) = self.install(|| pattern.transpose_in(self.threads()));
             (pattern, Arc::new(order))
         });
-        let inspected = Inspected { pattern, transposed, values };
+        let inspected = Inspected { pattern, transposed, values: a.values() };
         let stats = Stats::of(inspected.worked());
         let plan = self.plan_for::<T>(&stats, options)?;
         match options.effort {
@@ -174,21 +179,26 @@ impl Cpu {
     }
 
     /// How `pattern` with dense operands of `n` columns goes through the direct path, from what `a` has prepared or anew.
-    pub(super) fn direct<'a, T>(
+    pub(super) fn direct<'a, T: Copy>(
         &self,
         op: Op,
         a: SparseOperand<'a, T>,
         pattern: PatternRef<'_>,
         n: usize,
     ) -> Result<Direct<'a>> {
-        if let SparseOperand::Prepared(Prepared { plan: Plan::Direct(plan), layout: Layout::Tasks(tasks), .. }) = a
-            && plan.n() == n
-        {
-            return Ok(Direct::new(plan, Cow::Borrowed(tasks)));
-        }
-        // Facts about the pattern would cost a pass over it, and the direct path needs none but its size.
-        let plan = DirectPlan::unprepared(op, n, &Stats::size_of(pattern), self.machine(), &self.target::<T>())?;
-        Ok(Direct::new(&plan, Cow::Owned(plan.cut(pattern))))
+        let direct =
+            match a {
+                SparseOperand::Prepared(Prepared {
+                    plan: Plan::Direct(plan), layout: Layout::Tasks(tasks), ..
+                }) if plan.n() == n => Direct::new(plan, Cow::Borrowed(tasks)),
+                _ => {
+                    // Facts about the pattern would cost a pass over it, and the direct path needs none but its size.
+                    let (stats, target) = (Stats::size_of(pattern), self.target::<T>());
+                    let plan = DirectPlan::unprepared(op, n, &stats, self.machine(), &target)?;
+                    Direct::new(&plan, Cow::Owned(plan.cut(pattern)))
+                }
+            };
+        Ok(if let Some(Values::Narrow(..)) = a.values() { direct.in_pieces(pattern) } else { direct })
     }
 
     /// What plans need to know of this executor.
@@ -226,6 +236,15 @@ impl<'a> Direct<'a> {
             tasks,
         }
     }
+
+    /// The same in tasks of no more than about [`PIECE`] nonzeros of `pattern`.
+    pub fn in_pieces(self, pattern: PatternRef<'_>) -> Self {
+        let pieces = pattern.nnz().div_ceil(PIECE);
+        if pieces <= self.tasks.len() {
+            return self;
+        }
+        Self { tasks: Cow::Owned(by_nonzeros(pattern.row_ptr(), pieces, pieces)), ..self }
+    }
 }
 
 impl<T> Prepared<T> {
@@ -261,7 +280,10 @@ impl<T> Prepared<T> {
     /// The addresses of the arrays that runs read, to be looked at or moved page by page
     /// ([`machine::page_nodes_at`](crate::machine::page_nodes_at)).
     pub fn memory(&self) -> Vec<Range<usize>> {
-        let values = self.values.as_ref().map(|values| addresses(values));
+        let values = self.values.as_ref().map(|values| match values {
+            Own::Same(values) => addresses(values),
+            Own::Narrow(bits, _) => addresses(bits),
+        });
         let panel = self.panel().into_iter().flat_map(Panel::memory);
         let worked = self.worked();
         let pattern = [addresses(worked.row_ptr()), addresses(worked.col_idx())];
@@ -270,14 +292,15 @@ impl<T> Prepared<T> {
         pattern.chain(panel).chain(values).collect()
     }
 
-    /// Takes new values, in CSR order of the pattern that was prepared; `cpu` puts them in the order of the plan.
+    /// Takes new values, in CSR order of the pattern that was prepared; `cpu` puts them in the order of the plan. They may be bf16 or
+    /// f16, whatever those before were.
     ///
     /// # Errors
     /// [`Error::Shape`] when their number is not the number of nonzeros.
     #[inline(never)]
-    pub fn set_values(&mut self, cpu: &Cpu, values: &[T]) -> Result<()>
+    pub fn set_values<D: Stored<Scalar = T>>(&mut self, cpu: &Cpu, values: &[D]) -> Result<()>
     where
-        T: Copy + Send + Sync,
+        T: Number,
     {
         if values.len() != self.pattern.nnz() {
             return Err(Error::shape(
@@ -285,17 +308,34 @@ impl<T> Prepared<T> {
                 format!("{} values for a pattern of {} nonzeros", values.len(), self.pattern.nnz()),
             ));
         }
-        cpu.install(|| self.arrange(values));
+        cpu.install(|| self.arrange(Values::of(values)));
         Ok(())
     }
 
     /// Takes `values`, in CSR order of the pattern that was prepared, in the order in which they are used.
     #[inline(never)]
-    fn arrange(&mut self, values: &[T])
+    fn arrange(&mut self, values: Values<'_, T>)
     where
-        T: Copy + Send + Sync,
+        T: Number,
     {
-        let of_transpose: Vec<T>;
+        self.means.take();
+        // Taken: a panic on the way must leave no values, not too few.
+        let own = self.values.take();
+        self.values = Some(match (values, own) {
+            (Values::Narrow(bits, of), own) if self.panel().is_none() => {
+                let own = if let Some(Own::Narrow(own, _)) = own { Some(own) } else { None };
+                Own::Narrow(self.arranged(bits, own), of)
+            }
+            (values, own) => {
+                let own = if let Some(Own::Same(own)) = own { Some(own) } else { None };
+                Own::Same(self.arranged(&values.widened(self.arch), own))
+            }
+        });
+    }
+
+    /// `values`, in CSR order of the pattern that was prepared, in the order in which they are used, in `own` if there is one.
+    fn arranged<U: Copy + Send + Sync>(&self, values: &[U], own: Option<Aligned<U>>) -> Aligned<U> {
+        let of_transpose: Vec<U>;
         let values = match &self.transposed {
             None => values,
             Some((_, order)) => {
@@ -303,9 +343,7 @@ impl<T> Prepared<T> {
                 &of_transpose
             }
         };
-        self.means.take();
-        // Taken: a panic on the way must leave no values, not too few.
-        let mut own = self.values.take().unwrap_or_else(|| reserved_aligned(values.len()));
+        let mut own = own.unwrap_or_else(|| reserved_aligned(values.len()));
         match &self.layout {
             // SDDMM multiplies by them where its dots go: in CSR order.
             // SAFETY: `arrange` writes every element.
@@ -317,7 +355,7 @@ impl<T> Prepared<T> {
                 own.extend_from_slice(values);
             }
         }
-        self.values = Some(own);
+        own
     }
 
     /// The panels for a run of `op` by `cpu`, if the plan has them.
@@ -351,7 +389,7 @@ impl<T> Prepared<T> {
     where
         T: Copy + Default + Send + Sync,
     {
-        let (Layout::Panel(panel), Some(values)) = (&self.layout, &self.values) else { return None };
+        let (Layout::Panel(panel), Some(Own::Same(values))) = (&self.layout, &self.values) else { return None };
         let positions: Vec<usize> = (0..values.len()).collect();
         let mut from = Aligned::with_capacity(crate::dense::ALIGN, values.len());
         // SAFETY: `arrange` writes every element.
@@ -364,7 +402,7 @@ impl<T> Prepared<T> {
     /// What `means` makes of the values in CSR order, in the order in which they are used; made once. There are values.
     pub(super) fn kept_means(&self, means: impl FnOnce(&[T]) -> Vec<T>) -> &[T]
     where
-        T: Copy + Default + Send + Sync,
+        T: Number,
     {
         if let Some(kept) = self.means.get() {
             return kept;
@@ -377,13 +415,19 @@ impl<T> Prepared<T> {
                 // SAFETY: `arrange` writes every element.
                 unsafe { fill_with(&mut made, values.len(), |out| panel.arrange(&values, out)) }
             }
-            _ => made.extend_from_slice(&means(self.values().unwrap_or_default())),
+            _ => made.extend_from_slice(&means(&self.values().map(|v| v.widened(self.arch)).unwrap_or_default())),
         }
         self.means.get_or_init(|| made)
     }
 
     /// The values in the order in which they are used, if there are any.
-    pub(super) fn values(&self) -> Option<&[T]> {
-        self.values.as_deref()
+    pub(super) fn values(&self) -> Option<Values<'_, T>>
+    where
+        T: Copy,
+    {
+        self.values.as_ref().map(|values| match values {
+            Own::Same(values) => Values::Same(values),
+            Own::Narrow(bits, of) => Values::Narrow(bits, *of),
+        })
     }
 }

@@ -2,16 +2,17 @@
 
 use sparsimd_kernels::semiring::{MAX_TIMES, MIN_TIMES, Semiring};
 use sparsimd_kernels::{
-    NO_POSITION, Number, ReducePanel, ReduceRows, Scalar, positions_into, reduce_into, reduce_panel, reduce_positions,
-    reduce_rows,
+    Arch, NO_POSITION, Number, ReducePanel, ReduceRows, Scalar, positions_into, reduce_into, reduce_panel,
+    reduce_positions, reduce_rows,
 };
 
 use super::operand::SparseOperand;
 use super::prepare::Direct;
 use super::run::{CarryOuts, Shared, scratch};
 use super::spmm::check_operands;
+use super::values::Values;
 use crate::cpu::Cpu;
-use crate::dense::{MatMut, MatRef};
+use crate::dense::{Aligned, MatMut, MatRef};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, PatternRef};
 use crate::parallel;
@@ -33,7 +34,7 @@ pub enum Reduction {
 /// An operand in CSR order, and where its result goes.
 struct Rows<'a, 'd, T> {
     pattern: PatternRef<'a>,
-    values: Option<&'a [T]>,
+    values: Option<Values<'a, T>>,
     direct: &'d Direct<'d>,
     b: MatRef<'a, T>,
     /// What rows without nonzeros become.
@@ -94,19 +95,14 @@ impl Cpu {
         let (pattern, values) = (a.pattern(), a.need_values("spmm")?);
         check_operands("spmm", pattern.rows(), pattern.cols(), b, c.as_ref())?;
         let own;
-        let (panels, weights) = match a {
+        let (panels, short) = (a.panels_for(Op::Spmm, self)?, values.len() < parallel::GRAIN);
+        let weights = match a {
             SparseOperand::Prepared(prepared) => {
-                let panels = prepared.panels_for(Op::Spmm, self)?;
-                (
-                    panels,
-                    prepared.kept_means(|values| {
-                        self.install_loops(values.len() < parallel::GRAIN, || means(pattern, values))
-                    }),
-                )
+                prepared.kept_means(|values| self.install_loops(short, || means(pattern, values)))
             }
             _ => {
-                own = self.install_loops(values.len() < parallel::GRAIN, || means(pattern, values));
-                (None, &own[..])
+                own = self.install_loops(short, || means(pattern, &values.widened(self.arch())));
+                &own[..]
             }
         };
         if let Some(panels) = panels {
@@ -114,7 +110,7 @@ impl Cpu {
             return Ok(());
         }
         let direct = self.direct(Op::Spmm, a, pattern, c.cols())?;
-        self.spmm_directly(T::ONE, pattern, weights, &direct, b, T::ZERO, c);
+        self.spmm_directly(T::ONE, pattern, Values::Same(weights), &direct, b, T::ZERO, c);
         Ok(())
     }
 
@@ -165,9 +161,8 @@ impl Cpu {
         let values = if semiring.uses_values() { Some(a.need_values("spmm")?) } else { None };
         check_operands("spmm", a.pattern().rows(), a.pattern().cols(), b, c.as_ref())?;
         let empty = empty.unwrap_or(semiring.zero());
-        if let SparseOperand::Prepared(prepared) = a
-            && let Some(panels) = prepared.panels_for(Op::Spmm, self)?
-        {
+        if let Some(panels) = a.panels_for(Op::Spmm, self)? {
+            let values = values.and_then(Values::same);
             self.reduce_by_panels(semiring, panels, (a.pattern(), values), b, c, empty);
             return Ok(());
         }
@@ -183,7 +178,9 @@ impl Cpu {
         let carry_out = carry_outs.shared(tasks);
         let out = Shared(c.reborrow().into_data().as_mut_ptr());
         self.for_each(tasks.len(), rows.pattern.nnz().saturating_mul(n), |k| {
-            let task = rows.task(&tasks[k], (out.get(), ldc), n, carry_out(k)[0]);
+            let mut room = scratch(0);
+            let values = rows.values_of(self.arch(), &tasks[k], &mut room);
+            let task = rows.task(&tasks[k], values, (out.get(), ldc), n, carry_out(k)[0]);
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in this
             // task, and its carry-out, are its own.
             unsafe { reduce_rows(self.arch(), semiring, task) };
@@ -290,7 +287,7 @@ impl Cpu {
         let values = match a {
             SparseOperand::Prepared(prepared) if prepared.panels_for(Op::Spmm, self)?.is_some() => {
                 in_order = self.install(|| prepared.values_in_order());
-                in_order.as_deref().unwrap_or(values)
+                in_order.as_deref().map_or(values, Values::Same)
             }
             _ => values,
         };
@@ -302,7 +299,9 @@ impl Cpu {
         let (ldc, out) = (c.stride(), Shared(c.reborrow().into_data().as_mut_ptr()));
         let places = Shared(positions.as_mut_ptr());
         self.for_each(tasks.len(), pattern.nnz().saturating_mul(n), |k| {
-            let task = rows.task(&tasks[k], (out.get(), ldc), n, carry_out(k)[0]);
+            let mut room = scratch(0);
+            let values = rows.values_of(self.arch(), &tasks[k], &mut room);
+            let task = rows.task(&tasks[k], values, (out.get(), ldc), n, carry_out(k)[0]);
             // SAFETY: as in `reduce_directly`; of positions there are as many as elements of C.
             unsafe { reduce_positions(self.arch(), semiring, task, places.get(), carry_position(k)[0]) };
         });
@@ -332,13 +331,25 @@ fn means<T: Scalar>(pattern: PatternRef<'_>, values: &[T]) -> Vec<T> {
 }
 
 impl<T: Number> Rows<'_, '_, T> {
-    /// The kernel's task for `task`, whose rows of `n` columns go to `c` or, a row that it continues, to `carry_out`.
-    fn task(&self, task: &Task, (c, ldc): (*mut T, usize), n: usize, carry_out: *mut T) -> ReduceRows<T> {
+    /// Where the values of `task` are as they are computed with, in `room` where they are stored otherwise; null for none.
+    fn values_of(&self, arch: Arch, task: &Task, room: &mut Aligned<T>) -> *const T {
+        self.values.map_or(std::ptr::null(), |values| values.of_task(arch, task.nonzeros, room))
+    }
+
+    /// The kernel's task for `task` with `values`, whose rows of `n` columns go to `c` or, a row that it continues, to `carry_out`.
+    fn task(
+        &self,
+        task: &Task,
+        values: *const T,
+        (c, ldc): (*mut T, usize),
+        n: usize,
+        carry_out: *mut T,
+    ) -> ReduceRows<T> {
         ReduceRows {
             empty: self.empty,
             row_ptr: self.pattern.row_ptr().raw(),
             columns: self.pattern.col_idx().as_ptr(),
-            values: self.values.map_or(std::ptr::null(), <[T]>::as_ptr),
+            values,
             rows: task.rows,
             nonzeros: task.nonzeros,
             b: self.b.data().as_ptr(),

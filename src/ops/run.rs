@@ -14,7 +14,7 @@ pub(super) const ALONE: usize = 1 << 16;
 
 /// A pointer that tasks share; which parts of it they use is the user's to keep apart.
 #[derive(Clone, Copy)]
-pub(super) struct Shared<T>(pub *mut T);
+pub(crate) struct Shared<T>(pub *mut T);
 
 // SAFETY: the pointer is only dereferenced by kernels, whose callers keep the parts apart.
 unsafe impl<T: Send> Send for Shared<T> {}

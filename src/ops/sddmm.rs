@@ -5,17 +5,18 @@ use sparsimd_kernels::{Number, Scalar, SddmmPanel, SddmmRows, Stored, sddmm_pane
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
 use super::row_sums::Widened;
-use super::run::{Shared, scratch};
+use super::run::scratch;
+use super::values::{Values, ValuesMut};
 use crate::cpu::Cpu;
 use crate::dense::{MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, PatternRef};
-use crate::plan::Op;
+use crate::plan::{Op, Task};
 
 impl Cpu {
     /// out_p = (C B^T)_ij for each nonzero p = (i, j) of the pattern, in CSR order; C dense M x N, B dense K x N.
     ///
-    /// C and B may store bf16 or f16 ([`Stored`]): what is computed, and stored in `out`, is f32 then.
+    /// C and B may store bf16 or f16 ([`Stored`]), and so may `out`: what is computed is f32 then, and rounded once where it is stored.
     ///
     /// # Errors
     /// [`Error::Shape`] when the shapes do not fit, N is 0, or `a` was prepared for another operation;
@@ -27,34 +28,36 @@ impl Cpu {
     /// let pattern = Pattern::new(2, 3, vec![0, 2, 3], vec![0, 2, 1])?;
     /// let c = Mat::from_fn(2, 4, |i, _| (i + 1) as f32)?;
     /// let b = Mat::from_fn(3, 4, |j, _| (j + 1) as f32)?;
-    /// let mut out = [0.0; 3];
+    /// let mut out = [0f32; 3];
     /// cpu.sddmm(&pattern, c.as_ref(), b.as_ref(), &mut out)?;
     /// assert_eq!(out, [4.0, 12.0, 16.0]);
     /// # Ok::<(), sparsimd::Error>(())
     /// ```
-    pub fn sddmm<'a, D: Stored>(
+    pub fn sddmm<'a, D: Stored, V: Stored<Scalar = D::Scalar>>(
         &self,
         a: impl Into<SparseOperand<'a, D::Scalar>>,
         c: MatRef<'_, D>,
         b: MatRef<'_, D>,
-        out: &mut [D::Scalar],
+        out: &mut [V],
     ) -> Result<()> {
-        self.sampled("sddmm", a.into(), None, c, b, out)
+        self.sampled("sddmm", a.into(), None, c, b, ValuesMut::of(out))
     }
 
     /// out_p = a_ij (C B^T)_ij for each nonzero p = (i, j) of A, in CSR order; C dense M x N, B dense K x N.
     ///
+    /// Each may store bf16 or f16, as in [`Cpu::sddmm`].
+    ///
     /// # Errors
     /// As [`Cpu::sddmm`], and when `a` has no values.
-    pub fn sddmm_scaled<'a, D: Stored>(
+    pub fn sddmm_scaled<'a, D: Stored, V: Stored<Scalar = D::Scalar>>(
         &self,
         a: impl Into<SparseOperand<'a, D::Scalar>>,
         c: MatRef<'_, D>,
         b: MatRef<'_, D>,
-        out: &mut [D::Scalar],
+        out: &mut [V],
     ) -> Result<()> {
         let a = a.into();
-        self.sampled("sddmm_scaled", a, Some(a.need_values("sddmm_scaled")?), c, b, out)
+        self.sampled("sddmm_scaled", a, Some(a.need_values("sddmm_scaled")?), c, b, ValuesMut::of(out))
     }
 
     /// Both, by path.
@@ -63,10 +66,10 @@ impl Cpu {
         &self,
         op: &'static str,
         a: SparseOperand<'_, D::Scalar>,
-        values: Option<&[D::Scalar]>,
+        values: Option<Values<'_, D::Scalar>>,
         c: MatRef<'_, D>,
         b: MatRef<'_, D>,
-        out: &mut [D::Scalar],
+        mut out: ValuesMut<'_, D::Scalar>,
     ) -> Result<()> {
         let pattern = a.pattern();
         check_columns(op, c.cols())?;
@@ -76,27 +79,26 @@ impl Cpu {
             let detail = format!("out has {} elements for a pattern of {} nonzeros", out.len(), pattern.nnz());
             return Err(Error::shape(op, detail));
         }
-        let panel = match a {
-            SparseOperand::Prepared(prepared) => {
-                prepared.panels_for(Op::Sddmm, self)?.map(|(plan, panel)| (panel, plan.tile_vectors))
-            }
-            _ => None,
-        };
-        let Some(panel) = panel else {
+        let Some((plan, panel)) = a.panels_for(Op::Sddmm, self)? else {
             let direct = self.direct(Op::Sddmm, a, pattern, c.cols())?;
+            let direct = if let ValuesMut::Narrow(..) = out { direct.in_pieces(pattern) } else { direct };
             self.sampled_directly(pattern, values, &direct, c, b, out);
             return Ok(());
         };
+        let (panel, values) = ((panel, plan.tile_vectors), values.and_then(Values::same));
         let Some(order) = panel.0.unsorted() else {
-            self.sampled_by_panels(panel, values, c, b, out);
+            self.sampled_by_panels(panel, pattern, values, c, b, out);
             return Ok(());
         };
         // Dots come out by ascending column; then each goes to its place, and meets its value there.
         let mut sorted = vec![D::Scalar::ZERO; out.len()];
-        self.sampled_by_panels(panel, None, c, b, &mut sorted);
-        match values {
-            None => order.iter().zip(&sorted).for_each(|(&p, &dot)| out[p] = dot),
-            Some(values) => order.iter().zip(&sorted).for_each(|(&p, &dot)| out[p] = values[p] * dot),
+        self.sampled_by_panels(panel, pattern, None, c, b, ValuesMut::Same(&mut sorted));
+        // SAFETY: all of `out` is this call's, and the order has each position once.
+        unsafe {
+            out.shared().of_task(self.arch(), [0, sorted.len()], |out| match values {
+                None => order.iter().zip(&sorted).for_each(|(&p, &dot)| *out.add(p) = dot),
+                Some(values) => order.iter().zip(&sorted).for_each(|(&p, &dot)| *out.add(p) = values[p] * dot),
+            });
         }
         Ok(())
     }
@@ -105,37 +107,36 @@ impl Cpu {
     fn sampled_directly<D: Stored>(
         &self,
         pattern: PatternRef<'_>,
-        values: Option<&[D::Scalar]>,
+        values: Option<Values<'_, D::Scalar>>,
         direct: &Direct<'_>,
         c: MatRef<'_, D>,
         b: MatRef<'_, D>,
-        out: &mut [D::Scalar],
+        mut out: ValuesMut<'_, D::Scalar>,
     ) {
         let n = c.cols();
         let tasks = &direct.tasks;
-        let out = Shared(out.as_mut_ptr());
+        let (arch, out) = (self.arch(), out.shared());
         self.for_each(tasks.len(), pattern.nnz().saturating_mul(n), |k| {
+            let Task { rows, nonzeros, .. } = tasks[k];
+            let mut room = scratch(0);
+            let values = values.map_or(std::ptr::null(), |values| values.of_task(arch, nonzeros, &mut room));
+            let task = |out| SddmmRows {
+                row_ptr: pattern.row_ptr().raw(),
+                columns: pattern.col_idx().as_ptr(),
+                values,
+                rows,
+                nonzeros,
+                c: c.data().as_ptr(),
+                ldc: c.stride(),
+                b: b.data().as_ptr(),
+                ldb: b.stride(),
+                n,
+                out,
+                prefetch_distance: direct.prefetch_distance,
+                panel: [direct.width, pattern.cols()],
+            };
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; a nonzero is one task's.
-            unsafe {
-                sddmm_rows(
-                    self.arch(),
-                    SddmmRows {
-                        row_ptr: pattern.row_ptr().raw(),
-                        columns: pattern.col_idx().as_ptr(),
-                        values: values.map_or(std::ptr::null(), <[D::Scalar]>::as_ptr),
-                        rows: tasks[k].rows,
-                        nonzeros: tasks[k].nonzeros,
-                        c: c.data().as_ptr(),
-                        ldc: c.stride(),
-                        b: b.data().as_ptr(),
-                        ldb: b.stride(),
-                        n,
-                        out: out.get(),
-                        prefetch_distance: direct.prefetch_distance,
-                        panel: [direct.width, pattern.cols()],
-                    },
-                );
-            }
+            unsafe { out.of_task(arch, nonzeros, |out| sddmm_rows(arch, task(out))) };
         });
     }
 
@@ -144,41 +145,47 @@ impl Cpu {
     fn sampled_by_panels<D: Stored>(
         &self,
         (panel, tile_vectors): (&Panel, usize),
+        pattern: PatternRef<'_>,
         values: Option<&[D::Scalar]>,
         c: MatRef<'_, D>,
         b: MatRef<'_, D>,
-        out: &mut [D::Scalar],
+        mut out: ValuesMut<'_, D::Scalar>,
     ) {
         let n = c.cols();
         let work = out.len().saturating_mul(n);
-        let out = Shared(out.as_mut_ptr());
+        let out = out.shared();
         self.for_each(panel.row_blocks().len(), work, |k| {
             let row_block = &panel.row_blocks()[k];
+            let nonzeros = [row_block.rows.start, row_block.rows.end].map(|row| pattern.row_ptr().at(row));
             let rows = Widened::new(self.arch(), c, row_block.rows.clone());
             let mut packed = self.packed_panel::<D::Scalar>(panel, tile_vectors);
             let mut sums = scratch::<D::Scalar>(row_block.blocks().map(|block| block.nnz).max().unwrap_or(0));
-            for block in row_block.blocks() {
-                let task = SddmmPanel {
-                    block: block.block,
-                    starts: block.starts.as_ptr(),
-                    order: block.order.as_ptr(),
-                    values: values.map_or(std::ptr::null(), <[D::Scalar]>::as_ptr),
-                    c: rows.as_ptr(),
-                    ldc: rows.stride(),
-                    b: b.data()[block.column * b.stride()..].as_ptr(),
-                    ldb: b.stride(),
-                    width: block.width,
-                    n,
-                    out: out.get(),
-                    tile_vectors,
-                    sums: sums.as_mut_ptr(),
-                    scratch: packed.as_mut_ptr(),
-                };
-                // SAFETY: a panel's blocks index its own rows and columns, which are those of C and B; a row segment's
-                // dots and the scratch are this task's own, and the scratch has room for a tile, the sums for any
-                // block.
-                unsafe { sddmm_panel(self.arch(), task) };
-            }
+            let compute = |out| {
+                for block in row_block.blocks() {
+                    let task = SddmmPanel {
+                        block: block.block,
+                        starts: block.starts.as_ptr(),
+                        order: block.order.as_ptr(),
+                        values: values.map_or(std::ptr::null(), <[D::Scalar]>::as_ptr),
+                        c: rows.as_ptr(),
+                        ldc: rows.stride(),
+                        b: b.data()[block.column * b.stride()..].as_ptr(),
+                        ldb: b.stride(),
+                        width: block.width,
+                        n,
+                        out,
+                        tile_vectors,
+                        sums: sums.as_mut_ptr(),
+                        scratch: packed.as_mut_ptr(),
+                    };
+                    // SAFETY: a panel's blocks index its own rows and columns, which are those of C and B; a row segment's
+                    // dots and the scratch are this task's own, and the scratch has room for a tile, the sums for any
+                    // block.
+                    unsafe { sddmm_panel(self.arch(), task) };
+                }
+            };
+            // SAFETY: the blocks have all nonzeros of the row block, which is this task's own.
+            unsafe { out.of_task(self.arch(), nonzeros, compute) };
         });
     }
 

@@ -6,6 +6,7 @@ use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
 use super::row_sums::RowSums;
 use super::run::{CarryOuts, Shared, scratch};
+use super::values::Values;
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::Result;
@@ -18,7 +19,8 @@ impl Cpu {
     /// With beta = 0, C is not read. From a [`Csr`](crate::Csr) it runs directly; from a
     /// [`Prepared`](super::Prepared) as its plan says. The same operand, plan and number of threads give the same bits.
     ///
-    /// B and C may store bf16 or f16 ([`Stored`]): alpha, A, beta and the sums are f32 then, and each element of C is rounded once.
+    /// B and C may store bf16 or f16 ([`Stored`]), and so may A: alpha, beta and the sums are f32 then, and each element of C is rounded
+    /// once.
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) when the shapes do not fit, N is 0, or `a` has no values or was prepared for
@@ -57,9 +59,7 @@ impl Cpu {
     ) -> Result<()> {
         let values = a.need_values("spmm")?;
         check_operands("spmm", a.pattern().rows(), a.pattern().cols(), b, c.as_ref())?;
-        if let SparseOperand::Prepared(prepared) = a
-            && let Some(panels) = prepared.panels_for(Op::Spmm, self)?
-        {
+        if let (Some(panels), Values::Same(values)) = (a.panels_for(Op::Spmm, self)?, values) {
             self.spmm_by_panels(alpha, panels, values, b, beta, c);
             return Ok(());
         }
@@ -101,15 +101,15 @@ impl Cpu {
         let SparseOperand::Prepared(prepared) = a else {
             let (pattern, values) = self.install(|| {
                 let (pattern, order) = a.pattern().transpose_in(self.threads());
-                (pattern, gather(values, &order))
+                (pattern, gather(&values.widened(self.arch()), &order))
             });
             let direct = self.direct(Op::Spmm, a, PatternRef::from(&pattern), c.cols())?;
-            self.spmm_directly(alpha, PatternRef::from(&pattern), &values, &direct, b, beta, c);
+            self.spmm_directly(alpha, PatternRef::from(&pattern), Values::Same(&values), &direct, b, beta, c);
             return Ok(());
         };
-        match prepared.panels_for(Op::SpmmTransposed, self)? {
-            Some(panels) => self.spmm_by_panels(alpha, panels, values, b, beta, c),
-            None => {
+        match (prepared.panels_for(Op::SpmmTransposed, self)?, values) {
+            (Some(panels), Values::Same(values)) => self.spmm_by_panels(alpha, panels, values, b, beta, c),
+            _ => {
                 let worked = prepared.worked().into();
                 let direct = self.direct(Op::Spmm, a, worked, c.cols())?;
                 self.spmm_directly(alpha, worked, values, &direct, b, beta, c);
@@ -124,7 +124,7 @@ impl Cpu {
         &self,
         alpha: D::Scalar,
         pattern: PatternRef<'_>,
-        values: &[D::Scalar],
+        values: Values<'_, D::Scalar>,
         direct: &Direct<'_>,
         b: MatRef<'_, D>,
         beta: D::Scalar,
@@ -147,6 +147,8 @@ impl Cpu {
                 // SAFETY: the rows that begin in this task are its own.
                 return unsafe { scale_rows(self.arch(), beta, task.rows[1] - begun, n, row, ldc) };
             }
+            let mut room = scratch(0);
+            let values = values.of_task(self.arch(), task.nonzeros, &mut room);
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in this
             // task, and its carry-out, are its own.
             unsafe {
@@ -155,7 +157,7 @@ impl Cpu {
                     SpmmRows {
                         row_ptr: pattern.row_ptr().raw(),
                         columns: pattern.col_idx().as_ptr(),
-                        values: values.as_ptr(),
+                        values,
                         rows: task.rows,
                         nonzeros: task.nonzeros,
                         b: b.data().as_ptr(),

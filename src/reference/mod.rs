@@ -117,7 +117,8 @@ impl Expected {
     }
 
     /// The same for results that are rounded to `D` at the end.
-    fn stored_as<D: Stored>(mut self) -> Self {
+    #[inline(never)]
+    pub fn stored_as<D: Stored>(mut self) -> Self {
         // Unit roundoff, smallest normal and largest number.
         let (v, tiny, max) = match D::DTYPE {
             "bf16" => (bf16::EPSILON.to_f64() / 2.0, bf16::MIN_POSITIVE.to_f64(), bf16::MAX.to_f64()),

@@ -38,23 +38,23 @@ pub fn sparse_rows<T: Scalar>() -> Vec<Csr<T>> {
 }
 
 /// `op` on `a`, prepared for `path`.
-pub fn prepare<T: Scalar>(cpu: &Cpu, op: Op, a: &Csr<T>, n: usize, path: Strategy) -> Prepared<T> {
-    let prepared = cpu.prepare(a, &PlanOptions::new(op, n).strategy(path).reuse(1000)).unwrap();
+pub fn prepare<V: Stored>(cpu: &Cpu, op: Op, a: &Csr<V>, n: usize, path: Strategy) -> Prepared<V::Scalar> {
+    let prepared = cpu.prepare(SparseOperand::of(a), &PlanOptions::new(op, n).strategy(path).reuse(1000)).unwrap();
     assert_eq!(prepared.plan().strategy(), path);
     prepared
 }
 
 /// Calls `check(cpu, operand, words)` for `a` as it is and prepared for each path, on every executor; `words` say which.
-pub fn on_every_path<T: Scalar>(
+pub fn on_every_path<V: Stored>(
     cpus: &[Cpu],
     op: Op,
-    a: &Csr<T>,
+    a: &Csr<V>,
     n: usize,
-    mut check: impl FnMut(&Cpu, SparseOperand<'_, T>, &str),
+    mut check: impl FnMut(&Cpu, SparseOperand<'_, V::Scalar>, &str),
 ) {
     for cpu in cpus {
-        let words = |how: &str| format!("{}, {}, {how}", T::NAME, cpu.arch().name());
-        check(cpu, a.into(), &words("unprepared"));
+        let words = |how: &str| format!("values of {}, {}, {how}", V::DTYPE, cpu.arch().name());
+        check(cpu, SparseOperand::of(a), &words("unprepared"));
         for path in STRATEGIES {
             check(cpu, (&prepare(cpu, op, a, n, path)).into(), &words(&format!("{path:?}")));
         }
@@ -85,6 +85,13 @@ pub fn skewed<T: Scalar>() -> Csr<T> {
     let mut rows: Vec<Vec<u32>> = (0..200).map(|i| (0..3000).step_by(37 + i).collect()).collect();
     rows[11] = (0..3000).collect();
     from_rows(3000, &rows)
+}
+
+/// 100 x 40000 with one full row: more nonzeros than a task of narrow values takes, in that row and in others.
+pub fn pieces<V: Stored>() -> Csr<V> {
+    let mut rows: Vec<Vec<u32>> = (0..100).map(|i| (i..40_000).step_by(131 + i as usize).collect()).collect();
+    rows[70] = (0..40_000).collect();
+    from_rows::<V::Scalar>(40_000, &rows).stored_as()
 }
 
 /// The same matrix with the columns of each row in another order.

@@ -102,7 +102,7 @@ fn matrices() -> Result<Vec<Guard>> {
             let (prepare, b, c) = (prepare.clone(), b.clone(), c.clone());
             move |cpu: &Cpu| {
                 let a = prepare(cpu, Op::Sddmm)?;
-                let mut out = vec![0.0; a.pattern().nnz()];
+                let mut out = vec![0f32; a.pattern().nnz()];
                 Ok(shortest(|| cpu.sddmm(&a, c.as_ref(), b.as_ref(), &mut out).expect("a run")))
             }
         };

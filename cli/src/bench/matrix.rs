@@ -138,7 +138,7 @@ impl Task<'_> {
         let gathered = rows.gather(c)?;
         let expected = cpu.install(|| reference::sddmm(&rows.a, false, gathered.as_ref(), b))?;
         let (prepared, prepare_s) = self.prepare(Op::Sddmm)?;
-        let mut out = vec![0.0; a.nnz()];
+        let mut out = vec![0f32; a.nnz()];
         cpu.sddmm(&prepared, c, b, &mut out)?;
         let error = cpu.install(|| expected.deviation_of_values(&rows.values(&out)))?;
         let wide = self.wide(case)?;

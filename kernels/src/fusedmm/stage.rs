@@ -57,7 +57,7 @@ impl<T: Scalar, W: Weights<T>> WithSimd for RowsTask<T, W> {
         let [begin, end] = task.nonzeros;
         // SAFETY: the promise of `edge_rows`.
         unsafe {
-            let values = if task.values.is_null() { task.values } else { task.values.add(begin) };
+            let values = if task.values.is_null() { task.values } else { task.values.wrapping_add(begin) };
             edge.apply::<S, false>(simd, task.weights, values, end - begin);
             if !softmax {
                 return;

@@ -171,7 +171,7 @@ impl<T: Scalar> Sink<T> for Output<T> {
             if let Some(values) = self.values.load_half(simd, at, first) {
                 dots = T::vmul(simd, dots, values);
             }
-            store_half::<S, T>(self.out.add(at), first, dots);
+            store_half::<S, T>(self.out.wrapping_add(at), first, dots);
         }
     }
 }

@@ -20,6 +20,7 @@ use sparsimd_kernels::Scalar;
 use self::blocks::{Piece, Side};
 use self::memory::Sizes;
 use super::operand::check_columns;
+use super::values::{Values, ValuesMut};
 use crate::cpu::Cpu;
 use crate::dense::{Mat, MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
@@ -277,12 +278,12 @@ impl Cpu {
                 };
                 out.resize(piece.values.len(), T::ZERO);
                 side.for_each_block(&piece, &mut |a, b, starts| {
-                    let values = scaled.then(|| a.values());
+                    let values = scaled.then(|| Values::Same(a.values()));
                     let Some(starts) = starts else {
-                        return self.sampled(op, a.into(), values, rows, b, &mut out);
+                        return self.sampled(op, a.into(), values, rows, b, ValuesMut::Same(&mut out));
                     };
                     part.resize(a.nnz(), T::ZERO);
-                    self.sampled(op, a.into(), values, rows, b, &mut part)?;
+                    self.sampled(op, a.into(), values, rows, b, ValuesMut::Same(&mut part))?;
                     for (i, &start) in starts.iter().enumerate() {
                         let own = &part[a.pattern().row_ptr().row(i)];
                         out[start..start + own.len()].copy_from_slice(own);

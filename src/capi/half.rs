@@ -1,14 +1,17 @@
-//! The operations whose dense operands store halves. Plans and tensors are those of f32, which is what is computed with.
+//! Operands that store halves. Matrices, plans and tensors are those of f32, which is what is computed with.
+
+use std::ffi::c_void;
 
 use super::CpuHandle;
 use super::decomposition::{MttkrpHandle, create_for, mttkrp};
-use super::plan::PlanHandle;
+use super::matrix::{CsrHandle, csr_borrow};
+use super::plan::{PlanHandle, set_values};
 use super::product::{fusedmm, sddmm, spmm};
 use super::status::{Failure, Status, guard};
 use super::tensor::{FibersHandle, TensorHandle, ttm};
 use sparsimd_kernels::{bf16, f16};
 
-/// What 16 bits of a dense operand are.
+/// What 16 bits of an operand are.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug)]
 pub enum Half {
@@ -35,6 +38,35 @@ macro_rules! by_half {
             _ => Err(Failure::argument("half", &format!("{} is not a sparsimd_half", $half))),
         })
     };
+}
+
+/// As sparsimd_csr_borrow_f32(), with values of the elements that `half`, a sparsimd_half, says: a matrix of floats for plans and their
+/// runs, whatever dense operands store. By SPARSIMD_PATH_DIRECT the values are read where they are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_csr_borrow_half(
+    rows: usize,
+    cols: usize,
+    row_ptr: *const c_void,
+    row_ptr_type: u32,
+    col_idx: *const c_void,
+    col_idx_type: u32,
+    half: u32,
+    values: *const u16,
+    csr: *mut *mut CsrHandle,
+) -> Status {
+    let (pointers, columns) = ((row_ptr, row_ptr_type), (col_idx, col_idx_type));
+    by_half!(half, D => csr_borrow::<D>(rows, cols, pointers, columns, values.cast(), csr))
+}
+
+/// As sparsimd_plan_set_values_f32(), of the elements that `half`, a sparsimd_half, says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_plan_set_values_half(
+    plan: *mut PlanHandle,
+    half: u32,
+    values: *const u16,
+    nnz: usize,
+) -> Status {
+    by_half!(half, D => set_values::<D>(plan, values.cast(), nnz))
 }
 
 /// C = alpha A B + beta C as sparsimd_spmm_f32(), B and C of the elements that `half`, a sparsimd_half, says. Sums are of
@@ -85,7 +117,7 @@ pub unsafe extern "C" fn sparsimd_sddmm_half(
     ldb: usize,
     out: *mut f32,
 ) -> Status {
-    by_half!(half, D => sddmm::<D>(false, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out))
+    by_half!(half, D => sddmm::<D, f32>(false, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out))
 }
 
 /// As sparsimd_sddmm_scaled_f32(), C and B of halves as in sparsimd_sddmm_half().
@@ -101,7 +133,39 @@ pub unsafe extern "C" fn sparsimd_sddmm_scaled_half(
     ldb: usize,
     out: *mut f32,
 ) -> Status {
-    by_half!(half, D => sddmm::<D>(true, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out))
+    by_half!(half, D => sddmm::<D, f32>(true, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out))
+}
+
+/// As sparsimd_sddmm_half(), `out` of halves, too: each is rounded once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_sddmm_all_half(
+    cpu: *const CpuHandle,
+    plan: *const PlanHandle,
+    half: u32,
+    n: usize,
+    c: *const u16,
+    ldc: usize,
+    b: *const u16,
+    ldb: usize,
+    out: *mut u16,
+) -> Status {
+    by_half!(half, D => sddmm::<D, D>(false, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out.cast()))
+}
+
+/// As sparsimd_sddmm_scaled_half(), `out` of halves, too: each is rounded once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sparsimd_sddmm_scaled_all_half(
+    cpu: *const CpuHandle,
+    plan: *const PlanHandle,
+    half: u32,
+    n: usize,
+    c: *const u16,
+    ldc: usize,
+    b: *const u16,
+    ldb: usize,
+    out: *mut u16,
+) -> Status {
+    by_half!(half, D => sddmm::<D, D>(true, cpu, plan, n, (c.cast(), ldc), (b.cast(), ldb), out.cast()))
 }
 
 /// As sparsimd_fusedmm_f32(), C, B, D and E of the elements that `half`, a sparsimd_half, says. Edge values and sums are

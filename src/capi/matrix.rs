@@ -11,7 +11,7 @@ use super::view::{put, slice};
 use crate::dense::addresses;
 use crate::formats::{ColumnIndex, Csr, CsrRef, Pattern, PatternRef, PointerIndex};
 use crate::ops::SparseOperand;
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored};
 
 /// A sparse matrix by rows (CSR), or only its pattern.
 #[derive(Debug)]
@@ -137,12 +137,12 @@ pub unsafe extern "C" fn sparsimd_csr_create_f64(
     guard(|| unsafe { csr_create(rows, cols, row_ptr, col_idx, values, csr) })
 }
 
-unsafe fn csr_borrow<T: Element>(
+pub(super) unsafe fn csr_borrow<V: Stored<Scalar: Element>>(
     rows: usize,
     cols: usize,
     row_ptr: (*const c_void, u32),
     col_idx: (*const c_void, u32),
-    values: *const T,
+    values: *const V,
     csr: *mut *mut CsrHandle,
 ) -> Outcome {
     // SAFETY: by the rules of the interface.
@@ -151,14 +151,14 @@ unsafe fn csr_borrow<T: Element>(
     // SAFETY: by the rules of the interface: the arrays have the types that the caller names.
     let borrowed = unsafe {
         match row_ptr.1 {
-            0 => borrow_pointers::<u32, T>(rows, cols, pointers.cast(), columns, values)?,
-            1 => borrow_pointers::<i32, T>(rows, cols, pointers.cast(), columns, values)?,
-            2 => borrow_pointers::<u64, T>(rows, cols, pointers.cast(), columns, values)?,
-            3 => borrow_pointers::<i64, T>(rows, cols, pointers.cast(), columns, values)?,
+            0 => borrow_pointers::<u32, V>(rows, cols, pointers.cast(), columns, values)?,
+            1 => borrow_pointers::<i32, V>(rows, cols, pointers.cast(), columns, values)?,
+            2 => borrow_pointers::<u64, V>(rows, cols, pointers.cast(), columns, values)?,
+            3 => borrow_pointers::<i64, V>(rows, cols, pointers.cast(), columns, values)?,
             other => return Err(Failure::argument("row_ptr_type", &format!("{other} is not a sparsimd_index"))),
         }
     };
-    place.put(T::either::<Matrices>(Matrix::Borrowed(borrowed)));
+    place.put(V::Scalar::either::<Matrices>(Matrix::Borrowed(borrowed)));
     Ok(())
 }
 
@@ -166,13 +166,13 @@ unsafe fn csr_borrow<T: Element>(
 ///
 /// # Safety
 /// By the rules of the interface; the arrays stay as they are while handles refer to them.
-unsafe fn borrow_pointers<P: PointerIndex + TryInto<usize>, T: Element>(
+unsafe fn borrow_pointers<P: PointerIndex + TryInto<usize>, V: Stored<Scalar: Element>>(
     rows: usize,
     cols: usize,
     row_ptr: *const P,
     (col_idx, col_idx_type): (*const c_void, u32),
-    values: *const T,
-) -> Outcome<Borrowed<T>> {
+    values: *const V,
+) -> Outcome<Borrowed<V::Scalar>> {
     let pointers = rows.checked_add(1).ok_or_else(|| Failure::argument("rows", "too many"))?;
     // SAFETY: by the caller's promise.
     let row_ptr: &'static [P] = unsafe { slice("row_ptr", row_ptr, pointers)? };
@@ -181,8 +181,8 @@ unsafe fn borrow_pointers<P: PointerIndex + TryInto<usize>, T: Element>(
     // SAFETY: by the caller's promise.
     unsafe {
         match col_idx_type {
-            0 => borrow_columns::<P, u32, T>(rows, cols, row_ptr, col_idx.cast(), values, len),
-            1 => borrow_columns::<P, i32, T>(rows, cols, row_ptr, col_idx.cast(), values, len),
+            0 => borrow_columns::<P, u32, V>(rows, cols, row_ptr, col_idx.cast(), values, len),
+            1 => borrow_columns::<P, i32, V>(rows, cols, row_ptr, col_idx.cast(), values, len),
             other => {
                 let detail = format!("{other} is not SPARSIMD_INDEX_U32 or SPARSIMD_INDEX_I32");
                 Err(Failure::argument("col_idx_type", &detail))
@@ -195,14 +195,14 @@ unsafe fn borrow_pointers<P: PointerIndex + TryInto<usize>, T: Element>(
 ///
 /// # Safety
 /// As [`borrow_pointers`].
-unsafe fn borrow_columns<P: PointerIndex, C: ColumnIndex, T: Element>(
+unsafe fn borrow_columns<P: PointerIndex, C: ColumnIndex, V: Stored<Scalar: Element>>(
     rows: usize,
     cols: usize,
     row_ptr: &'static [P],
     col_idx: *const C,
-    values: *const T,
+    values: *const V,
     len: usize,
-) -> Outcome<Borrowed<T>> {
+) -> Outcome<Borrowed<V::Scalar>> {
     // SAFETY: by the caller's promise.
     let col_idx = unsafe { slice("col_idx", col_idx, len)? };
     let (indices, columns) = (addresses(row_ptr), addresses(col_idx));
@@ -212,7 +212,7 @@ unsafe fn borrow_columns<P: PointerIndex, C: ColumnIndex, T: Element>(
     }
     // SAFETY: by the caller's promise.
     let values = unsafe { slice("values", values, len)? };
-    let operand = CsrRef::new(rows, cols, row_ptr, col_idx, values)?.into();
+    let operand = SparseOperand::of(CsrRef::new(rows, cols, row_ptr, col_idx, values)?);
     Ok(Borrowed { operand, arrays: [indices, columns, addresses(values)] })
 }
 
@@ -258,6 +258,9 @@ pub unsafe extern "C" fn sparsimd_csr_borrow_f64(
 /// The matrix with `blocks` along its diagonal, all of element type `T`; values where all have them.
 fn block_diagonal<T: Element>(blocks: &[&Either<Matrices>]) -> Outcome<Either<Matrices>> {
     let operands = blocks.iter().map(|block| Ok(block.of::<T>()?.sparse())).collect::<Outcome<Vec<_>>>()?;
+    if operands.iter().any(|operand| matches!(operand, SparseOperand::Narrow(_))) {
+        return Err(Failure::argument("blocks", "some have values of 16 bits"));
+    }
     let with_values: Vec<CsrRef<'_, T>> = operands
         .iter()
         .filter_map(|operand| if let SparseOperand::Csr(a) = operand { Some(*a) } else { None })

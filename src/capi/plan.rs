@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::formats::CsrRef;
 use crate::ops::{Prepared, SparseOperand};
 use crate::plan::{self, Plan, PlanOptions};
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, Stored};
 
 /// A matrix prepared for many runs of one operation.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl<T: Scalar> Planned<T> {
         dense.into_iter().chain(arrays.iter().cloned()).collect()
     }
 
-    fn set_values(&mut self, values: &[T]) -> Outcome {
+    fn set_values<V: Stored<Scalar = T>>(&mut self, values: &[V]) -> Outcome {
         match &mut self.source {
             Source::Prepared(prepared) => prepared.set_values(&self.cpu, values)?,
             Source::Borrowed { matrix, own, .. } => {
@@ -119,7 +119,7 @@ impl<T: Scalar> Planned<T> {
                     let detail = format!("{} values for a pattern of {nnz} nonzeros", values.len());
                     return Err(Error::shape("set_values", detail).into());
                 }
-                *own = Some(values.to_vec());
+                *own = Some(values.iter().map(|value| value.widen()).collect());
             }
         }
         Ok(())
@@ -217,8 +217,12 @@ pub unsafe extern "C" fn sparsimd_plan_set_values_f64(plan: *mut PlanHandle, val
     guard(|| unsafe { set_values(plan, values, nnz) })
 }
 
-unsafe fn set_values<T: Element>(plan: *mut PlanHandle, values: *const T, nnz: usize) -> Outcome {
+pub(super) unsafe fn set_values<V: Stored<Scalar: Element>>(
+    plan: *mut PlanHandle,
+    values: *const V,
+    nnz: usize,
+) -> Outcome {
     // SAFETY: by the rules of the interface.
-    let (plan, values) = unsafe { (handle::get_mut(plan)?.of_mut::<T>()?, slice("values", values, nnz)?) };
+    let (plan, values) = unsafe { (handle::get_mut(plan)?.of_mut::<V::Scalar>()?, slice("values", values, nnz)?) };
     plan.set_values(values)
 }

@@ -142,14 +142,14 @@ pub unsafe extern "C" fn sparsimd_spmm_t_f64(
     guard(|| unsafe { spmm::<f64>(true, cpu, plan, n, alpha, (b, ldb), beta, (c, ldc)) })
 }
 
-pub(super) unsafe fn sddmm<D: Stored<Scalar: Element>>(
+pub(super) unsafe fn sddmm<D: Stored<Scalar: Element>, V: Stored<Scalar = D::Scalar>>(
     scaled: bool,
     cpu: *const CpuHandle,
     plan: *const PlanHandle,
     n: usize,
     c: Dense<*const D>,
     b: Dense<*const D>,
-    out: *mut D::Scalar,
+    out: *mut V,
 ) -> Outcome {
     // SAFETY: by the rules of the interface.
     let (cpu, plan) = unsafe { (handle::get(cpu)?, handle::get(plan)?.of::<D::Scalar>()?) };
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn sparsimd_sddmm_f32(
     out: *mut f32,
 ) -> Status {
     // SAFETY: by the rules of the interface.
-    guard(|| unsafe { sddmm::<f32>(false, cpu, plan, n, (c, ldc), (b, ldb), out) })
+    guard(|| unsafe { sddmm::<f32, f32>(false, cpu, plan, n, (c, ldc), (b, ldb), out) })
 }
 
 /// As sparsimd_sddmm_f32().
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn sparsimd_sddmm_f64(
     out: *mut f64,
 ) -> Status {
     // SAFETY: by the rules of the interface.
-    guard(|| unsafe { sddmm::<f64>(false, cpu, plan, n, (c, ldc), (b, ldb), out) })
+    guard(|| unsafe { sddmm::<f64, f64>(false, cpu, plan, n, (c, ldc), (b, ldb), out) })
 }
 
 /// out_p = a_ij (C B^T)_ij for each nonzero p = (i, j) of A, otherwise as sparsimd_sddmm_f32().
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn sparsimd_sddmm_scaled_f32(
     out: *mut f32,
 ) -> Status {
     // SAFETY: by the rules of the interface.
-    guard(|| unsafe { sddmm::<f32>(true, cpu, plan, n, (c, ldc), (b, ldb), out) })
+    guard(|| unsafe { sddmm::<f32, f32>(true, cpu, plan, n, (c, ldc), (b, ldb), out) })
 }
 
 /// As sparsimd_sddmm_scaled_f32().
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn sparsimd_sddmm_scaled_f64(
     out: *mut f64,
 ) -> Status {
     // SAFETY: by the rules of the interface.
-    guard(|| unsafe { sddmm::<f64>(true, cpu, plan, n, (c, ldc), (b, ldb), out) })
+    guard(|| unsafe { sddmm::<f64, f64>(true, cpu, plan, n, (c, ldc), (b, ldb), out) })
 }
 
 #[expect(clippy::too_many_arguments, reason = "the operation's own")]

@@ -155,6 +155,18 @@ fn operands_of_halves() {
             good(sparsimd_sddmm_scaled_half(f.cpu, f.plan, half, n, b, 4, b, 4, out));
         }
         assert!(expected.deviation_of_values(&out).unwrap().error <= 1.0);
+        // Results of halves, too.
+        let mut out = [0u16; 3];
+        // SAFETY: as above.
+        unsafe {
+            let (b, at) = (b_bits.as_ptr(), out.as_mut_ptr());
+            good(sparsimd_sddmm_scaled_all_half(f.cpu, f.plan, half, n, b, 4, b, 4, at));
+            let out: Vec<D> = out.iter().map(|&x| from_bits(x)).collect();
+            assert!(expected.stored_as::<D>().deviation_of_values(&out).unwrap().error <= 1.0);
+            good(sparsimd_sddmm_all_half(f.cpu, f.plan, half, n, b, 4, b, 4, at));
+        }
+        let expected = reference::sddmm(&a, false, b_view.row_range(0..2).unwrap(), b_view).unwrap().stored_as::<D>();
+        assert!(expected.deviation_of_values(&out.map(from_bits)).unwrap().error <= 1.0);
         let (f, mut e) = (Fixture::new(Op::Fusedmm), [0u16; 4]);
         let views = (b_view.row_range(0..2).unwrap(), b_view);
         let expected = reference::fusedmm(&a, reference::Edge::Scale, views.0, views.1, views.1).unwrap();
@@ -169,6 +181,50 @@ fn operands_of_halves() {
     }
     check(Half::Bf16, bf16::to_bits, bf16::from_bits);
     check(Half::F16, f16::to_bits, f16::from_bits);
+}
+
+#[test]
+fn values_of_halves() {
+    fn check<D: Stored<Scalar = f32>>(half: Half, bits: fn(D) -> u16) {
+        let values = [0.1f32, 2.0, -3.3].map(D::narrow);
+        let (first, other) = (values.map(bits), [1.0f32, 0.7, 0.0].map(D::narrow));
+        let (pointers, columns) = (ROW_PTR.as_ptr().cast(), COL_IDX.as_ptr().cast());
+        let (wide, narrow, half) = (Index::U64 as u32, Index::U32 as u32, half as u32);
+        let (f, mut csr, mut both) = (Fixture::new(Op::Spmm), null_mut(), null_mut());
+        let b = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+        // The sums that the values make, exact but for three roundings.
+        let right = |values: [D; 3], c: [f32; 4]| {
+            let v = values.map(D::widen);
+            let wanted = [v[0] + 5.0 * v[1], 2.0 * v[0] + 6.0 * v[1], 3.0 * v[2], 4.0 * v[2]];
+            assert!(c.iter().zip(wanted).all(|(x, y)| (x - y).abs() <= 8.0 * f32::EPSILON * 15.0), "{c:?} {wanted:?}");
+        };
+        // SAFETY: all arrays are as long as they are said to be, and outlive the handles.
+        unsafe {
+            let v = first.as_ptr();
+            good(sparsimd_csr_borrow_half(2, 3, pointers, wide, columns, narrow, half, v, &mut csr));
+            for path in [Path::Direct, Path::Panel] {
+                let (mut plan, mut c) = (null_mut(), [7.0f32; 4]);
+                good(sparsimd_plan_create(f.cpu, Op::Spmm as u32, csr, 2, path as u32, 9, &mut plan));
+                good(sparsimd_spmm_f32(f.cpu, plan, 2, 1.0, b.as_ptr(), 2, 0.0, c.as_mut_ptr(), 2));
+                right(values, c);
+                good(sparsimd_plan_set_values_half(plan, half, other.map(bits).as_ptr(), 3));
+                good(sparsimd_spmm_f32(f.cpu, plan, 2, 1.0, b.as_ptr(), 2, 0.0, c.as_mut_ptr(), 2));
+                right(other, c);
+                let call = sparsimd_plan_set_values_half(plan, half, first.as_ptr(), 2);
+                refused(call, Status::Shape, "2 values");
+                let call = sparsimd_plan_set_values_half(plan, 2, first.as_ptr(), 3);
+                refused(call, Status::Argument, "sparsimd_half");
+                good(sparsimd_plan_destroy(plan));
+            }
+            let call = sparsimd_csr_block_diagonal(2, [csr.cast_const(), f.csr].as_ptr(), &mut both);
+            refused(call, Status::Argument, "values of 16 bits");
+            good(sparsimd_csr_destroy(csr));
+            let call = sparsimd_csr_borrow_half(2, 3, pointers, wide, columns, narrow, 2, v, &mut csr);
+            refused(call, Status::Argument, "2 is not a sparsimd_half");
+        }
+    }
+    check(Half::Bf16, bf16::to_bits);
+    check(Half::F16, f16::to_bits);
 }
 
 #[test]

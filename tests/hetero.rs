@@ -32,7 +32,7 @@ fn executors(split: Split) -> Vec<Hetero> {
 }
 
 fn quiet(both: &Hetero) {
-    assert_eq!(both.failures(), Vec::<String>::new());
+    assert_eq!(both.take_failures(), Vec::<String>::new());
     assert_eq!(both.gpu().validation_messages(), Vec::<String>::new());
 }
 
@@ -199,7 +199,7 @@ fn a_lost_device_is_replaced_by_the_processor() {
                 _ => Hetero::pair(cpu(), first, limited(DeviceOptions::default()).unwrap(), split).unwrap(),
             };
             survives(&both, &format!("{split:?}, lost at {lose_at}"));
-            for reason in both.failures() {
+            for reason in both.take_failures() {
                 assert!(reason.contains(&name) && reason.contains("lost"), "{reason}");
                 lost += 1;
             }
@@ -213,13 +213,11 @@ fn a_device_that_does_not_answer_is_replaced_by_the_processor() {
     let Some(slow) = limited(DeviceOptions { time_limit: Duration::ZERO, ..DeviceOptions::default() }) else { return };
     let both = Hetero::new(cpu(), slow, Split::Static(0.6)).unwrap();
     // A thread that is held up between submitting and waiting may find the work done; not every time.
-    for _ in 0..50 {
+    let mut failed = (0..50).map(|_| {
         survives(&both, "no answer");
-        if !both.failures().is_empty() {
-            break;
-        }
-    }
-    let reasons = both.failures();
+        both.take_failures()
+    });
+    let reasons = failed.find(|reasons| !reasons.is_empty()).unwrap_or_default();
     assert!(reasons.len() == 1 && reasons[0].contains("no answer within 0 s"), "{reasons:?}");
 }
 
@@ -228,7 +226,71 @@ fn a_device_without_room_is_replaced_by_the_processor() {
     let Some(small) = limited(DeviceOptions { memory_limit: Some(20_000), ..DeviceOptions::default() }) else { return };
     let both = Hetero::new(cpu(), small, Split::Adaptive).unwrap();
     survives(&both, "no room");
-    assert!(both.failures()[0].contains("out of memory"), "{:?}", both.failures());
+    let reasons = both.take_failures();
+    assert!(reasons.len() == 1 && reasons[0].contains("out of memory"), "{reasons:?}");
+}
+
+/// C = A B on both sides, verified; the bytes that went to the device, and why it took no share.
+fn product(both: &Hetero, a: &mut HeteroCsr<f32>, n: usize) -> (u64, Vec<String>) {
+    let b: Mat<f32> = uniform_dense(a.matrix().cols(), n, 1).unwrap();
+    let mut c = Mat::zeros(a.matrix().rows(), n).unwrap();
+    both.gpu().take_times();
+    both.spmm(1.0, a, b.as_ref(), 0.0, c.as_mut()).unwrap();
+    let want = reference::spmm(1.0, a.matrix(), b.as_ref(), 0.0, c.as_ref()).unwrap();
+    assert!(want.deviation(c.as_ref()).unwrap().error <= 1.0);
+    (both.gpu().take_times().uploaded_bytes, both.take_failures())
+}
+
+#[test]
+fn a_refusal_is_of_one_operation_on_one_operand() {
+    for split in [Split::Static(0.5), Split::Adaptive] {
+        let options = DeviceOptions { memory_limit: Some(400_000), ..DeviceOptions::default() };
+        let Some(device) = limited(options) else { return };
+        let both = Hetero::new(cpu(), device, split).unwrap();
+        let matrix = |k, seed| HeteroCsr::new(random_matrix::<f32>(60, k, 0.9, seed).unwrap());
+        // B has 512000 bytes, or 12800.
+        let (mut large, mut small) = (matrix(2000, 3), matrix(50, 4));
+        let (_, reasons) = product(&both, &mut large, 64);
+        let refused = |reasons: &[String]| {
+            reasons.len() == 1 && reasons[0].starts_with("spmm: ") && reasons[0].contains("out of memory")
+        };
+        assert!(refused(&reasons) && large.share("spmm").is_none(), "{split:?}, {reasons:?}");
+        for _ in 0..2 {
+            let (uploaded, reasons) = product(&both, &mut small, 64);
+            assert!(uploaded > 0 && reasons.is_empty(), "{split:?}, {reasons:?}");
+            // It is not asked again, and the reason is told again.
+            let (uploaded, reasons) = product(&both, &mut large, 64);
+            assert!(uploaded == 0 && refused(&reasons), "{split:?}, {reasons:?}");
+        }
+        // Another operation on the same operand.
+        let (c, b): (Mat<f32>, Mat<f32>) = (uniform_dense(60, 4, 1).unwrap(), uniform_dense(2000, 4, 2).unwrap());
+        let mut values = vec![f32::NAN; large.matrix().nnz()];
+        both.sddmm(&mut large, c.as_ref(), b.as_ref(), &mut values).unwrap();
+        assert!(both.gpu().take_times().uploaded_bytes > 0 && both.take_failures().is_empty(), "{split:?}");
+        let want = reference::sddmm(large.matrix(), false, c.as_ref(), b.as_ref()).unwrap();
+        assert!(want.deviation_of_values(&values).unwrap().error <= 1.0);
+        // What is prepared anew is asked again.
+        large.prepare(&PlanOptions::new(Op::Spmm, 4).strategy(Strategy::Direct)).unwrap();
+        let (uploaded, reasons) = product(&both, &mut large, 4);
+        assert!(uploaded > 0 && reasons.is_empty(), "{split:?}, {reasons:?}");
+        quiet(&both);
+    }
+}
+
+#[test]
+fn a_lost_device_refuses_all_operands() {
+    let options = DeviceOptions { lose_at: Some(0), always_stage: true, ..DeviceOptions::default() };
+    let Some(device) = limited(options) else { return };
+    let both = Hetero::new(cpu(), device, Split::Static(0.5)).unwrap();
+    for seed in 0..2 {
+        let mut a = HeteroCsr::new(random_matrix::<f32>(60, 50, 0.9, seed).unwrap());
+        let (uploaded, reasons) = product(&both, &mut a, 8);
+        assert!(uploaded == 0 && reasons.len() == 1 && reasons[0].contains("lost"), "{uploaded}, {reasons:?}");
+        let mut z = [0.0f32; 2];
+        both.ts(&[1.0f32, 2.0], Arithmetic::Mul, 2.0, &mut z).unwrap();
+        let reasons = both.take_failures();
+        assert!(z == [2.0, 4.0] && reasons.len() == 1 && reasons[0].starts_with("ts: "), "{z:?}, {reasons:?}");
+    }
 }
 
 #[test]
@@ -246,7 +308,7 @@ fn cp_survives_a_lost_device() {
         let mut shared = HeteroTensor::new(x.clone(), 4);
         let got = both.cp_als(&mut shared, &options, |_, _| ControlFlow::Continue(())).unwrap().fit();
         assert!((got - want).abs() < 1e-4, "{got}, on the processor {want}");
-        assert_eq!(both.failures().len(), 1);
+        assert_eq!(both.take_failures().len(), 1);
     }
 }
 

@@ -45,7 +45,7 @@ impl Hetero {
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) when the lengths differ. A device that fails is replaced: see
-    /// [`Hetero::failures`].
+    /// [`Hetero::take_failures`].
     pub fn tew<T: DeviceScalar>(&self, x: &[T], operator: Arithmetic, y: &[T], z: &mut [T]) -> Result<()> {
         check_shape("tew", "y", (1, y.len()), (1, x.len()))?;
         self.elementwise("tew", x, operator, Some(y), T::ZERO, z)
@@ -59,7 +59,7 @@ impl Hetero {
         self.elementwise("ts", x, operator, None, s, z)
     }
 
-    /// Moving the values costs more than the operation, so the rates are measured anew in every call.
+    /// Moving the values costs more than the operation, so the rates are measured anew in every call, and no refusal is remembered.
     #[inline(never)]
     pub(crate) fn elementwise<T: DeviceScalar>(
         &self,

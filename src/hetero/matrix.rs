@@ -92,10 +92,10 @@ impl<T: DeviceScalar> HeteroCsr<T> {
 
     /// Prepares many runs of the operation of `options`: each side lays its part out by panels, by
     /// [`Cpu::prepare`] and [`Gpu::prepare`], where its plan finds that this pays ([`Strategy::Auto`]), always ([`Strategy::Panel`]) or
-    /// not any more ([`Strategy::Direct`]). The parts are made anew in the next run, and the rates measured again.
+    /// not any more ([`Strategy::Direct`]). The parts are made anew in the next run, the rates measured again and refusals forgotten.
     ///
     /// # Errors
-    /// [`Error::Argument`] when the dense operands have no columns. A device that cannot make the panels that are asked for is replaced in the next run.
+    /// [`Error::Argument`] when the dense operands have no columns. A device that cannot make the panels that are asked for is replaced.
     pub fn prepare(&mut self, options: &PlanOptions) -> Result<()> {
         if options.n == 0 {
             return Err(Error::argument("n", "a dense operand needs a column".to_owned()));
@@ -135,7 +135,7 @@ impl Hetero {
     /// C = alpha A B + beta C on both sides. Shapes as in [`Cpu::spmm`](crate::Cpu::spmm).
     ///
     /// # Errors
-    /// [`Error::Shape`]. A device that fails is replaced: see [`Hetero::failures`].
+    /// [`Error::Shape`]. A device that fails is replaced: see [`Hetero::take_failures`].
     #[inline(never)]
     pub fn spmm<D: Portable>(
         &self,

@@ -6,14 +6,16 @@
 //! the Limits of Cross-Platform Sparse Tensor Processing"): a tenth of the work is timed, half of it on each side, the rest is
 //! cut by the two rates, and the rate is remembered with the operand for the calls that follow.
 //!
-//! A device that fails costs time, not the result: the processor computes its part again and stands in for it in all later
-//! calls. [`Hetero::failures`] has the reasons.
+//! A device that fails costs time, not the result: the processor computes its part again. It stands in for the device in the later calls
+//! of that operation on that operand, which remembers the refusal: the device may take other ones, unless it was lost, which refuses all.
+//! [`Hetero::take_failures`] has the reasons.
 
 mod elementwise;
 mod matrix;
 mod share;
 mod tensor;
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 pub use matrix::HeteroCsr;
@@ -51,8 +53,8 @@ pub struct Hetero {
     cpu: Cpu,
     gpus: Vec<Gpu>,
     split: Split,
-    /// Why the device of each place is not used any more.
-    failed: Mutex<[Option<String>; 2]>,
+    /// Why the device of a place took no share of an operation lately.
+    failures: Mutex<BTreeMap<(usize, &'static str), String>>,
 }
 
 impl Hetero {
@@ -78,7 +80,7 @@ impl Hetero {
         {
             return Err(Error::argument("share", format!("{share} is not from 0 to 1")));
         }
-        Ok(Self { cpu, gpus, split, failed: Mutex::default() })
+        Ok(Self { cpu, gpus, split, failures: Mutex::default() })
     }
 
     /// How the work is shared.
@@ -96,23 +98,14 @@ impl Hetero {
         &self.gpus[0]
     }
 
-    /// Why devices are not used any more, in words: empty as long as none has failed.
-    pub fn failures(&self) -> Vec<String> {
-        self.failed().iter().flatten().cloned().collect()
+    /// Why devices took no share since this function was last called, in words: the last reason for each device and operation, and
+    /// nothing when all did.
+    pub fn take_failures(&self) -> Vec<String> {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *failures).into_iter().map(|((_, op), why)| format!("{op}: {why}")).collect()
     }
 
-    fn failed(&self) -> std::sync::MutexGuard<'_, [Option<String>; 2]> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes a device's failure note, and any other error for the caller.
-    fn give_up(&self, device: usize, error: Error) -> Result<()> {
-        match error {
-            Error::Device { detail } | Error::Unavailable { detail, .. } => {
-                self.failed()[device] = Some(detail);
-                Ok(())
-            }
-            other => Err(other),
-        }
+    fn note_failure(&self, place: usize, op: &'static str, why: String) {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).insert((place, op), why);
     }
 }

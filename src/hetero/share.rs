@@ -35,11 +35,14 @@ pub(super) struct Parts<D: Divisible> {
     host: HashMap<Range<usize>, D::OnHost>,
     /// The first side's share of each operation.
     shares: HashMap<&'static str, f64>,
+    /// Why either device does not compute an operation on this operand.
+    refusals: [HashMap<&'static str, String>; 2],
 }
 
 impl<D: Divisible> Parts<D> {
     pub(super) fn new(whole: D) -> Self {
-        Self { whole, device: [HashMap::new(), HashMap::new()], host: HashMap::new(), shares: HashMap::new() }
+        let device = [HashMap::new(), HashMap::new()];
+        Self { whole, device, host: HashMap::new(), shares: HashMap::new(), refusals: Default::default() }
     }
 
     /// The first side's share of the work that an adaptive run of `op` found.
@@ -47,11 +50,24 @@ impl<D: Divisible> Parts<D> {
         self.shares.get(op).copied()
     }
 
-    /// Drops the parts and the rates.
+    /// Drops the parts, the rates and the refusals.
     pub(super) fn forget(&mut self) {
         self.device.iter_mut().for_each(HashMap::clear);
         self.host.clear();
         self.shares.clear();
+        self.refusals.iter_mut().for_each(HashMap::clear);
+    }
+
+    /// Remembers that the device of a place does not compute `op`, and leaves its memory to others; any other error is the caller's.
+    fn refuse(&mut self, place: usize, op: &'static str, error: Error) -> Result<()> {
+        match error {
+            Error::Device { detail } | Error::Unavailable { detail, .. } => {
+                self.refusals[place].insert(op, detail);
+                self.device[place].clear();
+                Ok(())
+            }
+            other => Err(other),
+        }
     }
 
     fn prepare_host(&mut self, cpu: &Cpu, items: &Range<usize>) -> Result<()> {
@@ -107,14 +123,16 @@ impl Hetero {
     {
         let items = parts.whole.items();
         let mut operands: [Option<S>; 2] = [None, None];
-        for (place, gpu) in self.gpus.iter().enumerate() {
-            if self.failed()[place].is_none() {
-                match (job.upload)(gpu) {
-                    Ok(uploaded) => operands[place] = Some(uploaded),
-                    Err(error) => self.give_up(place, error)?,
-                }
+        let refusals = |parts: &Parts<W>| parts.refusals.each_ref().map(|of| of.contains_key(job.op));
+        let before = refusals(parts);
+        for (place, gpu) in self.gpus.iter().enumerate().filter(|&(place, _)| !before[place]) {
+            match (job.upload)(gpu) {
+                Ok(uploaded) => operands[place] = Some(uploaded),
+                Err(error) => parts.refuse(place, job.op, error)?,
             }
         }
+        // With no device left, all is the processor's.
+        let alone = operands.iter().all(Option::is_none);
         let mut step = |parts: &mut Parts<W>, ranges: [Range<usize>; 2], out: O| -> Result<(O, [f64; 2])> {
             let (first, rest) = out.cut(ranges[0].len())?;
             let (second, rest) = rest.cut(ranges[1].len())?;
@@ -123,8 +141,7 @@ impl Hetero {
         };
         let mut first = 0;
         let known = match self.split {
-            // With no device left, all is the processor's.
-            _ if self.failed()[..self.gpus.len()].iter().all(Option::is_some) => Some(0.0),
+            _ if alone => Some(0.0),
             Split::Static(share) => Some(share),
             Split::Adaptive => parts.share(job.op),
         };
@@ -147,9 +164,12 @@ impl Hetero {
         };
         let middle = cut_by_share(|i| parts.whole.work(i), items, first, share);
         step(parts, [first..middle, middle..items], out)?;
-        if self.failed().iter().any(Option::is_some) {
+        if refusals(parts) != before {
             // Rates that a failed device had part in say nothing of the calls to come.
-            parts.shares.clear();
+            parts.shares.remove(job.op);
+        }
+        for (place, refusals) in parts.refusals.iter().enumerate() {
+            refusals.get(job.op).into_iter().for_each(|why| self.note_failure(place, job.op, why.clone()));
         }
         Ok(())
     }
@@ -175,7 +195,7 @@ impl Hetero {
             if operands[place].is_some()
                 && let Err(error) = parts.prepare_device(place, &self.gpus[place], range)
             {
-                self.give_up(place, error)?;
+                parts.refuse(place, job.op, error)?;
                 operands[place] = None;
             }
             if operands[place].is_none() {
@@ -215,9 +235,8 @@ impl Hetero {
             match done {
                 Ok(taken) => seconds[place] = taken,
                 Err(error) if operands[place].is_some() => {
-                    self.give_up(place, error)?;
+                    parts.refuse(place, job.op, error)?;
                     operands[place] = None;
-                    parts.device[place].clear();
                     parts.prepare_host(&self.cpu, &ranges[place])?;
                     processor(&ranges[place], &mut outs[place], parts)?;
                 }

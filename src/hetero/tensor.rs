@@ -91,7 +91,7 @@ impl Hetero {
     /// [`Cpu::ttm_into`](crate::Cpu::ttm_into).
     ///
     /// # Errors
-    /// [`Error::Shape`]. A device that fails is replaced: see [`Hetero::failures`].
+    /// [`Error::Shape`]. A device that fails is replaced: see [`Hetero::take_failures`].
     #[inline(never)]
     pub fn ttm_into<T: DeviceScalar>(
         &self,

@@ -29,12 +29,7 @@ type OfMode<'a> = (usize, Fibers<'a, f32>, Vec<Vec<u32>>);
 enum Product {
     Ttm(Vec<(GpuFibers<f32>, GpuMat<f32>, GpuMat<f32>)>),
     Ttv(Vec<(GpuFibers<f32>, GpuValues<f32>, GpuValues<f32>)>),
-    Shared(Hetero, Vec<(HeteroFibers<f32>, Mat<f32>)>),
-}
-
-/// The same executors for a contender of its own: what a device fails at, it fails at for that contender alone.
-fn again(both: &Hetero) -> Result<Hetero> {
-    Hetero::new(both.cpu().clone(), both.gpu().clone(), both.split())
+    Shared(Vec<(HeteroFibers<f32>, Mat<f32>)>),
 }
 
 /// The larger one.
@@ -96,7 +91,7 @@ impl TensorTarget {
 
     /// Whether the device of `both`, which has run, took its share; where the processor stood in for it, the notes say why.
     fn shared(&self, both: &Hetero, case: &mut Case, format: &str) -> bool {
-        let failures = both.failures();
+        let failures = both.take_failures();
         case.notes.extend(failures.iter().map(|why| format!("{}: {why}", self.label(format))));
         failures.is_empty()
     }
@@ -133,15 +128,14 @@ impl TensorTarget {
                 way(case, list, &self.label(format), prepare_s, deviation(&y), move || run(None));
             }
             Devices::Both(both) => {
-                let both = again(both)?;
-                let run = move |both: &Hetero, y: &mut [f32]| match z {
+                let run = move |y: &mut [f32]| match z {
                     Some(z) => both.tew(x, Arithmetic::Add, z, y),
                     None => both.ts(x, Arithmetic::Mul, 1.5, y),
                 };
-                run(&both, &mut y)?;
-                if self.shared(&both, case, format) {
+                run(&mut y)?;
+                if self.shared(both, case, format) {
                     let found = deviation(&y);
-                    way(case, list, &self.label(format), 0.0, found, move || run(&both, &mut y));
+                    way(case, list, &self.label(format), 0.0, found, move || run(&mut y));
                 }
             }
         }
@@ -183,8 +177,7 @@ impl TensorTarget {
                         })
                         .collect::<Result<_>>()?,
                 ),
-                Devices::Both(both) => Product::Shared(
-                    again(both)?,
+                Devices::Both(_) => Product::Shared(
                     modes
                         .iter()
                         .map(|&(_, x, _)| Ok((HeteroFibers::new(x), Mat::zeros(x.len(), cols)?)))
@@ -206,7 +199,7 @@ impl TensorTarget {
                 let algorithm = algorithm.unwrap_or_default();
                 all.iter_mut().try_for_each(|(x, u, y)| gpu.ttm_into(x, u, algorithm, y))
             }
-            (_, Product::Shared(both, all)) => {
+            (Devices::Both(both), Product::Shared(all)) => {
                 all.iter_mut().zip(&numbers).try_for_each(|((x, y), &mode)| match algorithm {
                     None => {
                         let (dim, len) = (operands[mode].rows(), y.rows());
@@ -221,7 +214,7 @@ impl TensorTarget {
             case.notes.push(format!("{}: {why}", self.label(format)));
             return Ok(());
         }
-        if let Product::Shared(both, _) = &product
+        if let Devices::Both(both) = &self.devices
             && !self.shared(both, case, format)
         {
             return Ok(());
@@ -232,7 +225,7 @@ impl TensorTarget {
             match &product {
                 Product::Ttv(all) => all[at].2.download(&mut y.as_mut().into_data()[..fibers.len()])?,
                 Product::Ttm(all) => all[at].2.download(y.as_mut())?,
-                Product::Shared(_, all) => y.clone_from(&all[at].1),
+                Product::Shared(all) => y.clone_from(&all[at].1),
             }
             let u = operands[*mode].as_ref();
             worst = worse(worst, cpu.install(|| reference::ttm(x, *mode, u, places)?.deviation(y.as_ref()))?);
@@ -287,16 +280,15 @@ impl TensorTarget {
                 let tensor = HeteroTensor::new(x.clone(), rank);
                 let by_elements = algorithm == Some(MttkrpAlgorithm::Element);
                 let mut tensor = if by_elements { tensor.by_elements() } else { tensor };
-                let both = again(both)?;
-                let mut run = move |both: &Hetero, outs: &mut [Mat<f32>]| {
+                let mut run = move |outs: &mut [Mat<f32>]| {
                     let mut all = numbers.iter().zip(outs);
                     all.try_for_each(|(&mode, out)| both.mttkrp(&mut tensor, views, mode, out.as_mut()))
                 };
                 // The first run cuts and uploads.
-                let ((), prepare_s) = timed(|| run(&both, &mut outs))?;
-                if self.shared(&both, case, name) {
+                let ((), prepare_s) = timed(|| run(&mut outs))?;
+                if self.shared(both, case, name) {
                     let found = deviation(&outs)?;
-                    way(case, list, &self.label(name), prepare_s, found, move || run(&both, &mut outs));
+                    way(case, list, &self.label(name), prepare_s, found, move || run(&mut outs));
                 }
             }
             Devices::Both(_) => {}

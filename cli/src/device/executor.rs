@@ -48,7 +48,7 @@ impl Devices {
     /// Says on standard error why a device was replaced by the processor, if it was.
     pub fn note_failures(&self) {
         if let Self::Both(both) = self {
-            both.failures().iter().for_each(|reason| output::note(&format!("the processor stands in: {reason}")));
+            both.take_failures().iter().for_each(|reason| output::note(&format!("the processor stands in: {reason}")));
         }
     }
 }

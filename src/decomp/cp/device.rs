@@ -69,7 +69,7 @@ impl Hetero {
     /// the same options and observer.
     ///
     /// # Errors
-    /// As [`Cpu::cp_als`]. A device that fails is replaced: see [`Hetero::failures`].
+    /// As [`Cpu::cp_als`]. A device that fails is replaced: see [`Hetero::take_failures`].
     pub fn cp_als<T: DeviceScalar>(
         &self,
         tensor: &mut HeteroTensor<T>,

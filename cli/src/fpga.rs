@@ -5,9 +5,12 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use serde::Serialize;
 use sparsimd::formats::{Csf, rooted_mode_order};
-use sparsimd::{CooTensor, Cpu, Error, Result};
+use sparsimd::hetero::Split;
+use sparsimd::{CooTensor, Error, Result};
 use sparsimd_measure::{BOARDS, Board, FpgaOp, FpgaRun, RowStore};
 
+use super::executor::Executor;
+use super::fpga_shared::{Shared, Shares};
 use super::tensor::Source;
 use super::{Verdict, output};
 
@@ -66,6 +69,18 @@ pub struct Args {
     /// Clock that the design reaches, in MHz [default: the board's highest]
     #[arg(long, value_name = "MHZ")]
     clock: Option<f64>,
+    /// Share the work with the processor, which is measured: SHARE of it, from 0 to 1, on the board, or as the rates of both say on a
+    /// tenth of it
+    #[arg(long, value_name = "adaptive|SHARE")]
+    share: Option<Split>,
+    #[command(flatten)]
+    executor: Executor,
+    /// Measured runs of the processor [default: as many as fit a second, at least 5]
+    #[arg(long, value_name = "R", requires = "share")]
+    repeat: Option<usize>,
+    /// Compare the processor's part with a naive loop in double precision
+    #[arg(long, requires = "share")]
+    verify: bool,
     /// One JSON object for each number of columns instead of text
     #[arg(long)]
     json: bool,
@@ -99,6 +114,8 @@ struct Report {
     bytes: u64,
     model_gflops: f64,
     simulated_gflops: f64,
+    /// With the processor beside the board; null where that is not asked for.
+    shared: Option<Shared>,
 }
 
 /// Simulates the design on the tensor.
@@ -115,7 +132,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
         return Err(Error::Argument { name: "clock", detail: format!("{clock_mhz} is not a number above 0") });
     }
     let board = Board { clock_mhz, ..board };
-    let cpu = Cpu::builder().build()?;
+    let cpu = args.executor.cpu()?;
     let x: CooTensor<f32> = cpu.install(|| args.source.load())?;
     if args.mode >= x.order() {
         let detail = format!("{} of a tensor of order {}", args.mode, x.order());
@@ -131,10 +148,19 @@ pub fn run(args: &Args) -> Result<Verdict> {
         mode_order.rotate_left(1);
     }
     let csf = cpu.install(|| Csf::from_coo(&x, &mode_order))?;
+    let shares = args.share.map(|split| (split, Shares::new(&cpu, &board, op, args.mode, &csf)));
+    let mut verdict = Verdict::Good;
     for &columns in &args.columns {
         let run = FpgaRun { op, columns, elements: args.elements, rows: args.rows.0 };
         let times = run.simulate(&board, &csf)?;
         let gflops = |seconds: f64| if seconds > 0.0 { times.flops / seconds / 1e9 } else { 0.0 };
+        let share = |(split, shares): &(Split, Shares<'_>)| {
+            shares.run(&run, *split, args.source.seed, args.repeat, args.verify)
+        };
+        let shared = shares.as_ref().map(share).transpose()?;
+        if shared.as_ref().is_some_and(|shared| shared.check.verified == Some(false)) {
+            verdict = Verdict::Wrong;
+        }
         let report = Report {
             op: name,
             board: board.name,
@@ -150,17 +176,21 @@ pub fn run(args: &Args) -> Result<Verdict> {
             bytes: times.bytes,
             model_gflops: gflops(times.model_s),
             simulated_gflops: gflops(times.simulated_s),
+            shared,
         };
         if args.json {
             output::json(&report)?;
             continue;
         }
-        let Report { dsps, model_s, simulated_s, cycles, model_gflops, simulated_gflops, .. } = report;
+        let Report { dsps, model_s, simulated_s, cycles, model_gflops, simulated_gflops, shared, .. } = report;
         output::line(&format!(
             "{name} on {}, {columns} columns, {dsps} DSP blocks at {clock_mhz} MHz: simulated {simulated_s:.3e} s \
              ({cycles} cycles, {simulated_gflops:.2} GFLOP/s), at least {model_s:.3e} s by the model ({model_gflops:.2} GFLOP/s)",
             board.name
         ))?;
+        if let Some(shared) = shared {
+            output::line(&shared.text(simulated_s))?;
+        }
     }
-    Ok(Verdict::Good)
+    Ok(verdict)
 }

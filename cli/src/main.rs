@@ -12,6 +12,7 @@ mod device;
 mod executor;
 mod factors;
 mod fpga;
+mod fpga_shared;
 mod fused_heads;
 mod fusedmm;
 mod generate;
@@ -111,7 +112,7 @@ enum Command {
     Tucker(tucker::Args),
     /// Orthogonal components of a symmetric sparse tensor, by the power method.
     Power(power::Args),
-    /// TTM or MTTKRP on a described FPGA board: by an analytic model, and simulated cycle by cycle.
+    /// TTM or MTTKRP on a described FPGA board, or shared with it: by an analytic model, and simulated cycle by cycle.
     Fpga(fpga::Args),
     /// The distributed operations on many ranks of a described cluster, by SimGrid.
     Simulate(simulate::Args),

@@ -219,3 +219,45 @@ fn fpga_boards_are_simulated() {
         }
     }
 }
+
+/// The board's part is simulated, the processor's measured and verified; both take as long as the longer of the two.
+#[test]
+fn a_simulated_board_shares_the_work_with_the_processor() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = folder.path().join("one.tns");
+    std::fs::write(&one, "3 2 5 1.5\n").unwrap();
+    let (one, skewed) = (["--tensor", one.to_str().unwrap()], ["--generate", "skew:200x50x60:9000"]);
+    let shared = |op, source: &[&str], share| {
+        let fixed = ["--columns", "16", "--share", share, "--repeat", "2", "--verify", "--json"];
+        let output = sparsimd(&[&["fpga", op][..], source, &fixed].concat());
+        assert!(output.status.success(), "{op} {source:?} {share}: {}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let number = |key: &str| report["shared"][key].as_f64().unwrap_or_else(|| panic!("{key}: {report}"));
+        let [cpu, cpu_part, board_part, both] = ["cpu_s", "cpu_part_s", "simulated_part_s", "both_s"].map(number);
+        assert_eq!(report["shared"]["verified"], true, "{report}");
+        assert!(cpu > 0.0 && both == cpu_part.max(board_part), "{report}");
+        (number("share"), report["simulated_s"].as_f64().unwrap(), cpu_part, board_part)
+    };
+    for op in ["ttm", "mttkrp"] {
+        for source in [&skewed[..], &one] {
+            let (share, _, cpu_part, board_part) = shared(op, source, "0");
+            assert!(share == 0.0 && board_part == 0.0 && cpu_part > 0.0, "{op} {source:?}");
+            let (share, board, cpu_part, board_part) = shared(op, source, "1");
+            assert!(share == 1.0 && board_part == board && cpu_part == 0.0, "{op} {source:?}");
+        }
+        let (share, board, cpu_part, board_part) = shared(op, &skewed, "0.4");
+        // A slice has at most a tenth of this tensor, and the cut is before it.
+        assert!((0.3..=0.4).contains(&share) && cpu_part > 0.0, "{op}: {share}");
+        assert!((0.7..1.3).contains(&(board_part / board / share)), "{op}: {board_part} of {board}");
+        let (share, _, cpu_part, board_part) = shared(op, &skewed, "adaptive");
+        assert!(0.0 < share && share < 1.0 && cpu_part > 0.0 && board_part > 0.0, "{op}: {share}");
+        shared(op, &one, "adaptive");
+    }
+    let alone = ["fpga", "ttm", "--generate", "skew:40x50x60:3000", "--columns", "8"];
+    let with = |extra: &[&'static str]| [&alone[..], extra].concat();
+    let text = String::from_utf8(sparsimd(&with(&["--share", "0.5", "--repeat", "1"])).stdout).unwrap();
+    assert!(text.contains("% on the board") && text.contains("simulated") && text.contains("not asked for"), "{text}");
+    for bad in [&["--share", "2"][..], &["--share", "half"], &["--verify"], &["--share", "0.5", "--repeat", "0"]] {
+        refusal(&with(bad));
+    }
+}

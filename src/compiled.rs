@@ -182,6 +182,8 @@ instances! { device<T: DeviceScalar>:
     Gpu::tensor_atomic::<T>,
     Gpu::tensor_of_all::<T>,
     Gpu::tensor_of_parts::<T>,
+    Gpu::chain::<T>,
+    Gpu::ttm_chain::<T>,
     Gpu::prepare::<T>,
     GpuPrepared::<T>::set_values,
     GpuPrepared::<T>::swap_values,
@@ -189,6 +191,7 @@ instances! { device<T: DeviceScalar>:
     Hetero::ttm_into::<T>,
     Hetero::ttv_into::<T>,
     Hetero::mttkrp::<T>,
+    Hetero::ttm_chain::<T>,
 }
 
 #[cfg(feature = "vulkan")]

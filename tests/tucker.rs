@@ -1,4 +1,4 @@
-//! TTM chains against naive loops, and Tucker's decomposition on tensors whose answer is known.
+//! TTM chains against naive loops, and Tucker's decomposition on tensors whose answer is known; both on devices as well, where there is one.
 
 mod common;
 
@@ -7,10 +7,30 @@ use std::ops::ControlFlow;
 use sparsimd::decomp::{Tucker, TuckerInit, TuckerIteration, TuckerOptions, TuckerState};
 use sparsimd::formats::Csf;
 use sparsimd::generate::{TensorSpec, uniform_dense};
+use sparsimd::gpu::{DeviceOptions, DeviceScalar, GpuMat};
+use sparsimd::hetero::{Hetero, HeteroChain, Split};
 use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
 use sparsimd::{Arch, CooTensor, Cpu, Error, Mat, MatRef, Scalar};
 
-fn check_chain<T: Scalar>(cpu: &Cpu, text: &str, ranks: &[usize]) {
+use common::device::{gpu, limited, quiet};
+
+/// Tensors and the columns of each mode's matrix.
+const CHAINS: [(&str, &[usize]); 7] = [
+    ("skew:30x40x20:800", &[3, 4, 5]),
+    ("skew:30x40x20:800", &[16, 8, 33]),
+    ("skew:2x300x200:3000", &[1, 17, 9]),
+    ("skew:30x40:300", &[7, 20]),
+    ("skew:9x8x7x6:500", &[3, 2, 5, 4]),
+    ("skew:5x4x6x3x4:300", &[2, 3, 1, 3, 2]),
+    ("skew:1x1x1:1", &[1, 1, 1]),
+];
+
+/// `chain` against naive loops, with every mode at the root of a tree.
+fn check_chain<T: Scalar>(
+    what: &str,
+    (text, ranks): (&str, &[usize]),
+    chain: impl Fn(&Csf<T>, &[MatRef<'_, T>]) -> Mat<T>,
+) {
     let x: CooTensor<T> = text.parse::<TensorSpec>().unwrap().generate(3).unwrap();
     let order = x.order();
     let u: Vec<Mat<T>> = (0..order).map(|m| uniform_dense(x.dims()[m], ranks[m], m as u64).unwrap()).collect();
@@ -19,7 +39,7 @@ fn check_chain<T: Scalar>(cpu: &Cpu, text: &str, ranks: &[usize]) {
         let mut modes: Vec<usize> = (0..order).rev().filter(|&m| m != root).collect();
         modes.insert(0, root);
         let csf = Csf::from_coo(&x, &modes).unwrap();
-        let y = cpu.ttm_chain(&csf, &views).unwrap();
+        let y = chain(&csf, &views);
         let cols: usize = modes[1..].iter().map(|&m| ranks[m]).product();
         assert_eq!((y.rows(), y.cols()), (csf.pattern().nodes(0), cols));
         let mut exact = vec![0.0; y.rows() * cols];
@@ -45,11 +65,7 @@ fn check_chain<T: Scalar>(cpu: &Cpu, text: &str, ranks: &[usize]) {
             for (col, got) in y.row(row).iter().enumerate() {
                 let at = row * cols + col;
                 let error = (got.to_f64() - exact[at]).abs();
-                assert!(
-                    error <= c * magnitude[at] + 1e-30,
-                    "{text} root {root} {} row {row}: {error}",
-                    cpu.arch().name()
-                );
+                assert!(error <= c * magnitude[at] + 1e-30, "{text} root {root} {what} row {row}: {error}");
             }
         }
     }
@@ -59,19 +75,83 @@ fn check_chain<T: Scalar>(cpu: &Cpu, text: &str, ranks: &[usize]) {
 fn chains_of_every_order_rank_type_and_instruction_set() {
     for arch in Arch::available() {
         let cpu = Cpu::builder().threads(3).pin(false).arch(arch).build().unwrap();
-        for (text, ranks) in [
-            ("skew:30x40x20:800", &[3, 4, 5][..]),
-            ("skew:30x40x20:800", &[16, 8, 33]),
-            ("skew:2x300x200:3000", &[1, 17, 9]),
-            ("skew:30x40:300", &[7, 20]),
-            ("skew:9x8x7x6:500", &[3, 2, 5, 4]),
-            ("skew:5x4x6x3x4:300", &[2, 3, 1, 3, 2]),
-            ("skew:1x1x1:1", &[1, 1, 1]),
-        ] {
-            check_chain::<f32>(&cpu, text, ranks);
-            check_chain::<f64>(&cpu, text, ranks);
+        for case in CHAINS {
+            check_chain::<f32>(arch.name(), case, |x, u| cpu.ttm_chain(x, u).unwrap());
+            check_chain::<f64>(arch.name(), case, |x, u| cpu.ttm_chain(x, u).unwrap());
         }
     }
+}
+
+const SPLITS: [Split; 4] = [Split::Static(0.0), Split::Static(0.4), Split::Static(1.0), Split::Adaptive];
+
+fn check_chains_on_devices<T: DeviceScalar>() {
+    let Some(gpu) = gpu() else { return };
+    let ranks = |u: &[MatRef<'_, T>]| u.iter().map(MatRef::cols).collect::<Vec<_>>();
+    for case in CHAINS {
+        check_chain::<T>("on the device", case, |x, u| {
+            let on_device: Vec<GpuMat<T>> = u.iter().map(|&u| gpu.mat(u).unwrap()).collect();
+            let chain = gpu.chain(x, &ranks(u)).unwrap();
+            let y = gpu.ttm_chain(&chain, &on_device).unwrap();
+            // The same again, bit for bit.
+            let again = gpu.ttm_chain(&chain, &on_device).unwrap();
+            assert!((0..y.rows()).all(|i| y.row(i) == again.row(i)));
+            y
+        });
+        for split in SPLITS {
+            let both = Hetero::new(Cpu::builder().threads(2).pin(false).build().unwrap(), gpu.clone(), split).unwrap();
+            check_chain::<T>(&format!("{split:?}"), case, |x, u| {
+                let mut chain = HeteroChain::new(x.clone(), &ranks(u));
+                let first = both.ttm_chain(&mut chain, u).unwrap();
+                assert_eq!(chain.share().is_some(), split == Split::Adaptive);
+                // The second adaptive call runs by the remembered rate.
+                let second = both.ttm_chain(&mut chain, u).unwrap();
+                assert_eq!((first.rows(), first.cols()), (second.rows(), second.cols()));
+                second
+            });
+            assert_eq!(both.take_failures(), Vec::<String>::new());
+        }
+    }
+    quiet(&gpu);
+}
+
+#[test]
+fn chains_on_devices() {
+    check_chains_on_devices::<f32>();
+    if gpu().is_some_and(|gpu| gpu.info().float64) {
+        check_chains_on_devices::<f64>();
+    }
+}
+
+#[test]
+fn chains_on_devices_refuse_bad_shapes() {
+    let Some(gpu) = gpu() else { return };
+    let x: CooTensor<f32> = "skew:9x8x7:50".parse::<TensorSpec>().unwrap().generate(3).unwrap();
+    let csf = Csf::from_coo(&x, &[1, 0, 2]).unwrap();
+    let u: Vec<Mat<f32>> = [9, 8, 7].iter().map(|&dim| uniform_dense(dim, 2, 0).unwrap()).collect();
+    let views: Vec<MatRef<'_, f32>> = u.iter().map(Mat::as_ref).collect();
+    assert!(matches!(gpu.chain(&csf, &[2, 2]), Err(Error::Shape { op: "ttm_chain", .. })));
+    assert!(matches!(gpu.chain(&csf, &[2, 2, 0]), Err(Error::Shape { op: "ttm_chain", .. })));
+    // The root's rank does not matter, nor does its matrix.
+    let chain = gpu.chain(&csf, &[2, 0, 2]).unwrap();
+    let on = |which: &[usize]| which.iter().map(|&m| gpu.mat(views[m]).unwrap()).collect::<Vec<_>>();
+    assert!(gpu.ttm_chain(&chain, &on(&[0, 0, 2])).is_ok());
+    assert!(matches!(gpu.ttm_chain(&chain, &on(&[1, 1, 2])), Err(Error::Shape { op: "ttm_chain", .. })));
+    assert!(matches!(gpu.ttm_chain(&chain, &on(&[0, 1])), Err(Error::Shape { op: "ttm_chain", .. })));
+    let both = Hetero::new(Cpu::new().unwrap(), gpu.clone(), Split::Static(0.5)).unwrap();
+    let refused = |ranks: &[usize], u: &[MatRef<'_, f32>]| {
+        let made = both.ttm_chain(&mut HeteroChain::new(csf.clone(), ranks), u);
+        matches!(made, Err(Error::Shape { op: "ttm_chain", .. }))
+    };
+    assert!(!refused(&[2, 0, 2], &[views[0], views[0], views[2]]));
+    assert!(refused(&[2, 2, 2], &[views[1], views[1], views[2]]));
+    assert!(refused(&[2, 2, 2], &views[..2]) && refused(&[3, 2, 2], &views) && refused(&[2, 2], &views));
+    let empty = CooTensor::<f32>::new(vec![9, 8, 7], vec![vec![]; 3], vec![]).unwrap();
+    let empty = Csf::from_coo(&empty, &[1, 0, 2]).unwrap();
+    let y = gpu.ttm_chain(&gpu.chain(&empty, &[2, 2, 2]).unwrap(), &on(&[0, 1, 2])).unwrap();
+    assert_eq!((y.rows(), y.cols()), (0, 4));
+    let y = both.ttm_chain(&mut HeteroChain::new(empty, &[2, 2, 2]), &views).unwrap();
+    assert_eq!((y.rows(), y.cols()), (0, 4));
+    quiet(&gpu);
 }
 
 #[test]
@@ -182,6 +262,93 @@ fn fits_never_decrease_and_match_the_model() {
     assert_eq!((two.iterations.len(), two.fit), (2, fits[1]));
     let again = TuckerOptions { iterations: 1, init: TuckerInit::Given(two.factors), ..options };
     assert!((cpu.tucker(&x, &again, go).unwrap().fit - fits[2]).abs() < 1e-10);
+}
+
+fn check_on_devices<T: DeviceScalar>(tolerance: f64) {
+    let Some(gpu) = gpu() else { return };
+    let cpu = Cpu::builder().threads(2).pin(false).build().unwrap();
+    for (text, ranks) in [("skew:30x25x20:2000", &[4, 3, 5][..]), ("skew:12x10x9x8:1500", &[3, 4, 2, 3])] {
+        let x: CooTensor<T> = text.parse::<TensorSpec>().unwrap().generate(3).unwrap();
+        let options = TuckerOptions { tolerance: 0.0, iterations: 8, ..TuckerOptions::new(ranks.to_vec()) };
+        let want = cpu.tucker(&x, &options, go).unwrap();
+        let near = |got: &Tucker, what: &str| {
+            assert_orthonormal(got);
+            let off = got.fits.iter().zip(&want.fits).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(got.fits.len() == 8 && off < tolerance, "{text}, {what}: {off}");
+        };
+        let got = gpu.tucker(&cpu, &x, &options, go).unwrap();
+        near(&got, "on the device");
+        assert_eq!(gpu.tucker(&cpu, &x, &options, go).unwrap().core, got.core);
+        for split in SPLITS {
+            let both = Hetero::new(cpu.clone(), gpu.clone(), split).unwrap();
+            near(&both.tucker(&x, &options, go).unwrap(), &format!("{split:?}"));
+            assert_eq!(both.take_failures(), Vec::<String>::new());
+        }
+        // A resumed run has the bits of an unbroken one, and ends where the observer says.
+        let mut kept = None;
+        let stopped = gpu.tucker(&cpu, &x, &options, |state, iteration| {
+            kept = Some(state.clone());
+            if iteration.number == 3 { ControlFlow::Break(()) } else { go(state, iteration) }
+        });
+        assert_eq!(stopped.unwrap().fits, got.fits[..3]);
+        let options = TuckerOptions { init: TuckerInit::Resume(kept.unwrap()), ..options };
+        assert_eq!(gpu.tucker(&cpu, &x, &options, go).unwrap().fits, got.fits);
+        let wrong = TuckerOptions { iterations: 0, ..options };
+        assert!(matches!(gpu.tucker(&cpu, &x, &wrong, go), Err(Error::Argument { name: "iterations", .. })));
+    }
+    quiet(&gpu);
+}
+
+#[test]
+fn fits_on_devices_are_the_processors() {
+    check_on_devices::<f32>(1e-5);
+    if gpu().is_some_and(|gpu| gpu.info().float64) {
+        check_on_devices::<f64>(1e-11);
+    }
+}
+
+#[test]
+fn a_modes_turn_moves_one_factor_and_one_product() {
+    // A device of its own: the account of copied bytes is the device's.
+    let Some(gpu) = limited(DeviceOptions::default()) else { return };
+    let x: CooTensor<f32> = "skew:20x15x12:1500".parse::<TensorSpec>().unwrap().generate(3).unwrap();
+    let copied = |iterations| {
+        let options = TuckerOptions { tolerance: 0.0, iterations, ..TuckerOptions::new(vec![8, 4, 8]) };
+        gpu.take_times();
+        gpu.tucker(&Cpu::new().unwrap(), &x, &options, go).unwrap();
+        let times = gpu.take_times();
+        [times.uploaded_bytes, times.downloaded_bytes]
+    };
+    let [one, three] = [copied(1), copied(3)];
+    let slices = |mode: usize| {
+        let mut coords = x.coords(mode).to_vec();
+        coords.sort_unstable();
+        coords.dedup();
+        coords.len()
+    };
+    let products = slices(0) * 32 + slices(1) * 64 + slices(2) * 32;
+    assert_eq!(three[0] - one[0], 2 * 4 * (20 * 8 + 15 * 4 + 12 * 8));
+    assert_eq!([one[1], three[1]], [products as u64 * 4, products as u64 * 12]);
+}
+
+#[test]
+fn a_device_that_fails_is_replaced() {
+    let x: CooTensor<f32> = "skew:30x25x20:2000".parse::<TensorSpec>().unwrap().generate(3).unwrap();
+    let options = TuckerOptions { tolerance: 0.0, iterations: 4, ..TuckerOptions::new(vec![4, 3, 5]) };
+    let cpu = Cpu::builder().threads(2).pin(false).build().unwrap();
+    let want = cpu.tucker(&x, &options, go).unwrap().fit;
+    for limits in [
+        DeviceOptions { lose_at: Some(0), ..DeviceOptions::default() },
+        DeviceOptions { lose_at: Some(9), ..DeviceOptions::default() },
+        DeviceOptions { memory_limit: Some(20_000), ..DeviceOptions::default() },
+    ] {
+        let Some(device) = limited(limits) else { return };
+        let both = Hetero::new(cpu.clone(), device, Split::Static(0.5)).unwrap();
+        let got = both.tucker(&x, &options, go).unwrap().fit;
+        assert!((got - want).abs() < 1e-5, "{got}, on the processor {want}");
+        let reasons = both.take_failures();
+        assert!(reasons.len() == 1 && reasons[0].starts_with("ttm_chain: "), "{reasons:?}");
+    }
 }
 
 #[test]

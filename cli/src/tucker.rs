@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use sparsimd::decomp::{TuckerInit, TuckerIteration, TuckerOptions, TuckerState};
-use sparsimd::{CooTensor, Cpu, Error, MatRef, Result, Scalar};
+use sparsimd::{CooTensor, Cpu, Error, MatRef, Result};
 
 use super::Verdict;
 use super::decomposition::{Common, Report, Watch};
-use super::device::Ran;
+use super::device::{DeviceScalar, Place, Ran, TensorDevice};
 use super::numa::Numa;
 use super::timing::Dtype;
 
@@ -22,6 +22,8 @@ pub struct Args {
     /// Begin from random factors of this seed [default: from singular vectors]
     #[arg(long, value_name = "S", conflicts_with = "init")]
     seed: Option<u64>,
+    #[command(flatten)]
+    place: Place,
 }
 
 impl Args {
@@ -40,7 +42,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     }
 }
 
-fn decompose<T: Scalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
+fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
     let common = &args.common;
     if common.nonneg {
         let detail = "tucker's factors are orthonormal, which non-negative ones are not; cp has a non-negative variant";
@@ -59,13 +61,18 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
     (options.iterations, options.tolerance, options.seed, options.init) =
         (common.iters, common.tol, args.seed.unwrap_or(0), init);
 
+    let mut device = TensorDevice::open(&args.place, cpu)?;
     let watch = Watch::start(common.iters, true)?;
     let mut unsaved = Ok(());
-    let result = cpu.tucker(&x, &options, |state: &TuckerState, iteration: &TuckerIteration| {
+    let observe = |state: &TuckerState, iteration: &TuckerIteration| {
         watch.show(iteration.number, iteration.fit, iteration.time);
         unsaved = common.keep(iteration.number, &watch, |path| state.save_of(path, checksum));
         watch.flow(unsaved.is_err())
-    });
+    };
+    let result = match &mut device {
+        Some(device) => device.tucker(cpu, &x, &options, observe),
+        None => cpu.tucker(&x, &options, observe),
+    };
     let seconds = watch.finish();
     let result = result?;
     let cols = options.ranks[1..].iter().product();
@@ -86,6 +93,6 @@ fn decompose<T: Scalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verdict> {
         ttm_s: Some(total(|i| i.ttm)),
         numa,
         interrupted: watch.interrupted(),
-        ran: Ran::on_cpu(),
+        ran: device.as_ref().map_or_else(Ran::on_cpu, TensorDevice::ran),
     })
 }

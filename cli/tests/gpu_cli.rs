@@ -365,6 +365,36 @@ fn cp_reaches_the_fit_of_the_processor() {
 }
 
 #[test]
+fn tucker_reaches_the_fit_of_the_processor() {
+    let Some(device) = device() else { return };
+    let (name, clock, double) = features(&device);
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (tns, out) = (path("x.tns"), path("out"));
+    sparsimd(&["generate", "skew", "--dims", "30x20x25", "--nnz", "4000", "--seed", "5", "--out", &tns]);
+    let run = |device: &str, dtype: &str| {
+        let common = ["tucker", "--tensor", &tns, "--rank", "4,3,5", "--iters", "8", "--tol", "0", "--out", &out];
+        json(&[&common[..], &["--device", device, "--dtype", dtype, "--json"]].concat())
+    };
+    for (dtype, bound) in [("f32", 1e-5), ("f64", 1e-10)] {
+        if dtype == "f64" && !double {
+            continue;
+        }
+        let on_cpu = run("cpu", dtype);
+        assert_eq!((&on_cpu["device"], &on_cpu["kernel_s"]), (&"cpu".into(), &Value::Null));
+        for place in ["gpu", "hetero:0.5", "hetero:adaptive"] {
+            let report = run(place, dtype);
+            assert_eq!(report["iterations"], 8);
+            assert!(report["device"].as_str().unwrap().contains(name), "{report}");
+            let took = report["kernel_s"].as_f64().is_some_and(|s| s > 0.0);
+            assert!(took == clock || place == "hetero:adaptive", "{report}");
+            let difference = (report["fit"].as_f64().unwrap() - on_cpu["fit"].as_f64().unwrap()).abs();
+            assert!(difference < bound, "{dtype}, {place}: {report} and {on_cpu}");
+        }
+    }
+}
+
+#[test]
 fn a_device_has_a_roofline_of_its_own() {
     let Some(device) = device() else { return };
     let (name, _, double) = features(&device);

@@ -4,6 +4,8 @@ pub(crate) mod cp;
 mod linalg;
 pub(crate) mod power;
 pub(crate) mod tucker;
+#[cfg(feature = "vulkan")]
+mod tucker_device;
 mod tucker_state;
 mod words;
 

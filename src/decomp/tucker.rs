@@ -123,7 +123,19 @@ impl Cpu {
     }
 }
 
-/// Called after every iteration.
+/// Which rows and columns the product of a mode's TTM chain has.
+pub(super) struct Unfolding {
+    /// The coordinate of each row in the mode: its nonempty slices.
+    rows: Vec<u32>,
+    /// The mode, then those of the columns, the last one fastest.
+    mode_order: Vec<usize>,
+}
+
+/// The TTM chain that leaves a mode out, by whatever executor holds the trees: `chain(factors, mode)`, for one mode after the other, over
+/// and over. Between two calls only the factor of the earlier one's mode has changed.
+type Chain<'a, T> = dyn FnMut(&[Mat<T>], usize) -> Result<Mat<T>> + 'a;
+
+/// Called after every iteration, by the caller's thread.
 pub(crate) type Observer<'a> = dyn FnMut(&TuckerState, &TuckerIteration) -> ControlFlow<()> + Send + 'a;
 
 #[inline(never)]
@@ -133,10 +145,31 @@ pub(crate) fn decompose<T: Scalar>(
     options: &TuckerOptions,
     observe: &mut Observer<'_>,
 ) -> Result<Tucker> {
-    check(x, options)?;
-    cpu.install(|| run(cpu, x, options, observe))
+    let (unfoldings, trees) = each_tree(cpu, x, options, Ok)?;
+    let mut chain = |factors: &[Mat<T>], mode: usize| {
+        let views: Vec<MatRef<'_, T>> = factors.iter().map(Mat::as_ref).collect();
+        cpu.ttm_chain(&trees[mode], &views)
+    };
+    run(cpu, x, options, &unfoldings, &mut chain, observe)
 }
 
+/// Checks the options, and makes of a tree for each mode, which is its root, what an executor needs of it.
+pub(super) fn each_tree<T: Scalar, R>(
+    cpu: &Cpu,
+    x: &CooTensor<T>,
+    options: &TuckerOptions,
+    mut make: impl FnMut(Csf<T>) -> Result<R>,
+) -> Result<(Vec<Unfolding>, Vec<R>)> {
+    check(x, options)?;
+    let each = (0..x.order()).map(|mode| {
+        let tree = cpu.install(|| Csf::from_coo(x, &rooted_mode_order(x.dims(), mode)))?;
+        let (rows, mode_order) = (tree.pattern().idx(0).to_vec(), tree.pattern().mode_order().to_vec());
+        Ok((Unfolding { rows, mode_order }, make(tree)?))
+    });
+    each.collect()
+}
+
+#[inline(never)]
 fn check<T: Scalar>(x: &CooTensor<T>, options: &TuckerOptions) -> Result<()> {
     let (dims, ranks) = (x.dims(), &options.ranks);
     if dims.len() < 2 {
@@ -181,14 +214,21 @@ fn check<T: Scalar>(x: &CooTensor<T>, options: &TuckerOptions) -> Result<()> {
     Ok(())
 }
 
-fn run<T: Scalar>(cpu: &Cpu, x: &CooTensor<T>, options: &TuckerOptions, observe: &mut Observer<'_>) -> Result<Tucker> {
+/// The algorithm with the dense half on `cpu`, for checked options.
+#[inline(never)]
+pub(super) fn run<T: Scalar>(
+    cpu: &Cpu,
+    x: &CooTensor<T>,
+    options: &TuckerOptions,
+    unfoldings: &[Unfolding],
+    chain: &mut Chain<'_, T>,
+    observe: &mut Observer<'_>,
+) -> Result<Tucker> {
     let (order, ranks) = (x.order(), &options.ranks);
-    let trees: Vec<Csf<T>> =
-        (0..order).map(|mode| Csf::from_coo(x, &rooted_mode_order(x.dims(), mode))).collect::<Result<_>>()?;
     let mut state = match &options.init {
         TuckerInit::Resume(state) => state.clone(),
         _ => TuckerState {
-            factors: (0..order).map(|mode| begin(x, options, mode)).collect::<Result<_>>()?,
+            factors: cpu.install(|| (0..order).map(|mode| begin(x, options, mode)).collect::<Result<_>>())?,
             ..TuckerState::default()
         },
     };
@@ -199,15 +239,15 @@ fn run<T: Scalar>(cpu: &Cpu, x: &CooTensor<T>, options: &TuckerOptions, observe:
         let start = Instant::now();
         let mut ttm = Duration::ZERO;
         for mode in 0..order {
-            let chain = Instant::now();
-            let views: Vec<MatRef<'_, T>> = rounded.iter().map(Mat::as_ref).collect();
-            let y = cpu.ttm_chain(&trees[mode], &views)?;
-            ttm += chain.elapsed();
-            let rows = trees[mode].pattern().idx(0);
-            state.factors[mode] = leading_vectors(&y, rows, x.dims()[mode], ranks[mode], options.seed)?;
+            let begun = Instant::now();
+            let y = chain(&rounded, mode)?;
+            ttm += begun.elapsed();
+            let Unfolding { rows, mode_order } = &unfoldings[mode];
+            state.factors[mode] =
+                cpu.install(|| leading_vectors(&y, rows, x.dims()[mode], ranks[mode], options.seed))?;
             rounded[mode] = convert(&state.factors[mode])?;
             if mode + 1 == order {
-                state.core = core(&y, rows, &state.factors[mode], trees[mode].pattern().mode_order(), ranks);
+                state.core = core(&y, rows, &state.factors[mode], mode_order, ranks);
             }
         }
         let energy = state.core.iter().map(|g| g * g).sum::<f64>();

@@ -152,6 +152,28 @@ impl CsfPattern {
         Self { dims: self.dims.clone(), mode_order: self.mode_order.clone(), ptr, idx }
     }
 
+    /// The part of the tree below some nodes of level 0: the slices of a range.
+    fn slices(&self, slices: std::ops::Range<usize>) -> Self {
+        let (mut ptr, mut idx) = (Vec::new(), vec![self.idx[0][slices.clone()].to_vec()]);
+        let mut nodes = slices;
+        for (level, children) in self.ptr.iter().enumerate() {
+            let first = children[nodes.start];
+            ptr.push(children[nodes.start..=nodes.end].iter().map(|child| child - first).collect());
+            nodes = first..children[nodes.end];
+            idx.push(self.idx[level + 1][nodes.clone()].to_vec());
+        }
+        Self { dims: self.dims.clone(), mode_order: self.mode_order.clone(), ptr, idx }
+    }
+
+    /// First nonzero below each node of level 0, and the end of the last one's.
+    pub(crate) fn slice_ptr(&self) -> Vec<usize> {
+        let mut slices: Vec<usize> = (0..=self.nodes(0)).collect();
+        for children in &self.ptr {
+            slices.iter_mut().for_each(|node| *node = children[*node]);
+        }
+        slices
+    }
+
     /// Number of modes, which is the number of levels.
     pub fn order(&self) -> usize {
         self.dims.len()
@@ -291,6 +313,13 @@ impl<T: Scalar> Csf<T> {
         Self { pattern: Arc::new(pattern.split_fibers(longest)), values: self.values }
     }
 
+    /// The part of the tree below some nodes of level 0: the slices of a range, which keep their coordinates.
+    pub(crate) fn slices(&self, slices: std::ops::Range<usize>) -> Self {
+        let nonzeros = self.pattern.slice_ptr();
+        let values = self.values[nonzeros[slices.start]..nonzeros[slices.end]].to_vec();
+        Self { pattern: Arc::new(self.pattern.slices(slices)), values }
+    }
+
     /// Where the nonzeros are.
     pub fn pattern(&self) -> &Arc<CsfPattern> {
         &self.pattern
@@ -336,6 +365,21 @@ pub(crate) fn sort_by_length(modes: &mut [usize], dims: &[usize]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slices_of_a_tree_are_its_parts() {
+        let x = small();
+        let tree = Csf::from_coo(&x, &[2, 0, 1]).unwrap();
+        let slice_ptr = tree.pattern.slice_ptr();
+        assert_eq!((slice_ptr.len(), slice_ptr[4]), (5, 6));
+        for (start, end) in (0..=4).flat_map(|end| (0..=end).map(move |start| (start, end))) {
+            let got = tree.slices(start..end).to_coo();
+            let whole = tree.to_coo();
+            let nonzeros = slice_ptr[start]..slice_ptr[end];
+            assert_eq!((got.dims(), got.values()), (x.dims(), &whole.values()[nonzeros.clone()]));
+            assert!((0..3).all(|mode| got.coords(mode) == &whole.coords(mode)[nonzeros.clone()]), "{start}..{end}");
+        }
+    }
 
     /// The tensor of 6 nonzeros below slices 0 and 2 of mode 0; value = position.
     fn small() -> CooTensor<f32> {

@@ -15,6 +15,7 @@ mod elementwise;
 mod error;
 mod fibers;
 mod fusedmm;
+mod gather;
 mod kernels;
 mod mttkrp;
 mod operands;
@@ -26,6 +27,7 @@ mod spmm;
 mod streamed;
 mod tensor;
 mod tiled;
+mod ttm_chain;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -39,6 +41,7 @@ use sparsimd_gpu_host::{Buffer, Device, Instance, Pod, Stream};
 pub use sparsimd_gpu_host::{Choice, DeviceInfo, DeviceOptions, Kind};
 use sparsimd_kernels::{Scalar, Stored, bf16, f16};
 pub use tensor::{GpuFactors, GpuTensor};
+pub use ttm_chain::GpuChain;
 
 use crate::error::{Error, Result};
 use crate::plan::{DeviceShape, Team};

@@ -73,7 +73,8 @@ impl Gpu {
         Ok(made)
     }
 
-    fn uninitialised<D: DeviceStored>(&self, rows: usize, cols: usize) -> Result<GpuMat<D>> {
+    /// A matrix of no certain content.
+    pub(super) fn uninitialised<D: DeviceStored>(&self, rows: usize, cols: usize) -> Result<GpuMat<D>> {
         if cols == 0 {
             return Err(Error::argument("matrix", "a matrix in device memory needs a column".to_owned()));
         }

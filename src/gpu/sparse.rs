@@ -2,15 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sparsimd_gpu_abi::WORKGROUP;
 use sparsimd_gpu_host::Buffer;
 
-use super::kernels::{GATHER, groups};
 use super::operands::GpuValues;
 use super::{DeviceScalar, Gpu};
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Pattern};
-use crate::plan::{DeviceTasks, RowChunk, Team};
+use crate::plan::{DeviceTasks, RowChunk};
 
 /// Indices after the last that kernels may read.
 const PADDING: usize = 8;
@@ -88,7 +86,7 @@ impl TaskBuffers {
 }
 
 impl GpuPattern {
-    fn new(gpu: &Gpu, host: &Arc<Pattern>, max_len: usize) -> Result<Self> {
+    pub(super) fn new(gpu: &Gpu, host: &Arc<Pattern>, max_len: usize) -> Result<Self> {
         // A task is four words. A row gives at most two tasks and one for each `MIN_PART` of its nonzeros, so a buffer of tasks
         // stays within the limit when a chunk has a sixteenth as many rows as it may have nonzeros.
         let row_ptr = host.row_ptr();
@@ -124,7 +122,8 @@ impl GpuPattern {
         Ok(Self { host: host.clone(), chunks: chunks.collect::<Result<_>>()? })
     }
 
-    fn values<T: DeviceScalar>(&self, gpu: &Gpu) -> Result<GpuValues<T>> {
+    /// Room for one value for each nonzero, of no certain content.
+    pub(super) fn values<T: DeviceScalar>(&self, gpu: &Gpu) -> Result<GpuValues<T>> {
         GpuValues::new(gpu, self.chunks.iter().map(|c| c.range.nonzeros.clone()))
     }
 }
@@ -256,17 +255,8 @@ impl<T: DeviceScalar> GpuCsr<T> {
             let permuted: Vec<T> = t.order.iter().map(|&p| values[p]).collect();
             return t.values.upload(&permuted);
         };
-        let n = self.nnz() as u32;
-        let team = Team { lanes: 4, registers: 1 };
-        let gather = self.gpu.shared.kernels.get::<T, u32>(GATHER, team, 0)?;
-        let bindings = [order.bind(), self.values.chunks[0].1.bind(), t.values.chunks[0].1.bind_mut()];
-        let groups = groups(self.gpu.device(), self.nnz(), WORKGROUP as usize, 1);
-        let seconds = self.gpu.state().stream.record(|r| {
-            // SAFETY: the order is a permutation of the nonzeros, and both value arrays have one element for each.
-            unsafe { r.launch(&gather, &bindings, &n, groups) }?;
-            Ok::<_, Error>(())
-        })?;
-        self.gpu.note_kernel(seconds);
-        Ok(())
+        let (from, to) = (self.values.chunks[0].1.bind(), t.values.chunks[0].1.bind_mut());
+        // SAFETY: the order is a permutation of the nonzeros, and both value arrays have one element for each.
+        unsafe { self.gpu.gather::<T>(order, from, to) }
     }
 }

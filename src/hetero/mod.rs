@@ -14,12 +14,14 @@ mod elementwise;
 mod matrix;
 mod share;
 mod tensor;
+mod ttm_chain;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 pub use matrix::HeteroCsr;
 pub use tensor::{HeteroFibers, HeteroTensor};
+pub use ttm_chain::HeteroChain;
 
 use crate::cpu::Cpu;
 use crate::error::{Error, Result};

@@ -57,4 +57,5 @@ pub use reduce::Reduction;
 pub use sparsimd_kernels::Arithmetic;
 pub use streamed::DenseRows;
 pub use ttm::TtmAlgorithm;
+pub(crate) use ttm_chain::chain_cols;
 pub use values::NarrowCsr;

@@ -13,7 +13,7 @@ use super::ttm::cut_fibers;
 use crate::cpu::Cpu;
 use crate::dense::{Mat, MatRef};
 use crate::error::{Error, Result};
-use crate::formats::Csf;
+use crate::formats::{Csf, CsfPattern};
 use crate::parallel;
 
 /// Nonzeros between the one at hand and the one whose row is prefetched, as in TTM.
@@ -33,26 +33,11 @@ impl Cpu {
     /// [`Error::Argument`] when Y does not fit the address space.
     #[inline(never)]
     pub fn ttm_chain<T: Scalar>(&self, x: &Csf<T>, u: &[MatRef<'_, T>]) -> Result<Mat<T>> {
-        const OP: &str = "ttm_chain";
         let pattern = x.pattern();
-        let order = pattern.order();
-        if order < 2 {
-            return Err(Error::shape(OP, "a tensor of order 1 has no other mode to multiply"));
-        }
-        if u.len() != order {
-            return Err(Error::shape(OP, format!("{} matrices for order {order}", u.len())));
-        }
-        let modes = pattern.mode_order();
-        for &mode in &modes[1..] {
-            let (rows, dim) = (u[mode].rows(), pattern.dims()[mode]);
-            if rows != dim || u[mode].cols() == 0 {
-                let detail = format!("matrix {mode} is {rows} x {}, expected {dim} rows and a column", u[mode].cols());
-                return Err(Error::shape(OP, detail));
-            }
-        }
+        let (order, modes) = (pattern.order(), pattern.mode_order());
+        let shapes: Vec<_> = u.iter().map(MatRef::shape).collect();
+        let cols = chain_cols(pattern, &shapes)?;
         let ranks: Vec<usize> = modes.iter().map(|&mode| u[mode].cols()).collect();
-        let cols = ranks[1..].iter().try_fold(1usize, |n, &r| n.checked_mul(r));
-        let cols = cols.ok_or_else(|| Error::argument(OP, format!("ranks {ranks:?} do not fit the address space")))?;
         let mut y = Mat::zeros(pattern.nodes(0), cols)?;
         if pattern.nnz() == 0 {
             return Ok(y);
@@ -115,6 +100,29 @@ impl Cpu {
         }
         Ok(y)
     }
+}
+
+/// Columns of the chain of a tree with matrices of these shapes, which are checked; that of the root's mode has no influence.
+pub(crate) fn chain_cols(pattern: &CsfPattern, shapes: &[(usize, usize)]) -> Result<usize> {
+    const OP: &str = "ttm_chain";
+    let order = pattern.order();
+    if order < 2 {
+        return Err(Error::shape(OP, "a tensor of order 1 has no other mode to multiply"));
+    }
+    if shapes.len() != order {
+        return Err(Error::shape(OP, format!("{} matrices for order {order}", shapes.len())));
+    }
+    let mut columns = 1usize;
+    for &mode in &pattern.mode_order()[1..] {
+        let ((rows, rank), dim) = (shapes[mode], pattern.dims()[mode]);
+        if rows != dim || rank == 0 {
+            let detail = format!("matrix {mode} is {rows} x {rank}, expected {dim} rows and a column");
+            return Err(Error::shape(OP, detail));
+        }
+        let too_many = || Error::argument(OP, format!("matrices of {shapes:?} do not fit the address space"));
+        columns = columns.checked_mul(rank).ok_or_else(too_many)?;
+    }
+    Ok(columns)
 }
 
 /// Levels that tasks share: their matrices are only read.

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use sparsimd::decomp::{CpIteration, CpOptions, CpState};
+use sparsimd::decomp::{CpIteration, CpOptions, CpState, Tucker, TuckerIteration, TuckerOptions, TuckerState};
 use sparsimd::formats::Fibers;
 use sparsimd::gpu::{DeviceScalar, GpuTensor};
 use sparsimd::hetero::{HeteroFibers, HeteroTensor};
@@ -244,6 +244,22 @@ impl TensorDevice {
                 let tensor = cpu.install(|| devices.gpu().prepare_mttkrp(tensor.tensor(), format, None))?;
                 devices.gpu().cp_als(cpu, &tensor, options, observe)
             }
+        };
+        self.kernel_s = self.devices.gpu().take_kernel_time();
+        result
+    }
+
+    /// Tucker's decomposition with its TTM chains on the device, or on both sides.
+    pub fn tucker<T: DeviceScalar>(
+        &mut self,
+        cpu: &Cpu,
+        x: &CooTensor<T>,
+        options: &TuckerOptions,
+        observe: impl FnMut(&TuckerState, &TuckerIteration) -> ControlFlow<()> + Send,
+    ) -> Result<Tucker> {
+        let result = match &self.devices {
+            Devices::Both(both) => both.tucker(x, options, observe),
+            Devices::One(gpu) => gpu.tucker(cpu, x, options, observe),
         };
         self.kernel_s = self.devices.gpu().take_kernel_time();
         result

@@ -4,15 +4,15 @@ mod fusedmm;
 mod sddmm;
 mod spmm;
 
-use sparsimd_gpu_abi::{BLOCK, TILE_BYTES, WORKGROUP, Walk};
+use sparsimd_gpu_abi::{BLOCK, TILE_BYTES, Walk};
 use sparsimd_gpu_host::{Binding, Buffer};
 
-use super::kernels::{GATHER, Special, groups};
+use super::kernels::Special;
 use super::operands::GpuValues;
 use super::{DeviceScalar, Gpu};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::formats::Pattern;
-use crate::plan::{DevicePanels, DeviceShape, Op, Team, Tiling};
+use crate::plan::{DevicePanels, DeviceShape, Op, Tiling};
 
 /// A matrix by panels, in device memory beside the rows.
 pub(super) struct GpuPanels<T> {
@@ -79,17 +79,8 @@ impl<T: DeviceScalar> GpuPanels<T> {
     pub(super) fn arrange(&mut self, gpu: &Gpu, values: &GpuValues<T>) -> Result<()> {
         // Without rows there is no chunk, and nothing to gather.
         let [(_, values)] = values.chunks.as_slice() else { return Ok(()) };
-        let n = self.order.len();
-        let gather = gpu.shared.kernels.get::<T, u32>(GATHER, Team { lanes: 4, registers: 1 }, 0)?;
-        let bindings = [self.order.bind(), values.bind(), self.values.bind_mut()];
-        let groups = groups(gpu.device(), n, WORKGROUP as usize, 1);
-        let seconds = gpu.state().stream.record(|r| {
-            // SAFETY: the order names nonzeros of the one chunk, or nothing, and has an element for each value.
-            unsafe { r.launch(&gather, &bindings, &(n as u32), groups) }?;
-            Ok::<_, Error>(())
-        })?;
-        gpu.note_kernel(seconds);
-        Ok(())
+        // SAFETY: the order names nonzeros of the one chunk, or nothing, and has an element for each value.
+        unsafe { gpu.gather::<T>(&self.order, values.bind(), self.values.bind_mut()) }
     }
 
     /// Rows, pointers and columns, as every tiled kernel binds them first.

@@ -182,6 +182,7 @@ instances! { device<T: DeviceScalar>:
     Gpu::tensor_atomic::<T>,
     Gpu::tensor_of_all::<T>,
     Gpu::tensor_of_parts::<T>,
+    Gpu::tensor_of_blocks::<T>,
     Gpu::chain::<T>,
     Gpu::ttm_chain::<T>,
     Gpu::prepare::<T>,

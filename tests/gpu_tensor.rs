@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use sparsimd::decomp::{CpOptions, CpState};
-use sparsimd::formats::{Csf, CsfKind, CsfSet, FiberCoo};
+use sparsimd::formats::{Csf, CsfKind, CsfSet, DEFAULT_BLOCK_BITS, FiberCoo, HiCoo};
 use sparsimd::generate::{uniform_dense, uniform_values};
 use sparsimd::gpu::{DeviceOptions, DeviceScalar, Gpu, GpuTensor, Kind};
 use sparsimd::io::{Duplicates, read_tensor};
@@ -97,29 +97,34 @@ fn check_mttkrp<T: DeviceScalar>(gpu: &Gpu, ranks: &[usize]) {
             ("elements", by_elements),
             ("mixed", gpu.tensor_of_parts(&[half(0, &forward), half(1, &backward)]).unwrap()),
         ];
-        for &rank in ranks {
-            let factors: Vec<Mat<T>> =
-                x.dims().iter().enumerate().map(|(m, &d)| uniform_dense(d, rank, m as u64).unwrap()).collect();
-            let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();
-            let on_device = gpu.factors(&views).unwrap();
-            for (name, tensor) in &formats {
-                for mode in 0..x.order() {
-                    let mut out = gpu.zeros(x.dims()[mode], rank).unwrap();
-                    let mut got = Mat::zeros(x.dims()[mode], rank).unwrap();
-                    gpu.mttkrp(tensor, &on_device, mode, &mut out).unwrap();
-                    out.download(got.as_mut()).unwrap();
-                    let error = mttkrp_error(&x, &factors, mode, &got);
-                    assert!(error <= 1.0, "{name}, {:?}, mode {mode}, rank {rank}, {}: {error}", x.dims(), T::NAME);
-                    // The same bits again, in the same memory.
-                    let mut again = Mat::zeros(x.dims()[mode], rank).unwrap();
-                    gpu.mttkrp(tensor, &on_device, mode, &mut out).unwrap();
-                    out.download(again.as_mut()).unwrap();
-                    assert!((0..got.rows()).all(|i| got.row(i) == again.row(i)));
-                }
-            }
+        for (name, tensor) in &formats {
+            check_format(gpu, name, &x, tensor, ranks);
         }
     }
     assert_eq!(gpu.validation_messages(), Vec::<String>::new());
+}
+
+/// A tensor in device memory against naive loops, in every mode.
+fn check_format<T: DeviceScalar>(gpu: &Gpu, name: &str, x: &CooTensor<T>, tensor: &GpuTensor<T>, ranks: &[usize]) {
+    for &rank in ranks {
+        let factors: Vec<Mat<T>> =
+            x.dims().iter().enumerate().map(|(m, &d)| uniform_dense(d, rank, m as u64).unwrap()).collect();
+        let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();
+        let on_device = gpu.factors(&views).unwrap();
+        for mode in 0..x.order() {
+            let mut out = gpu.zeros(x.dims()[mode], rank).unwrap();
+            let mut got = Mat::zeros(x.dims()[mode], rank).unwrap();
+            gpu.mttkrp(tensor, &on_device, mode, &mut out).unwrap();
+            out.download(got.as_mut()).unwrap();
+            let error = mttkrp_error(x, &factors, mode, &got);
+            assert!(error <= 1.0, "{name}, {:?}, mode {mode}, rank {rank}, {}: {error}", x.dims(), T::NAME);
+            // The same bits again, in the same memory.
+            let mut again = Mat::zeros(x.dims()[mode], rank).unwrap();
+            gpu.mttkrp(tensor, &on_device, mode, &mut out).unwrap();
+            out.download(again.as_mut()).unwrap();
+            assert!((0..got.rows()).all(|i| got.row(i) == again.row(i)));
+        }
+    }
 }
 
 #[test]
@@ -165,6 +170,35 @@ fn mttkrp_of_operands_that_are_cut() {
         }
     }
     assert_eq!(gpu.validation_messages(), Vec::<String>::new());
+}
+
+fn check_blocks<T: DeviceScalar>(gpu: &Gpu) {
+    // Blocks and their places in a mode beyond what one task takes, lengths that no block divides, one block, none.
+    let large = [tensor(&[300, 200, 150], 30_000), tensor(&[1000, 130], 9000), tensor(&[40, 300, 20, 129], 9000)];
+    for x in large.into_iter().chain(tensors::<T>()) {
+        let blocks = HiCoo::new(&x, DEFAULT_BLOCK_BITS).unwrap();
+        if x.order() > 4 {
+            assert!(matches!(gpu.tensor_of_blocks(&blocks), Err(Error::Unavailable { .. })));
+            continue;
+        }
+        let on_device = gpu.tensor_of_blocks(&blocks).unwrap();
+        assert_eq!(on_device.nnz(), x.nnz());
+        check_format(gpu, "hicoo", &x, &on_device, &[1, 5, 33]);
+    }
+    let line = CooTensor::new(vec![9], vec![vec![1]], vec![T::ONE]).unwrap();
+    let refused = |bits, x: &CooTensor<T>| gpu.tensor_of_blocks(&HiCoo::new(x, bits).unwrap()).err().unwrap();
+    assert!(matches!(refused(DEFAULT_BLOCK_BITS, &line), Error::Structure { .. }));
+    assert!(matches!(refused(3, &tensor(&[4, 5, 6], 30)), Error::Unavailable { .. }));
+    assert_eq!(gpu.validation_messages(), Vec::<String>::new());
+}
+
+#[test]
+fn mttkrp_by_blocks() {
+    let Some(gpu) = gpu() else { return };
+    check_blocks::<f32>(&gpu);
+    if gpu.info().float64 {
+        check_blocks::<f64>(&gpu);
+    }
 }
 
 #[test]
@@ -273,7 +307,8 @@ fn prepared_tensors_say_how_they_are_computed() {
         (MttkrpFormat::CsfOne, [MttkrpAlgorithm::Nonzero, MttkrpAlgorithm::Fiber, MttkrpAlgorithm::Slice].map(Some))
     );
     let refused = |format, algorithm| gpu.prepare_mttkrp(&x, Some(format), algorithm).err();
-    assert!(matches!(refused(MttkrpFormat::HiCoo, None), Some(Error::Argument { name: "format", .. })));
+    assert_eq!(algorithms(Some(MttkrpFormat::HiCoo)), (MttkrpFormat::HiCoo, [Some(MttkrpAlgorithm::Element); 3]));
+    assert!(matches!(refused(MttkrpFormat::Alto, None), Some(Error::Argument { name: "format", .. })));
     // An algorithm brings its format, and no other has it.
     for (algorithm, format, other) in [
         (MttkrpAlgorithm::Element, MttkrpFormat::CsfAll, MttkrpFormat::CsfOne),

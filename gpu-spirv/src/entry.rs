@@ -327,6 +327,31 @@ macro_rules! entry_points {
             mttkrp::nonzeros(shape, p, task, lanes, tile, tasks, order, fiber_of, table, val, factors, out, partial);
         }
 
+        /// [`mttkrp::blocks`] on the device.
+        #[spirv(compute(threads(128)))]
+        pub fn mttkrp_blocks(
+            #[spirv(workgroup_id)] workgroup: UVec3,
+            #[spirv(num_workgroups)] workgroups: UVec3,
+            #[spirv(local_invocation_index)] local: u32,
+            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
+            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
+            #[spirv(push_constant)] p: &MttkrpParams<$t>,
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] spread: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] order: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] ptr: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] bases: &[UVec4],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] offsets: &[u32],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] val: &[$t],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] factors: &[$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 8)] out: &mut [$v],
+            #[spirv(storage_buffer, descriptor_set = 0, binding = 9)] partial: &mut [$v],
+        ) {
+            let place = Place::new(linear(workgroup, workgroups), local, team);
+            let list = mttkrp::BlockList { spread, order, ptr, bases, offsets, val };
+            mttkrp::blocks(Shape { team, registers }, p, place, workgroup.z, tasks, list, factors, out, partial);
+        }
+
         /// [`elements::body`] on the device.
         #[spirv(compute(threads(128)))]
         pub fn elements(

@@ -12,19 +12,42 @@
 //! atomic (an option; coordinates only): a task is a run of nonzeros in the order in which they are stored
 //!   acc += x * product of the rows of its nonzero but the output's; when the output's row changes, acc is added to it
 //!   atomically
+//! blocks (element algorithm on HiCOO): an item is a block, all of a task's blocks have the same 128 rows of the output
+//!   rows of the block's first coordinates, once; for its nonzeros, by offsets of 8 bits from these rows
+//!     acc += x * product of the rows but the output's; when the output's row changes, acc is added to it
 //! ```
 //!
 //! The slice algorithm's items are the fibers in their order; the fiber and nonzero algorithms reach theirs through a list
 //! sorted by output row, which makes every team owner of what it adds: no atomics, and the same bits each time. The
-//! atomic one needs no list for any mode, and gives sums in whatever order the device runs its teams.
+//! atomic one needs no list for any mode, and gives sums in whatever order the device runs its teams. A team that has blocks owns their
+//! 128 rows, or a copy of them: it adds to memory as it goes, and nobody else does.
 
-use sparsimd_gpu_abi::{MttkrpParams, RUN};
+use sparsimd_gpu_abi::{BLOCK_SIDE, MttkrpParams, RUN, WHOLE};
 use spirv_std::glam::UVec4;
 
 use crate::block::{Block, Element, at, put};
 use crate::each_register;
-use crate::spmm::{Nonzeros, Shape, accumulate, row_item, store_sums};
+use crate::spmm::{Nonzeros, RowItem, Shape, accumulate, row_item, store_sums};
 use crate::team::{Place, Team};
+
+/// acc *= row `row` of the stack.
+#[inline(always)]
+fn times_row<V: Block>(
+    shape: Shape,
+    p: &MttkrpParams<V::Element>,
+    acc: &mut [V; 4],
+    row: u32,
+    factors: &[V],
+    first: u32,
+) {
+    let row = row * p.f_stride + p.f_offset;
+    each_register!(shape.registers, |R| {
+        let j = first + R as u32 * shape.team;
+        if j < p.width {
+            acc[R] = acc[R].times(at(factors, row + j));
+        }
+    });
+}
 
 /// acc *= the rows of `item` in the table but that of level `skip`.
 #[inline(always)]
@@ -40,13 +63,7 @@ fn times_rows<V: Block>(
     let mut level = 0;
     while level < p.levels {
         if level != p.skip {
-            let row = at(table, item * p.levels + level) * p.f_stride + p.f_offset;
-            each_register!(shape.registers, |R| {
-                let j = first + R as u32 * shape.team;
-                if j < p.width {
-                    acc[R] = acc[R].times(at(factors, row + j));
-                }
-            });
+            times_row(shape, p, acc, at(table, item * p.levels + level), factors, first);
         }
         level += 1;
     }
@@ -158,6 +175,118 @@ pub fn nonzeros<V: Block, T: Team>(
         let row = item.task.x;
         store_sums(shape, item, p.width, acc, partial, |j, sum| add(p, out, row, j, sum));
     }
+}
+
+/// A tensor of up to four modes by blocks, as a mode's tasks reach it.
+#[derive(Clone, Copy)]
+pub struct BlockList<'a, E> {
+    /// How many partial rows the rows of each task are apart.
+    pub spread: &'a [u32],
+    /// The blocks of the tasks.
+    pub order: &'a [u32],
+    /// First nonzero of each block, and the end of the last.
+    pub ptr: &'a [u32],
+    /// The row of the stack of each block's first coordinate in each mode.
+    pub bases: &'a [UVec4],
+    /// Eight bits for each mode of a nonzero: how many rows further its own is.
+    pub offsets: &'a [u32],
+    /// The nonzeros.
+    pub val: &'a [E],
+}
+
+/// One lane's share of a task whose items are blocks; adds to `out`, or to its part's rows of `partial`.
+#[inline(always)]
+pub fn blocks<V: Block>(
+    shape: Shape,
+    p: &MttkrpParams<V::Element>,
+    place: Place,
+    tile: u32,
+    tasks: &[UVec4],
+    list: BlockList<'_, V::Element>,
+    factors: &[V],
+    out: &mut [V],
+    partial: &mut [V],
+) {
+    let item = row_item(shape, place, tile, tasks, p.tasks, p.width);
+    if !item.any {
+        return;
+    }
+    let first = item.first;
+    let spread = at(list.spread, place.team);
+    if item.task.w != WHOLE {
+        let mut own = 0;
+        while own < BLOCK_SIDE {
+            each_register!(shape.registers, |R| {
+                let j = first + R as u32 * shape.team;
+                if j < p.width {
+                    put(partial, (item.task.w + own * spread) * p.width + j, V::ZERO);
+                }
+            });
+            own += 1;
+        }
+    }
+    let mut acc = [V::ZERO; 4];
+    let mut own = 0;
+    let mut i = item.task.y;
+    while i < item.task.z {
+        let block = at(list.order, i);
+        let base = at(list.bases, block);
+        let (mut nonzero, end) = (at(list.ptr, block), at(list.ptr, block + 1));
+        while nonzero < end {
+            let offset = at(list.offsets, nonzero);
+            let row = (offset >> (8 * p.skip)) & 255;
+            if row != own {
+                leave(shape, p, item, spread, own, &acc, out, partial);
+                acc = [V::ZERO; 4];
+                own = row;
+            }
+            let mut product = [V::splat(at(list.val, nonzero)); 4];
+            // The output's row is no factor's, and a tensor of fewer modes has no such rows.
+            if p.skip != 0 {
+                times_row(shape, p, &mut product, base.x + (offset & 255), factors, first);
+            }
+            if p.skip != 1 {
+                times_row(shape, p, &mut product, base.y + ((offset >> 8) & 255), factors, first);
+            }
+            if p.skip != 2 && p.levels > 2 {
+                times_row(shape, p, &mut product, base.z + ((offset >> 16) & 255), factors, first);
+            }
+            if p.skip != 3 && p.levels > 3 {
+                times_row(shape, p, &mut product, base.w + (offset >> 24), factors, first);
+            }
+            each_register!(shape.registers, |R| {
+                acc[R] = acc[R].plus(product[R]);
+            });
+            nonzero += 1;
+        }
+        i += 1;
+    }
+    leave(shape, p, item, spread, own, &acc, out, partial);
+}
+
+/// Adds what a lane has summed to row `own` of its task's 128.
+#[inline(always)]
+fn leave<V: Block>(
+    shape: Shape,
+    p: &MttkrpParams<V::Element>,
+    item: RowItem,
+    spread: u32,
+    own: u32,
+    acc: &[V; 4],
+    out: &mut [V],
+    partial: &mut [V],
+) {
+    each_register!(shape.registers, |R| {
+        let j = item.first + R as u32 * shape.team;
+        if j < p.width {
+            if item.task.w == WHOLE {
+                add(p, out, item.task.x + own, j, acc[R]);
+            } else {
+                let place = (item.task.w + own * spread) * p.width + j;
+                put(partial, place, at(partial, place).plus(acc[R]));
+            }
+        }
+    });
 }
 
 /// Adds one element to memory that other invocations add to as well.

@@ -1,9 +1,9 @@
-//! MTTKRP's bodies on the processor: by fibers, by nonzeros, by atomic additions, and by elements, which TTM has too.
+//! MTTKRP's bodies on the processor: by fibers, by nonzeros, by blocks, by atomic additions, and by elements, which TTM has too.
 
 mod common;
 
 use common::{Emulation, by_fours, close, dense, random, vec4};
-use sparsimd_gpu_abi::{MttkrpParams, WHOLE};
+use sparsimd_gpu_abi::{BLOCK_SIDE, MttkrpParams, WHOLE};
 use sparsimd_shaders::spmm::{Nonzeros, Shape};
 use sparsimd_shaders::team::Place;
 use sparsimd_shaders::{elements, mttkrp};
@@ -83,6 +83,34 @@ fn every_body_agrees_with_the_sum() {
             let (i, j) = (at / (4 * width as usize), at % (4 * width as usize));
             let want = if j + 1 < 4 * width as usize { want(mode, i, j) } else { 0.0 };
             close(f64::from(got), want, &format!("atomic, mode {mode}, row {i}, {j}"));
+        }
+    }
+    // The one block of HiCOO in two pieces: both a task's, and each a task's of its own with rows of its own.
+    let bases = [UVec4::new(0, 2, 5, 0); 2];
+    let offsets: Vec<u32> = (0..6).map(coords).map(|[i, j, k]| i | (j - 2) << 8 | (k - 5) << 16).collect();
+    for (mode, dim) in [2usize, 3, 4].into_iter().enumerate() {
+        for tasks in [vec![UVec4::new(0, 0, 2, WHOLE)], vec![UVec4::new(0, 0, 1, 0), UVec4::new(0, 1, 2, 1)]] {
+            let parts = tasks.len();
+            let (spread, mut p) = (vec![parts as u32; parts], params(parts, mode as u32, 1));
+            (p.levels, p.tail) = (3, 3);
+            let mut out = vec![Vec4::ZERO; dim * width as usize];
+            // What an earlier launch has left there.
+            let mut partial = vec![Vec4::ONE; parts * BLOCK_SIDE as usize * width as usize];
+            for (team, lane) in (0..parts as u32).flat_map(|team| (0..4).map(move |lane| (team, lane))) {
+                let (place, ptr) = (Place { team, lane }, [0, 3, 6]);
+                let (spread, order, bases, offsets) = (&spread, &[0, 1], &bases, &offsets);
+                let list = mttkrp::BlockList { spread, order, ptr: &ptr, bases, offsets, val: &val };
+                mttkrp::blocks(shape, &p, place, 0, &tasks, list, &factors, &mut out, &mut partial);
+            }
+            for (i, j) in (0..dim).flat_map(|i| (0..4 * width as usize).map(move |j| (i, j))) {
+                let at = |rows: &[Vec4], row: usize| f64::from(rows[row * width as usize + j / 4][j % 4]);
+                let (got, padding) = match parts {
+                    1 => (at(&out, i), j + 1 == 4 * width as usize),
+                    _ => (at(&partial, 2 * i) + at(&partial, 2 * i + 1), false),
+                };
+                let want = if padding { 0.0 } else { want(mode, i, j) };
+                close(got, want, &format!("{parts} parts of blocks, mode {mode}, row {i}, {j}"));
+            }
         }
     }
     // Element by element, on scalars: slices of the first mode; and TTM in the last, a row for each fiber of its nonzeros.

@@ -55,6 +55,7 @@ kernels! {
     GATHER = "gather";
     MTTKRP_FIBERS = "mttkrp_fibers";
     MTTKRP_NONZEROS = "mttkrp_nonzeros";
+    MTTKRP_BLOCKS = "mttkrp_blocks";
     ELEMENTS = "elements";
     TTV = "ttv";
     ELEMENTWISE = "elementwise";

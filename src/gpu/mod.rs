@@ -8,6 +8,7 @@
 //! Determinism: the same operands, device and shape give the same bits; no atomics are used, but where they are asked for
 //! ([`MttkrpAlgorithm::Atomic`](crate::plan::MttkrpAlgorithm::Atomic)).
 
+mod blocks;
 mod ceilings;
 mod edge;
 mod elements;

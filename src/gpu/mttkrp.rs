@@ -46,6 +46,9 @@ impl Gpu {
             Unit::Run => return self.mttkrp_atomic(tensor, factors, mode, out),
             Unit::Element => return self.mttkrp_by_elements(tensor, factors, mode, out),
         }
+        if let Some(blocks) = &tensor.blocks {
+            return self.mttkrp_by_blocks(blocks, factors, mode, out);
+        }
         let routes: Vec<_> = tensor.routes(mode).collect();
         let slots = routes.iter().map(|(_, route)| route.tasks.slots).max().unwrap_or(0);
         let most = self.shape::<T>().max_len / BLOCK / slots.max(1);

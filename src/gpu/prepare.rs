@@ -5,7 +5,7 @@ use super::tensor::{GpuTensor, Unit};
 use super::tiled::{GpuPanels, Panels};
 use super::{DeviceScalar, DeviceStored, Gpu, GpuValues};
 use crate::error::{Error, Result};
-use crate::formats::{CooTensor, CsfKind, CsfSet, Csr, MmCsf, MmCsfStrategy};
+use crate::formats::{CooTensor, CsfKind, CsfSet, Csr, DEFAULT_BLOCK_BITS, HiCoo, MmCsf, MmCsfStrategy};
 use crate::plan::{
     MttkrpAlgorithm, MttkrpFormat, Op, PlanOptions, Strategy, check_columns, device_mttkrp_format, device_panels_pay,
 };
@@ -106,13 +106,13 @@ impl Gpu {
     }
 
     /// `coo` in device memory, laid out for MTTKRP in every mode in the format given, or in the one that the algorithm needs or
-    /// [`device_mttkrp_format`] chooses. The device has coordinates, CSF-ALL, CSF-ONE and MM-CSF; the element-centric algorithm has
+    /// [`device_mttkrp_format`] chooses. The device has coordinates, CSF-ALL, CSF-ONE, MM-CSF and HiCOO; the element-centric algorithm has
     /// CSF-ALL, the atomic one ([`Gpu::tensor_atomic`]) coordinates.
     ///
     /// # Errors
     /// [`Error::Argument`] for another format, or an algorithm that computes no mode in it, [`Error::Structure`] for order 1 or two
     /// entries at one place, [`Error::Device`] when memory runs out or a tree is larger than what a kernel can see,
-    /// [`Error::Unavailable`] as for [`Gpu::tensor_atomic`], and by elements for slices of thousands of nonzeros where the processor is
+    /// [`Error::Unavailable`] as for [`Gpu::tensor_atomic`], in HiCOO for more than four modes, and by elements for slices of thousands of nonzeros where the processor is
     /// the device.
     #[inline(never)]
     pub fn prepare_mttkrp<T: DeviceScalar>(
@@ -138,8 +138,10 @@ impl Gpu {
             }
             (MttkrpFormat::CsfOne, _) => self.tensor_of_parts(CsfSet::from_coo(coo, CsfKind::One)?.trees()),
             (MttkrpFormat::MmCsf, _) => self.tensor_of_parts(MmCsf::from_coo(coo, MmCsfStrategy::Dynamic)?.trees()),
+            (MttkrpFormat::HiCoo, _) => self.tensor_of_blocks(&HiCoo::new(coo, DEFAULT_BLOCK_BITS)?),
             (other, _) => {
-                let detail = format!("a device has no MTTKRP on {}: coo, csf-all, csf-one or mmcsf", other.name());
+                let detail =
+                    format!("a device has no MTTKRP on {}: coo, csf-all, csf-one, mmcsf or hicoo", other.name());
                 return Err(Error::argument("format", detail));
             }
         }?;

@@ -1,7 +1,8 @@
 //! Sparse tensors and stacked factor matrices in device memory.
 
-use sparsimd_gpu_host::Buffer;
+use sparsimd_gpu_host::{Buffer, Pod};
 
+use super::blocks::Blocks;
 use super::elements::COUNTED;
 use super::operands::GpuMat;
 use super::sparse::TaskBuffers;
@@ -18,16 +19,18 @@ const ITEMS: usize = 256;
 
 /// A sparse tensor in device memory, ready for MTTKRP in every mode.
 ///
-/// It holds trees of fibers. Each tree serves the modes it was made for by the algorithm that its levels allow: the root's mode by the
+/// It holds trees of fibers, or blocks ([`Gpu::tensor_of_blocks`]). Each tree serves the modes it was made for by the algorithm that its levels allow: the root's mode by the
 /// slice algorithm, modes between by the fiber algorithm, the leaves' by the nonzero algorithm.
 pub struct GpuTensor<T> {
     pub(super) gpu: Gpu,
     pub(super) dims: Vec<usize>,
-    nnz: usize,
-    norm_squared: f64,
+    pub(super) nnz: usize,
+    pub(super) norm_squared: f64,
     format: MttkrpFormat,
     pub(super) unit: Unit,
     pub(super) trees: Vec<Tree<T>>,
+    /// Instead of trees.
+    pub(super) blocks: Option<Blocks<T>>,
 }
 
 /// What is computed at a time.
@@ -77,7 +80,7 @@ pub struct GpuFactors<T: DeviceScalar> {
 }
 
 /// Where each mode's rows start in the stack.
-fn bases(dims: &[usize]) -> impl Iterator<Item = usize> {
+pub(super) fn bases(dims: &[usize]) -> impl Iterator<Item = usize> {
     dims.iter().scan(0, |next, d| {
         let base = *next;
         *next += d;
@@ -224,11 +227,6 @@ impl Gpu {
             let detail = format!("{}: a tree of {} nonzeros, more than {most}", self.info().name, values.len());
             return Err(Error::Device { detail });
         }
-        let words = |data: &[u32]| -> Result<Buffer<u32>> {
-            let mut buffer = Buffer::new(self.device(), data.len(), "tensor")?;
-            self.timed_upload(|s| s.stream.upload(&mut buffer, 0, data))?;
-            Ok(buffer)
-        };
         let routes = (0..dims.len()).map(|mode| {
             if !serves(mode) {
                 return Ok(None);
@@ -242,33 +240,38 @@ impl Gpu {
                 };
                 self.check_steps("MTTKRP by elements", route.tasks.tasks.iter().map(steps))?;
             }
-            let order = route.order.as_deref().map(words).transpose()?;
-            let fiber_of = route.fiber_of.as_deref().map(words).transpose()?;
+            let order = route.order.as_deref().map(|order| self.array(order)).transpose()?;
+            let fiber_of = route.fiber_of.as_deref().map(|fiber_of| self.array(fiber_of)).transpose()?;
             let tasks = TaskBuffers::new(self, &route.tasks)?;
             Ok(Some(Route { fibers: route.fiber_of.is_none(), skip: route.skip, order, fiber_of, tasks }))
         });
         let routes = routes.collect::<Result<_>>()?;
-        let mut on_device = Buffer::new(self.device(), values.len(), "tensor")?;
-        self.timed_upload(|s| s.stream.upload(&mut on_device, 0, values))?;
         Ok(Tree {
             levels: host.levels.len(),
-            ptr: words(&host.ptr)?,
-            table: words(&host.table)?,
-            leaf: words(&host.leaf)?,
-            values: on_device,
+            ptr: self.array(&host.ptr)?,
+            table: self.array(&host.table)?,
+            leaf: self.array(&host.leaf)?,
+            values: self.array(values)?,
             routes,
         })
+    }
+
+    /// An array of a tensor in device memory.
+    pub(super) fn array<W: Pod>(&self, data: &[W]) -> Result<Buffer<W>> {
+        let mut buffer = Buffer::new(self.device(), data.len(), "tensor")?;
+        self.timed_upload(|s| s.stream.upload(&mut buffer, 0, data))?;
+        Ok(buffer)
     }
 }
 
 /// Sum of the squares.
-fn squares<T: DeviceScalar>(values: &[T]) -> f64 {
+pub(super) fn squares<T: DeviceScalar>(values: &[T]) -> f64 {
     values.iter().map(|x| x.to_f64() * x.to_f64()).sum()
 }
 
 impl<T: DeviceScalar> GpuTensor<T> {
-    fn empty(gpu: &Gpu, dims: Vec<usize>, format: MttkrpFormat, unit: Unit) -> Self {
-        Self { gpu: gpu.clone(), dims, nnz: 0, norm_squared: 0.0, format, unit, trees: Vec::new() }
+    pub(super) fn empty(gpu: &Gpu, dims: Vec<usize>, format: MttkrpFormat, unit: Unit) -> Self {
+        Self { gpu: gpu.clone(), dims, nnz: 0, norm_squared: 0.0, format, unit, trees: Vec::new(), blocks: None }
     }
 
     /// The trees that compute `mode`, and how.
@@ -291,7 +294,8 @@ impl<T: DeviceScalar> GpuTensor<T> {
         let tree = |t: &Tree<T>| t.ptr.len() + t.table.len() + t.leaf.len();
         let lists = |r: &Route| r.order.as_ref().map_or(0, Buffer::len) + r.fiber_of.as_ref().map_or(0, Buffer::len);
         let words = |t: &Tree<T>| tree(t) + t.routes.iter().flatten().map(lists).sum::<usize>();
-        size_of::<u32>() * self.trees.iter().map(words).sum::<usize>()
+        let blocks = self.blocks.as_ref().map_or(0, Blocks::index_words);
+        size_of::<u32>() * (blocks + self.trees.iter().map(words).sum::<usize>())
     }
 
     /// Sum of the squares of the tensor's values.
@@ -304,13 +308,14 @@ impl<T: DeviceScalar> GpuTensor<T> {
         self.format
     }
 
-    /// The algorithm that computes `mode`: row or atomic on coordinates, slice, element, fiber or nonzero on trees; none for several
-    /// trees with different ones, and where there is no such mode.
+    /// The algorithm that computes `mode`: row or atomic on coordinates, slice, element, fiber or nonzero on trees, element on blocks, as
+    /// on the processor; none for several trees with different ones, and where there is no such mode.
     pub fn algorithm(&self, mode: usize) -> Option<MttkrpAlgorithm> {
         if mode >= self.dims.len() {
             return None;
         }
         match self.unit {
+            Unit::Row if self.blocks.is_some() => return Some(MttkrpAlgorithm::Element),
             Unit::Row => {}
             Unit::Run => return Some(MttkrpAlgorithm::Atomic),
             Unit::Element => return Some(MttkrpAlgorithm::Element),

@@ -18,6 +18,9 @@ pub const MIN_TEAM: u32 = 4;
 /// Nonzeros of a task of the atomic MTTKRP: runs of one output row are seldom longer, and short ones keep all of a device busy.
 pub const RUN: u32 = 64;
 
+/// Coordinates of a HiCOO block in each mode: the blocked MTTKRP's rows of the output, and of a part's copy of them.
+pub const BLOCK_SIDE: u32 = 128;
+
 /// Columns of A that the panels of the tiled kernels take together: their numbers within a granule have five bits.
 pub const GRANULE: u32 = 32;
 

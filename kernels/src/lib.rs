@@ -14,6 +14,7 @@ pub mod edge;
 mod edge_weights;
 mod elementwise;
 mod exp;
+mod finite;
 mod fusedmm;
 mod gram;
 mod head_sums;

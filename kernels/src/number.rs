@@ -55,6 +55,10 @@ pub trait Number: Element<Number = Self> + PartialOrd {
     fn vmul<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     /// `a b + c` by lane, fused where the instruction set can (unfused on the scalar one: a library call otherwise).
     fn vmul_add<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>, c: Self::Vector<S>) -> Self::Vector<S>;
+    /// The larger by lane, `b` where either is NaN.
+    fn vlarger<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// The smaller by lane, `b` where either is NaN.
+    fn vsmaller<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     /// The larger by lane, NaN where either is (IEEE 754-2019 calls it maximum).
     fn vmaximum<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     /// The smaller by lane, NaN where either is.
@@ -182,15 +186,21 @@ macro_rules! float {
                 simd.$mul_add(a, b, c)
             }
             #[inline(always)]
+            fn vlarger<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
+                // Pulp's scalar maximum would give the number.
+                if S::IS_SCALAR { simd.$select(simd.$greater(a, b), a, b) } else { simd.$max(a, b) }
+            }
+            #[inline(always)]
+            fn vsmaller<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
+                if S::IS_SCALAR { simd.$select(simd.$greater(b, a), a, b) } else { simd.$min(a, b) }
+            }
+            #[inline(always)]
             fn vmaximum<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
-                // b where either is NaN; pulp's scalar one would give the number.
-                let larger = if S::IS_SCALAR { simd.$select(simd.$greater(a, b), a, b) } else { simd.$max(a, b) };
-                simd.$select(simd.$equal(a, a), larger, a)
+                simd.$select(simd.$equal(a, a), Self::vlarger(simd, a, b), a)
             }
             #[inline(always)]
             fn vminimum<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
-                let smaller = if S::IS_SCALAR { simd.$select(simd.$greater(b, a), a, b) } else { simd.$min(a, b) };
-                simd.$select(simd.$equal(a, a), smaller, a)
+                simd.$select(simd.$equal(a, a), Self::vsmaller(simd, a, b), a)
             }
             #[inline(always)]
             fn vselect_greater<S: Simd>(
@@ -307,12 +317,20 @@ macro_rules! integer {
                 Self::vadd(simd, Self::vmul(simd, a, b), c)
             }
             #[inline(always)]
-            fn vmaximum<S: Simd>(_: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
+            fn vlarger<S: Simd>(_: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
                 by_lane::<S, Self>(a, b, |a, b| if a > b { a } else { b })
             }
             #[inline(always)]
-            fn vminimum<S: Simd>(_: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
+            fn vsmaller<S: Simd>(_: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
                 by_lane::<S, Self>(a, b, |a, b| if a < b { a } else { b })
+            }
+            #[inline(always)]
+            fn vmaximum<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
+                Self::vlarger(simd, a, b)
+            }
+            #[inline(always)]
+            fn vminimum<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
+                Self::vsmaller(simd, a, b)
             }
             #[inline(always)]
             fn vselect_greater<S: Simd>(

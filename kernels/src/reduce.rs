@@ -16,8 +16,9 @@
 use pulp::{Simd, WithSimd};
 
 use crate::block::{Block, OFFSETS_PER_WORD, Offsets};
+use crate::finite::Operands;
 use crate::rows::Gathered;
-use crate::semiring::{BuiltIn, MAX_TIMES, MIN_TIMES, MaxTimes, MinTimes, Semiring};
+use crate::semiring::{BuiltIn, Extreme, MAX_TIMES, MIN_TIMES, Semiring};
 use crate::tile::{self, Tile, TileRows, store_or_stream};
 use crate::walk::{Part, Walk};
 use crate::{Arch, Number, RowPtr, prefetch_row, stream_fence};
@@ -27,7 +28,7 @@ macro_rules! dispatch_numbers {
     ($arch:expr, $task:expr, $task_of:ident) => {
         $crate::reduce::dispatch_numbers!($arch, $task, $task_of<BuiltIn>, f32 f64 i32 i64)
     };
-    ($arch:expr, $task:expr, $task_of:ident<$semiring:ident>, $($t:ident)+) => {{
+    ($arch:expr, $task:expr, $task_of:ident<$semiring:ty>, $($t:ident)+) => {{
         $(
             fn $t(arch: $crate::Arch, task: $task_of<$t, $semiring>) {
                 arch.dispatch(task);
@@ -135,12 +136,12 @@ pub unsafe fn reduce_rows<T: Number, R: Semiring<T>>(arch: Arch, semiring: R, ta
         // long as the operations.
         match built_in(semiring) {
             MAX_TIMES => {
-                let task = Rows { semiring: MaxTimes, task };
-                dispatch_numbers!(arch, task, Rows<MaxTimes>, f32 f64 i32 i64);
+                let task = Rows { semiring: Extreme::<true, false>, task };
+                dispatch_numbers!(arch, task, Rows<Extreme<true, false>>, f32 f64 i32 i64);
             }
             MIN_TIMES => {
-                let task = Rows { semiring: MinTimes, task };
-                dispatch_numbers!(arch, task, Rows<MinTimes>, f32 f64 i32 i64);
+                let task = Rows { semiring: Extreme::<false, false>, task };
+                dispatch_numbers!(arch, task, Rows<Extreme<false, false>>, f32 f64 i32 i64);
             }
             semiring => {
                 let task = Rows { semiring, task };
@@ -261,8 +262,22 @@ pub struct ReducePanel<'a, T> {
 /// one else uses the rows of C or the scratch at the same time.
 pub unsafe fn reduce_panel<T: Number, R: Semiring<T>>(arch: Arch, semiring: R, task: ReducePanel<'_, T>) {
     if let Some(built_in) = const { R::BUILT_IN } {
-        let task = Panel { semiring: built_in(semiring), task };
-        dispatch_numbers!(arch, task, Panel);
+        // SAFETY: the caller's promise.
+        let finite = || unsafe { Operands::of(&task).are_finite(arch) };
+        match built_in(semiring) {
+            MAX_TIMES if finite() => {
+                let task = Panel { semiring: Extreme::<true, true>, task };
+                dispatch_numbers!(arch, task, Panel<Extreme<true, true>>, f32 f64 i32 i64);
+            }
+            MIN_TIMES if finite() => {
+                let task = Panel { semiring: Extreme::<false, true>, task };
+                dispatch_numbers!(arch, task, Panel<Extreme<false, true>>, f32 f64 i32 i64);
+            }
+            semiring => {
+                let task = Panel { semiring, task };
+                dispatch_numbers!(arch, task, Panel);
+            }
+        }
     } else if const { R::BUILT_IN.is_none() } {
         arch.dispatch(Panel { semiring, task });
     }

@@ -261,29 +261,26 @@ impl<T: Number> Semiring<T> for BuiltIn {
     }
 }
 
-/// Built-in semirings as types, for kernels that are compiled for them alone.
-macro_rules! as_types {
-    ($($name:ident $built_in:ident)+) => {$(
-        #[derive(Clone, Copy)]
-        pub(crate) struct $name;
+/// Max-times, or min-times, as a type, for kernels that are compiled for it alone. With `FINITE`, operands are finite: no product is NaN,
+/// and none is looked for among the terms, half of whose instructions that would be; a sum that is NaN stays so.
+#[derive(Clone, Copy)]
+pub(crate) struct Extreme<const LARGEST: bool, const FINITE: bool>;
 
-        impl<T: Number> Semiring<T> for $name {
-            fn zero(self) -> T {
-                $built_in.zero()
-            }
-            #[inline(always)]
-            fn add<S: Simd>(self, simd: S, term: T::Vector<S>, sum: T::Vector<S>) -> T::Vector<S> {
-                Semiring::<T>::add($built_in, simd, term, sum)
-            }
-            #[inline(always)]
-            fn multiply<S: Simd>(self, simd: S, a: T::Vector<S>, b: T::Vector<S>) -> T::Vector<S> {
-                Semiring::<T>::multiply($built_in, simd, a, b)
-            }
+impl<T: Number, const LARGEST: bool, const FINITE: bool> Semiring<T> for Extreme<LARGEST, FINITE> {
+    fn zero(self) -> T {
+        if LARGEST { T::LOWEST } else { T::HIGHEST }
+    }
+    #[inline(always)]
+    fn add<S: Simd>(self, simd: S, term: T::Vector<S>, sum: T::Vector<S>) -> T::Vector<S> {
+        match (LARGEST, FINITE) {
+            (true, false) => T::vmaximum(simd, term, sum),
+            (true, true) => T::vlarger(simd, term, sum),
+            (false, false) => T::vminimum(simd, term, sum),
+            (false, true) => T::vsmaller(simd, term, sum),
         }
-    )+};
-}
-
-as_types! {
-    MaxTimes MAX_TIMES
-    MinTimes MIN_TIMES
+    }
+    #[inline(always)]
+    fn multiply<S: Simd>(self, simd: S, a: T::Vector<S>, b: T::Vector<S>) -> T::Vector<S> {
+        T::vmul(simd, a, b)
+    }
 }

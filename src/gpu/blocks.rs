@@ -153,13 +153,13 @@ impl Gpu {
                 spread: self.array(&host.spread)?,
             })
         });
-        made.blocks = Some(Blocks {
+        made.blocks = Some(Box::new(Blocks {
             modes: modes.collect::<Result<_>>()?,
             ptr: self.array(&ptr)?,
             bases: self.array(&rows)?,
             offsets: self.array(&offsets)?,
             values: self.array(x.values())?,
-        });
+        }));
         Ok(made)
     }
 

@@ -30,7 +30,7 @@ pub struct GpuTensor<T> {
     pub(super) unit: Unit,
     pub(super) trees: Vec<Tree<T>>,
     /// Instead of trees.
-    pub(super) blocks: Option<Blocks<T>>,
+    pub(super) blocks: Option<Box<Blocks<T>>>,
 }
 
 /// What is computed at a time.
@@ -294,7 +294,7 @@ impl<T: DeviceScalar> GpuTensor<T> {
         let tree = |t: &Tree<T>| t.ptr.len() + t.table.len() + t.leaf.len();
         let lists = |r: &Route| r.order.as_ref().map_or(0, Buffer::len) + r.fiber_of.as_ref().map_or(0, Buffer::len);
         let words = |t: &Tree<T>| tree(t) + t.routes.iter().flatten().map(lists).sum::<usize>();
-        let blocks = self.blocks.as_ref().map_or(0, Blocks::index_words);
+        let blocks = self.blocks.as_deref().map_or(0, Blocks::index_words);
         size_of::<u32>() * (blocks + self.trees.iter().map(words).sum::<usize>())
     }
 

@@ -103,8 +103,8 @@ impl Gpu {
         }
         let nnz = cols.saturating_mul(rank);
         memory::ensure("a TTM chain", memory::total(&[(rows + 1, size_of::<usize>()), (nnz, 2 * size_of::<u32>())]))?;
-        let (mut row_ptr, mut col_idx, mut order) = (Vec::with_capacity(rows + 1), Vec::new(), Vec::new());
-        (col_idx.reserve_exact(nnz), order.reserve_exact(nnz));
+        let mut row_ptr = Vec::with_capacity(rows + 1);
+        let (mut col_idx, mut order) = (Vec::with_capacity(nnz), Vec::with_capacity(nnz));
         row_ptr.push(0);
         for node in 0..tree.nodes(level) {
             for (r, s) in (0..rank).flat_map(|r| (0..below).map(move |s| (r, s))) {

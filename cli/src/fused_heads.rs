@@ -124,7 +124,7 @@ pub fn measure<T: Scalar>(fused: &Fused, cpu: &Cpu, ordered: &Ordered<T>) -> Res
     };
     let flops = 2.0 * products * a.nnz() as f64 * args.n as f64;
     let dense = |rows: usize| dense_bytes::<T>(rows, args.n);
-    let bytes = sparse_bytes(a, edge.uses_values()) + products * dense(a.rows() + a.cols());
+    let bytes = sparse_bytes::<T>(a, edge.uses_values()) + products * dense(a.rows() + a.cols());
     let [dots, rows, columns] = prepared.plans();
     let plan = if heads > 1 {
         format!("heads, straight from CSR; dots: {dots}; sums: {rows}; by columns: {columns}")

@@ -51,7 +51,7 @@ fn measure<D: Stored>(args: &Common, cpu: &Cpu, ordered: &Ordered<D::Scalar>) ->
     let b = ordered.by_cols(args.operand::<D>(cpu, "b", a.cols(), 2)?)?;
     let d = ordered.by_cols(args.operand::<D>(cpu, "d", a.cols(), 3)?)?;
     let width = d.given.cols();
-    let (ready, setup) = args.ready(cpu, Op::FusedMm, a)?;
+    let (ready, setup) = args.ready::<D>(cpu, Op::FusedMm, a)?;
     let expected = || reference::fusedmm(given, wanted, c.given.as_ref(), b.given.as_ref(), d.given.as_ref());
     let finish = |e: MatRef<'_, D>| ordered.in_given_rows(e, |e| args.finish(cpu, e, expected));
     let (times, check) = match ready {
@@ -70,6 +70,6 @@ fn measure<D: Stored>(args: &Common, cpu: &Cpu, ordered: &Ordered<D::Scalar>) ->
         }
     };
     let flops = 2.0 * a.nnz() as f64 * (args.n + width) as f64;
-    let bytes = sparse_bytes(a, edge.uses_values()) + dense_bytes::<D>(a.rows() + a.cols(), args.n + width);
+    let bytes = sparse_bytes::<D>(a, edge.uses_values()) + dense_bytes::<D>(a.rows() + a.cols(), args.n + width);
     Ok(setup.measured(times, check, (flops, bytes)))
 }

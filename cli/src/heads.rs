@@ -111,7 +111,7 @@ fn measured<T: Scalar>(
 ) -> Measured {
     let plan = format!("heads, straight from CSR; {}", prepared.plan());
     let dense = dense_bytes::<T>(a.rows() + a.cols(), n) + dense_bytes::<T>(a.nnz(), heads.count);
-    let bytes = sparse_bytes(a, false) + dense;
+    let bytes = sparse_bytes::<T>(a, false) + dense;
     let (path, flops, ran) = (Strategy::Direct, 2.0 * a.nnz() as f64 * n as f64, Ran::on_cpu());
     Measured { plan, path, heads: heads.count, prepare_s, times, check, flops, bytes, numa: None, ran }
 }

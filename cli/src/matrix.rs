@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -9,11 +10,11 @@ use serde::Serialize;
 use sparsimd::edge::{self, BuiltIn};
 use sparsimd::formats::PatternRef;
 use sparsimd::io::{DenseFormat, Matrix, write_dense, write_mtx, write_npy};
-use sparsimd::ops::NumaPrepared;
+use sparsimd::ops::{NumaPrepared, SparseOperand};
 use sparsimd::plan::{NumaPolicy, Op, PlanOptions, Strategy};
 use sparsimd::reference::Expected;
 use sparsimd::reorder;
-use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Prepared, Result, Scalar, Stored, generate, reference};
+use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Pattern, Prepared, Result, Scalar, Stored, generate, reference};
 
 use super::device::{DeviceName, Place, Ran};
 use super::executor::{EffortName, Executor};
@@ -41,7 +42,7 @@ pub struct Common {
     pub n: usize,
     #[command(flatten)]
     pub operands: Operands,
-    /// Element type of the dense matrices; bf16 and f16 are computed with as f32, which A has then [default: f64 where an .npy file has it, else f32]
+    /// Element type of the values of A, the dense matrices and results; bf16 and f16 are computed with as f32 [default: f64 where an .npy file has it, else f32]
     #[arg(long = "dtype", value_enum)]
     given_dtype: Option<StoredDtype>,
     /// The element type, once it is settled
@@ -261,7 +262,11 @@ impl Common {
         let row_bytes = self.n.saturating_mul(size_of::<D>()).saturating_mul(if op == "fusedmm" { 2 } else { 1 });
         let (l2_bytes, runs) = (cpu.machine().l2_bytes(), self.repeat.unwrap_or(REUSE));
         let auto = |a: PatternRef<'_>| reorder::auto(a, l2_bytes, row_bytes, runs);
-        let ordered = cpu.install(|| Ordered::new(part(self.source.load::<D::Scalar>()?), self.reorder, auto))?;
+        let ordered = cpu.install(|| {
+            let a = part(self.source.load::<D::Scalar>()?);
+            let a = if D::NARROW { a.stored_as::<D>().stored_as() } else { a };
+            Ordered::new(a, self.reorder, auto)
+        })?;
         let a = ordered.given();
         let done = match self.place.device {
             DeviceName::Cpu => measure(self, &cpu, &ordered)?,
@@ -318,15 +323,19 @@ impl Common {
         }
     }
 
-    /// Prepares `a`, on the nodes that own its rows where `--numa` and the machine have it so.
-    pub fn ready<T: Scalar>(&self, cpu: &Cpu, op: Op, a: &Csr<T>) -> Result<(Ready<T>, Setup)> {
+    /// Prepares `a` with values of `D`, on the nodes that own its rows where `--numa` and the machine have it so: there as they are
+    /// computed with.
+    pub fn ready<D: Stored>(&self, cpu: &Cpu, op: Op, a: &Csr<D::Scalar>) -> Result<(Ready<D::Scalar>, Setup)> {
         let (reuse, start) = (self.repeat.unwrap_or(REUSE), Instant::now());
         let options = PlanOptions::new(op, self.n).strategy(self.path()).reuse(reuse).effort(self.effort.effort());
-        let placement = cpu.placement::<T>(a.pattern(), self.n, reuse, self.numa)?;
+        let placement = cpu.placement::<D::Scalar>(a.pattern(), self.n, reuse, self.numa)?;
         let numa = Some(Numa::of_rows(self.numa, &placement, a.pattern(), cpu.machine()));
         let seconds = |start: Instant| start.elapsed().as_secs_f64();
         if placement.parts().len() < 2 {
-            let prepared = cpu.prepare(a, &options)?;
+            let prepared = match D::NARROW {
+                true => cpu.prepare(SparseOperand::of(&a.stored_as::<D>()), &options)?,
+                false => cpu.prepare(a, &options)?,
+            };
             let (plan, path) = (prepared.plan().to_string(), prepared.plan().strategy());
             return Ok((Ready::Whole(prepared), Setup { plan, path, prepare_s: seconds(start), numa }));
         }
@@ -362,12 +371,12 @@ impl Common {
         }
     }
 
-    /// Writes the `values` of sddmm at the nonzeros of `a`, if that is asked for.
-    pub fn write_values<T: Scalar>(&self, a: &Csr<T>, values: Vec<T>) -> Result<()> {
+    /// Writes the `values` of sddmm at the nonzeros of `pattern`, if that is asked for.
+    pub fn write_values<V: Stored>(&self, pattern: &Arc<Pattern>, values: Vec<V>) -> Result<()> {
         let Some(path) = &self.out else { return Ok(()) };
         match DenseFormat::of(path)? {
             DenseFormat::Npy => write_npy(path, &[values.len()], MatRef::new(&values, values.len(), 1, 1)?),
-            _ => write_mtx(path, &Matrix::Values(Csr::new(a.pattern().clone(), values)?)),
+            _ => write_mtx(path, &Matrix::Values(Csr::new(pattern.clone(), values)?.stored_as::<V::Scalar>())),
         }
     }
 
@@ -414,9 +423,9 @@ pub fn narrowed<D: Stored>(a: Mat<D::Scalar>) -> Result<Mat<D>> {
     }
 }
 
-/// Bytes of the sparse matrix: row pointers and column indices, and the values if they are read.
-pub fn sparse_bytes<T: Scalar>(a: &Csr<T>, valued: bool) -> f64 {
-    let value = if valued { size_of::<T>() } else { 0 };
+/// Bytes of the sparse matrix: row pointers and column indices, and the values, of `D`, if they are read.
+pub fn sparse_bytes<D: Stored>(a: &Csr<D::Scalar>, valued: bool) -> f64 {
+    let value = if valued { size_of::<D>() } else { 0 };
     ((a.rows() + 1) * size_of::<usize>() + a.nnz() * (size_of::<u32>() + value)) as f64
 }
 

@@ -180,10 +180,10 @@ impl<T: Scalar> Ordered<T> {
     }
 
     /// One value for each nonzero, in the given order.
-    pub fn in_given_places<'v>(&self, values: &'v [T]) -> Cow<'v, [T]> {
+    pub fn in_given_places<'v, V: Stored>(&self, values: &'v [V]) -> Cow<'v, [V]> {
         let Some(moved) = &self.moved else { return Cow::Borrowed(values) };
         let start = Instant::now();
-        let mut given = vec![T::ZERO; values.len()];
+        let mut given = vec![V::default(); values.len()];
         moved.places.iter().zip(values).for_each(|(&p, &value)| given[p] = value);
         self.add(start);
         Cow::Owned(given)

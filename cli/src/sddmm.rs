@@ -2,7 +2,8 @@
 
 use sparsimd::ops::Arithmetic;
 use sparsimd::plan::Op;
-use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Number, Result, Scalar, Stored, bf16, f16, reference};
+use sparsimd::reference::Expected;
+use sparsimd::{Cpu, Csr, Error, Mat, MatRef, Result, Scalar, Stored, bf16, f16, reference};
 
 use super::Verdict;
 use super::device::{self, DeviceName};
@@ -88,7 +89,7 @@ fn elementwise<T: Scalar>(args: &Common, cpu: &Cpu, ordered: &Ordered<T>, op: Ar
     let a = ordered.given();
     let c = args.operand::<T>(cpu, "c", a.rows(), 1)?;
     let b = args.operand::<T>(cpu, "b", a.cols(), 2)?;
-    let (ready, setup) = args.ready(cpu, Op::Sddmm, a)?;
+    let (ready, setup) = args.ready::<T>(cpu, Op::Sddmm, a)?;
     let Ready::Whole(prepared) = ready else {
         let detail = "dot products alone are placed on several nodes: off".to_owned();
         return Err(Error::Argument { name: "numa", detail });
@@ -99,7 +100,7 @@ fn elementwise<T: Scalar>(args: &Common, cpu: &Cpu, ordered: &Ordered<T>, op: Ar
     let check = if args.verify { Check::of(wrong(op, a, c.as_ref(), b.as_ref(), out.as_ref())) } else { Check::NONE };
     args.write_dense(out.as_ref())?;
     let flops = a.nnz() as f64 * args.n as f64;
-    let bytes = sparse_bytes(a, false) + dense_bytes::<T>(a.rows() + a.cols() + a.nnz(), args.n);
+    let bytes = sparse_bytes::<T>(a, false) + dense_bytes::<T>(a.rows() + a.cols() + a.nnz(), args.n);
     Ok(setup.measured(times, check, (flops, bytes)))
 }
 
@@ -146,30 +147,39 @@ fn measure<D: Stored>(args: &Common, cpu: &Cpu, ordered: &Ordered<D::Scalar>) ->
     let scaled = args.edge == EdgeName::Scale;
     let c = ordered.by_rows(args.operand::<D>(cpu, "c", a.rows(), 1)?)?;
     let b = ordered.by_cols(args.operand::<D>(cpu, "b", a.cols(), 2)?)?;
-    let (ready, setup) = args.ready(cpu, Op::Sddmm, a)?;
-    let finish = |out: &[D::Scalar]| {
-        let out = ordered.in_given_places(out);
-        let expected = || reference::sddmm(given, scaled, c.given.as_ref(), b.given.as_ref());
-        let check = Check::when(args.verify, || cpu.install(|| expected()?.deviation_of_values(&out)))?;
-        args.write_values(given, out.into_owned())?;
-        Ok::<_, sparsimd::Error>(check)
-    };
+    let (ready, setup) = args.ready::<D>(cpu, Op::Sddmm, a)?;
+    let expected = || reference::sddmm(given, scaled, c.given.as_ref(), b.given.as_ref());
     let (times, check) = match ready {
         Ready::Whole(prepared) => {
-            let mut out = vec![D::Scalar::ZERO; a.nnz()];
+            let mut out = vec![D::default(); a.nnz()];
             let times = Times::measure(args.repeat, || match scaled {
                 true => cpu.sddmm_scaled(&prepared, c.as_ref(), b.as_ref(), &mut out),
                 false => cpu.sddmm(&prepared, c.as_ref(), b.as_ref(), &mut out),
             })?;
-            (times, finish(&out)?)
+            (times, finish(args, cpu, ordered, &out, expected)?)
         }
         Ready::NumaPrepared(placed) => {
             let (own, shared, mut out) = (placed.owned(c.as_ref())?, placed.share(b.as_ref())?, placed.values()?);
             let times = Times::measure(args.repeat, || placed.sddmm(scaled, own.as_ref(), &shared, &mut out))?;
-            (times, finish(&out)?)
+            (times, finish(args, cpu, ordered, &out, expected)?)
         }
     };
     let flops = 2.0 * a.nnz() as f64 * args.n as f64;
-    let dense = dense_bytes::<D>(a.rows() + a.cols(), args.n) + dense_bytes::<D::Scalar>(a.nnz(), 1);
-    Ok(setup.measured(times, check, (flops, sparse_bytes(a, scaled) + dense)))
+    let dense = dense_bytes::<D>(a.rows() + a.cols(), args.n) + dense_bytes::<D>(a.nnz(), 1);
+    Ok(setup.measured(times, check, (flops, sparse_bytes::<D>(a, scaled) + dense)))
+}
+
+/// Compares the results with what is expected, if that is asked for, and writes them, if that is.
+fn finish<V: Stored>(
+    args: &Common,
+    cpu: &Cpu,
+    ordered: &Ordered<V::Scalar>,
+    out: &[V],
+    expected: impl FnOnce() -> Result<Expected> + Send,
+) -> Result<Check> {
+    let out = ordered.in_given_places(out);
+    let deviation = || expected()?.stored_as::<V>().deviation_of_values(&out);
+    let check = Check::when(args.verify, || cpu.install(deviation))?;
+    args.write_values(ordered.given().pattern(), out.into_owned())?;
+    Ok(check)
 }

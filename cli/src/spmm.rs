@@ -177,7 +177,7 @@ fn run_narrow<D: device::Portable>(args: &Args) -> Result<Verdict> {
 fn measure<D: Stored>(args: &Common, cpu: &Cpu, ordered: &Ordered<D::Scalar>) -> Result<Measured> {
     let (one, zero) = (D::Scalar::ONE, D::Scalar::ZERO);
     let (a, given) = (ordered.matrix(), ordered.given());
-    let (ready, setup) = args.ready(cpu, Op::Spmm, a)?;
+    let (ready, setup) = args.ready::<D>(cpu, Op::Spmm, a)?;
     let b = ordered.by_cols(args.operand::<D>(cpu, "b", a.cols(), 1)?)?;
     let expected = |c: MatRef<'_, D>| reference::spmm(one, given, b.given.as_ref(), zero, c);
     let finish = |c: MatRef<'_, D>| ordered.in_given_rows(c, |c| args.finish(cpu, c, || expected(c)));
@@ -199,7 +199,7 @@ fn measure<D: Stored>(args: &Common, cpu: &Cpu, ordered: &Ordered<D::Scalar>) ->
 /// Anything else.
 fn measure_rule<T: Scalar>(args: &Common, cpu: &Cpu, ordered: &Ordered<T>, rule: Rule) -> Result<Measured> {
     let (a, given) = (ordered.matrix(), ordered.given());
-    let (ready, setup) = args.ready(cpu, Op::Spmm, a)?;
+    let (ready, setup) = args.ready::<T>(cpu, Op::Spmm, a)?;
     let Ready::Whole(prepared) = ready else {
         let detail = "sums alone are placed on several nodes: off".to_owned();
         return Err(Error::Argument { name: "numa", detail });
@@ -227,7 +227,8 @@ fn measure_positions<T: Scalar>(
     path: &Path,
 ) -> Result<Measured> {
     let a = ordered.given();
-    let (Rule::Reduction(reduction), (Ready::Whole(prepared), setup)) = (rule, args.ready(cpu, Op::Spmm, a)?) else {
+    let (Rule::Reduction(reduction), (Ready::Whole(prepared), setup)) = (rule, args.ready::<T>(cpu, Op::Spmm, a)?)
+    else {
         let detail = "sums alone are placed on several nodes: off".to_owned();
         return Err(Error::Argument { name: "numa", detail });
     };
@@ -265,6 +266,6 @@ fn is_from<T: Scalar>(a: &Csr<T>, b: &Mat<T>, c: T, (i, k): (usize, usize), posi
 /// Operations, two for each nonzero and column, and compulsory traffic.
 fn work<D: Stored>(args: &Common, ordered: &Ordered<D::Scalar>) -> (f64, f64) {
     let a = ordered.matrix();
-    let bytes = sparse_bytes(a, true) + dense_bytes::<D>(a.rows() + a.cols(), args.n);
+    let bytes = sparse_bytes::<D>(a, true) + dense_bytes::<D>(a.rows() + a.cols(), args.n);
     (2.0 * a.nnz() as f64 * args.n as f64, bytes)
 }

@@ -163,6 +163,48 @@ fn products_of_heads_are_verified() {
     }
 }
 
+/// Values, dense operands and results of 2 bytes.
+#[test]
+fn narrow_element_types_are_verified() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let out = dir.path().join("out.npy");
+    let out = out.to_str().expect("a plain path");
+    for (dtype, header) in [("bf16", "<V2"), ("f16", "<f2")] {
+        for op in [&["spmm"][..], &["sddmm"], &["sddmm", "--edge", "scale"], &["fusedmm", "--edge", "scale"]] {
+            for how in [&["--path", "direct"][..], &["--path", "panel"], &["--reorder", "rcm"]] {
+                let run = [
+                    "--random",
+                    "80x80@0.8",
+                    "-n",
+                    "33",
+                    "--dtype",
+                    dtype,
+                    "--repeat",
+                    "2",
+                    "--verify",
+                    "--json",
+                    "--out",
+                    out,
+                ];
+                let report = json(&[op, how, &run].concat());
+                assert_eq!((&report["dtype"], &report["verified"]), (&dtype.into(), &true.into()), "{report}");
+                let written = std::fs::read(out).expect("a result");
+                assert!(String::from_utf8_lossy(&written[..80]).contains(header), "{op:?} {how:?}");
+            }
+        }
+    }
+    // 1.0003 - 1, where both types have 1 for 1.0003.
+    let path = |name: &str| dir.path().join(name).to_str().expect("a plain path").to_owned();
+    let (a, b) = (path("a.mtx"), path("b.txt"));
+    std::fs::write(&a, "%%MatrixMarket matrix coordinate real general\n1 2 2\n1 1 1.0003\n1 2 -1\n").expect("room");
+    std::fs::write(&b, "1\n1\n").expect("room");
+    for (dtype, zero) in [("f32", false), ("bf16", true), ("f16", true)] {
+        output(&["spmm", "--matrix", &a, "--b", &b, "--dtype", dtype, "--out", out]);
+        let written = sparsimd::io::read_dense::<f64>(Path::new(out), ReadOptions::default()).expect("an array");
+        assert_eq!(written[(0, 0)] == 0.0, zero, "{dtype}: {}", written[(0, 0)]);
+    }
+}
+
 #[test]
 fn reductions_and_semirings() {
     for (option, name, op) in [

@@ -151,7 +151,7 @@ pub fn spmm<D: Portable>(args: &Common, cpu: &Cpu, a: &Csr<D::Sum>) -> Result<Me
     })?;
     args.write_dense(c.as_ref())?;
     let flops = 2.0 * a.nnz() as f64 * args.n as f64;
-    let bytes = sparse_bytes(a, true) + dense_bytes::<D>(a.rows() + a.cols(), args.n);
+    let bytes = sparse_bytes::<D::Sum>(a, true) + dense_bytes::<D>(a.rows() + a.cols(), args.n);
     Ok(job.report(timed, check, flops, bytes))
 }
 
@@ -187,10 +187,10 @@ pub fn sddmm<D: Portable>(args: &Common, cpu: &Cpu, a: &Csr<D::Sum>) -> Result<M
     )?;
     let check =
         Check::when(args.verify, || reference::sddmm(a, scaled, c.as_ref(), b.as_ref())?.deviation_of_values(&out))?;
-    args.write_values(a, out)?;
+    args.write_values(a.pattern(), out)?;
     let flops = 2.0 * a.nnz() as f64 * args.n as f64;
     let dense = dense_bytes::<D>(a.rows() + a.cols(), args.n);
-    let bytes = sparse_bytes(a, scaled) + dense + dense_bytes::<D::Sum>(a.nnz(), 1);
+    let bytes = sparse_bytes::<D::Sum>(a, scaled) + dense + dense_bytes::<D::Sum>(a.nnz(), 1);
     Ok(job.report(timed, check, flops, bytes))
 }
 
@@ -223,6 +223,7 @@ pub fn fusedmm<D: Portable>(args: &Common, cpu: &Cpu, a: &Csr<D::Sum>) -> Result
     })?;
     args.write_dense(e.as_ref())?;
     let flops = 2.0 * a.nnz() as f64 * (args.n + width) as f64;
-    let bytes = sparse_bytes(a, built_in.uses_values()) + dense_bytes::<D>(a.rows() + a.cols(), args.n + width);
+    let bytes =
+        sparse_bytes::<D::Sum>(a, built_in.uses_values()) + dense_bytes::<D>(a.rows() + a.cols(), args.n + width);
     Ok(job.report(timed, check, flops, bytes))
 }

@@ -90,7 +90,6 @@ impl TnsbStream {
                 let _ = to_reader.send((coords, values));
             }
             let read = move || {
-                machine::unbind();
                 let mut sections = match Sections::open(self) {
                     Ok(sections) => sections,
                     Err(error) => return drop(to_consumer.send(Err(error))),
@@ -107,8 +106,7 @@ impl TnsbStream {
                     }
                 }
             };
-            let reader = std::thread::Builder::new().name("sparsimd-read".to_owned()).spawn_scoped(scope, read);
-            reader.map_err(|e| Error::Unavailable { what: "a thread", detail: e.to_string() })?;
+            machine::start_reader(scope, read)?;
             for first in (0..*nnz).step_by(len) {
                 let Ok(read) = filled.recv() else { break };
                 let (coords, values) = read?;

@@ -15,8 +15,11 @@ mod sysfs;
 mod tree;
 
 use std::path::PathBuf;
+use std::thread::{self, Scope, ScopedJoinHandle};
 
 use sparsimd_kernels::Arch;
+
+use crate::error::{Error, Result};
 
 pub use cpuset::CpuSet;
 pub use page_buffer::PageBuffer;
@@ -361,9 +364,21 @@ fn affinity_of_process() -> Option<CpuSet> {
     (!set.is_empty()).then_some(set)
 }
 
-/// Lets the calling thread run wherever the process's first one may: a thread that a pinned worker has started is bound to the worker's
-/// processor, and would take turns with it. Nothing depends on it but time.
-pub(crate) fn unbind() {
+/// Starts a thread that reads files beside the caller's work, and may run wherever the process's first thread may: a thread that a pinned
+/// worker has started is bound to the worker's processor, and would take turns with it. Nothing depends on that but time.
+pub(crate) fn start_reader<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    read: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>> {
+    let run = move || {
+        unbind();
+        read()
+    };
+    let started = thread::Builder::new().name("sparsimd-read".to_owned()).spawn_scoped(scope, run);
+    started.map_err(|e| Error::Unavailable { what: "a thread", detail: e.to_string() })
+}
+
+fn unbind() {
     #[cfg(target_os = "linux")]
     if let Some(mask) = mask_of_process() {
         // SAFETY: sched_setaffinity reads the given number of bytes of the array; 0 is the calling thread.

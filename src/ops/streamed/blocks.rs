@@ -8,10 +8,10 @@ use sparsimd_kernels::Scalar;
 use super::memory::Sizes;
 use super::{DenseRows, first_rows};
 use crate::dense::{Mat, MatRef};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::formats::{CooTensor, CsrRef, PatternRef};
 use crate::io::NpyStream;
-use crate::memory;
+use crate::{machine, memory};
 
 /// Some rows of a chunk.
 pub(super) struct Piece<'a, T> {
@@ -96,8 +96,7 @@ impl<'a, T: Scalar> Side<'a, T> {
             let (a, b) = (CsrRef::on(pattern, &cut.values)?, here.as_ref().row_range(0..size(block))?);
             let Some(next) = next else { return work(a, b, Some(&cut.starts)) };
             thread::scope(|scope| {
-                let reader = thread::Builder::new().spawn_scoped(scope, || read(next, ahead));
-                let reader = reader.map_err(|e| Error::Unavailable { what: "a thread", detail: e.to_string() })?;
+                let reader = machine::start_reader(scope, || read(next, ahead))?;
                 let done = work(a, b, Some(&cut.starts));
                 let read = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
                 done.and(read)

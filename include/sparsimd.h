@@ -148,7 +148,7 @@ typedef uint32_t sparsimd_edge;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What 16 bits of a dense operand are.
+// What 16 bits of an operand are.
 enum sparsimd_half
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -610,6 +610,21 @@ sparsimd_status sparsimd_fusedmm_gradient_f64(const sparsimd_cpu *cpu,
                                               double *dvalues,
                                               double *dbias);
 
+// As sparsimd_csr_borrow_f32(), with values of the elements that `half`, a sparsimd_half, says: a matrix of floats for plans and their
+// runs, whatever dense operands store. By SPARSIMD_PATH_DIRECT the values are read where they are.
+sparsimd_status sparsimd_csr_borrow_half(size_t rows,
+                                         size_t cols,
+                                         const void *row_ptr,
+                                         uint32_t row_ptr_type,
+                                         const void *col_idx,
+                                         uint32_t col_idx_type,
+                                         uint32_t half,
+                                         const uint16_t *values,
+                                         sparsimd_csr **csr);
+
+// As sparsimd_plan_set_values_f32(), of the elements that `half`, a sparsimd_half, says.
+sparsimd_status sparsimd_plan_set_values_half(sparsimd_plan *plan, uint32_t half, const uint16_t *values, size_t nnz);
+
 // C = alpha A B + beta C as sparsimd_spmm_f32(), B and C of the elements that `half`, a sparsimd_half, says. Sums are of
 // floats; each element of C is rounded once, to nearest, ties to even.
 sparsimd_status sparsimd_spmm_half(const sparsimd_cpu *cpu,
@@ -656,6 +671,28 @@ sparsimd_status sparsimd_sddmm_scaled_half(const sparsimd_cpu *cpu,
                                            const uint16_t *b,
                                            size_t ldb,
                                            float *out);
+
+// As sparsimd_sddmm_half(), `out` of halves, too: each is rounded once.
+sparsimd_status sparsimd_sddmm_all_half(const sparsimd_cpu *cpu,
+                                        const sparsimd_plan *plan,
+                                        uint32_t half,
+                                        size_t n,
+                                        const uint16_t *c,
+                                        size_t ldc,
+                                        const uint16_t *b,
+                                        size_t ldb,
+                                        uint16_t *out);
+
+// As sparsimd_sddmm_scaled_half(), `out` of halves, too: each is rounded once.
+sparsimd_status sparsimd_sddmm_scaled_all_half(const sparsimd_cpu *cpu,
+                                               const sparsimd_plan *plan,
+                                               uint32_t half,
+                                               size_t n,
+                                               const uint16_t *c,
+                                               size_t ldc,
+                                               const uint16_t *b,
+                                               size_t ldb,
+                                               uint16_t *out);
 
 // As sparsimd_fusedmm_f32(), C, B, D and E of the elements that `half`, a sparsimd_half, says. Edge values and sums are
 // floats; each element of E is rounded once.
@@ -950,6 +987,52 @@ sparsimd_status sparsimd_spmm_semiring_f64(const sparsimd_cpu *cpu,
                                            const double *b,
                                            size_t ldb,
                                            double *c,
+                                           size_t ldc);
+
+// As sparsimd_spmm_reduce_f32(), of integers, which wrap around: on the pattern of `csr`, whose own values are not looked at, with
+// `values` in its order. They have no plans, no positions and no SPARSIMD_REDUCTION_MEAN.
+sparsimd_status sparsimd_spmm_reduce_i32(const sparsimd_cpu *cpu,
+                                         const sparsimd_csr *csr,
+                                         const int32_t *values,
+                                         uint32_t reduction,
+                                         size_t n,
+                                         const int32_t *b,
+                                         size_t ldb,
+                                         int32_t *c,
+                                         size_t ldc);
+
+// As sparsimd_spmm_reduce_i32().
+sparsimd_status sparsimd_spmm_reduce_i64(const sparsimd_cpu *cpu,
+                                         const sparsimd_csr *csr,
+                                         const int64_t *values,
+                                         uint32_t reduction,
+                                         size_t n,
+                                         const int64_t *b,
+                                         size_t ldb,
+                                         int64_t *c,
+                                         size_t ldc);
+
+// As sparsimd_spmm_semiring_f32(), of integers, on the pattern of `csr` as sparsimd_spmm_reduce_i32(). `values` may be null where the
+// semiring does not need them. The neutral element of the smaller and the larger is the largest and the least integer.
+sparsimd_status sparsimd_spmm_semiring_i32(const sparsimd_cpu *cpu,
+                                           const sparsimd_csr *csr,
+                                           const int32_t *values,
+                                           uint32_t semiring,
+                                           size_t n,
+                                           const int32_t *b,
+                                           size_t ldb,
+                                           int32_t *c,
+                                           size_t ldc);
+
+// As sparsimd_spmm_semiring_i32().
+sparsimd_status sparsimd_spmm_semiring_i64(const sparsimd_cpu *cpu,
+                                           const sparsimd_csr *csr,
+                                           const int64_t *values,
+                                           uint32_t semiring,
+                                           size_t n,
+                                           const int64_t *b,
+                                           size_t ldb,
+                                           int64_t *c,
                                            size_t ldc);
 
 // Copies a tensor of `order` modes of the lengths `dims`: its nonzero p is `values[p]` at the place `coords[mode][p]`,

@@ -172,21 +172,8 @@ fn narrow_element_types_are_verified() {
     for (dtype, header) in [("bf16", "<V2"), ("f16", "<f2")] {
         for op in [&["spmm"][..], &["sddmm"], &["sddmm", "--edge", "scale"], &["fusedmm", "--edge", "scale"]] {
             for how in [&["--path", "direct"][..], &["--path", "panel"], &["--reorder", "rcm"]] {
-                let run = [
-                    "--random",
-                    "80x80@0.8",
-                    "-n",
-                    "33",
-                    "--dtype",
-                    dtype,
-                    "--repeat",
-                    "2",
-                    "--verify",
-                    "--json",
-                    "--out",
-                    out,
-                ];
-                let report = json(&[op, how, &run].concat());
+                let run = ["--random", "80x80@0.8", "-n", "33", "--dtype", dtype, "--verify", "--json", "--out", out];
+                let report = json(&[op, how, &run, &["--repeat", "2"]].concat());
                 assert_eq!((&report["dtype"], &report["verified"]), (&dtype.into(), &true.into()), "{report}");
                 let written = std::fs::read(out).expect("a result");
                 assert!(String::from_utf8_lossy(&written[..80]).contains(header), "{op:?} {how:?}");

@@ -10,15 +10,19 @@ mod platform {
     use std::os::unix::fs::MetadataExt;
     use std::sync::atomic::{Ordering, fence};
 
-    use memmap2::MmapRaw;
+    use memmap2::{MmapOptions, MmapRaw};
     use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 
     use crate::comm::Comm;
     use crate::error::{Error, Result};
 
+    /// Bytes of a huge page on x86-64 and most AArch64 systems.
+    const HUGE_PAGE: usize = 2 << 20;
+
     /// Elements that all ranks have mapped.
     #[derive(Debug)]
     pub struct Map<T> {
+        /// A range of addresses, in which the elements begin at a huge page.
         bytes: MmapRaw,
         len: usize,
         own: Range<usize>,
@@ -61,9 +65,14 @@ mod platform {
                 if !own.is_empty() {
                     fallocate(&file, FallocateFlags::empty(), bytes(own.start), bytes(own.len()))?;
                 }
-                MmapRaw::map_raw(&file)
+                map_at_huge_page(&file, bytes(len).max(1) as usize)
             };
             let map = comm.agree(open().map_err(unavailable))?;
+            // All memory is there; no rank reads or writes it before the agreement.
+            if comm.rank() == 0 {
+                put_on_huge_pages(&map, bytes(len) as usize);
+            }
+            comm.least(0)?;
             Ok(Self { bytes: map, len, own, inode, _elements: PhantomData })
         }
 
@@ -104,8 +113,32 @@ mod platform {
         }
 
         fn start(&self) -> *mut T {
-            self.bytes.as_mut_ptr().cast()
+            first(&self.bytes).cast()
         }
+    }
+
+    /// The first address in `bytes` at which a huge page may begin.
+    fn first(bytes: &MmapRaw) -> *mut u8 {
+        let start = bytes.as_mut_ptr();
+        start.wrapping_add(start.addr().wrapping_neg() % HUGE_PAGE)
+    }
+
+    /// The `len` bytes of `file`, from `first` on.
+    fn map_at_huge_page(file: &File, len: usize) -> std::io::Result<MmapRaw> {
+        let bytes = MmapRaw::from(MmapOptions::new().len(len.saturating_add(HUGE_PAGE)).map_anon()?);
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        // SAFETY: these addresses are in the range that has just been mapped, which nobody uses yet, and are unmapped with it.
+        let start = unsafe { libc::mmap(first(&bytes).cast(), len, protection, flags, file.as_raw_fd(), 0) };
+        if start == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(bytes) }
+    }
+
+    /// Puts the `len` bytes from `first` on, for all ranks, on huge pages where the system has some: what gathers rows of large matrices
+    /// waits less for the addresses of pages then. A request: it may go unheard.
+    fn put_on_huge_pages(bytes: &MmapRaw, len: usize) {
+        /// `MADV_COLLAPSE` of Linux 6.1, which `libc` does not name.
+        const COLLAPSE: libc::c_int = 25;
+        // SAFETY: the bytes are mapped, and stay what they are.
+        unsafe { libc::madvise(first(bytes).cast(), len, COLLAPSE) };
     }
 }
 

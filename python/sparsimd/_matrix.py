@@ -46,7 +46,7 @@ def csr(A: Any, *, shape: tuple[int, int] | None = None, dtype: DTypeLike | None
     <sparsimd.CSR 2 x 3, 3 nonzeros, float64>
     """
     if isinstance(A, CSR):
-        return A if dtype is None or np.dtype(dtype) == A.dtype else A.astype(dtype)
+        return A if dtype is None or checked(dtype) == A.dtype else A.astype(dtype)
     if isinstance(A, Transposed):
         return _by_columns(A.T.data, A.T.indices, A.T.indptr, A.shape, dtype or A.dtype)
     if isinstance(A, tuple):
@@ -58,6 +58,8 @@ def csr(A: Any, *, shape: tuple[int, int] | None = None, dtype: DTypeLike | None
             if len(indptr) == 0:
                 raise ValueError("indptr: is empty; it has one entry more than there are rows")
             shape = (len(indptr) - 1, int(indices.max()) + 1 if len(indices) else 0)
+        elif np.shape(shape) != (2,):
+            raise ValueError(f"shape: {shape!r} is not (rows, columns)")
         return _from_arrays(data, indices, indptr, shape, dtype)
     if shape is not None:
         raise ValueError("shape: is for the tuple (data, indices, indptr); a matrix has its own")
@@ -118,7 +120,10 @@ def block_diagonal(matrices: Iterable[Any]) -> CSR:
 
 def checked(dtype: DTypeLike) -> np.dtype[Any]:
     """`dtype`, if matrices have it."""
-    found = np.dtype(dtype)
+    try:
+        found = np.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"dtype: {error}") from None
     if found not in (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.int64)):
         raise TypeError(f"dtype: {found} is none of float32, float64, int32 and int64")
     return found

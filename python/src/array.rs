@@ -380,7 +380,8 @@ pub fn empty<'py>(
 /// Whether `dtype` is float32; an error unless it is that or float64.
 pub fn is_single(py: Python<'_>, dtype: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
     use numpy::{PyArrayDescr, PyArrayDescrMethods, dtype as descr};
-    let given = PyArrayDescr::new(py, dtype)?;
+    let given =
+        PyArrayDescr::new(py, dtype).map_err(|error| PyTypeError::new_err(format!("{name}: {}", error.value(py))))?;
     if given.is_equiv_to(&descr::<f32>(py)) {
         return Ok(true);
     }

@@ -155,6 +155,8 @@ REFUSED = [
     (([1.0], [0], [0, 1]), (1, 2**70), ValueError, "^shape: 1180591620717411303424 is negative or too large"),
     (([1.0], [0], [0, 1]), (1, 2**40), ValueError, "^A: dimension 1099511627776 exceeds"),
     (([[1.0]], [0], [0, 1]), (1, 3), ValueError, "^data: has 2 dimensions"),
+    (([1.0], [0], [0, 1]), 3, ValueError, r"^shape: 3 is not \(rows, columns\)"),
+    (([1.0], [0], [0, 1]), (1, 3, 1), ValueError, r"^shape: \(1, 3, 1\) is not \(rows, columns\)"),
     (([1.0], [0]), (1, 3), ValueError, "^A: a tuple of 2"),
 ]
 
@@ -171,6 +173,9 @@ def test_types_that_are_no_matrix():
             ss.csr(what)
     with pytest.raises(TypeError, match="^dtype: int16"):
         ss.csr(([1.0], [0], [0, 1]), shape=(1, 1), dtype=np.int16)
+    for make in (ss.csr, lambda arrays, **options: ss.empty((1, 1), options["dtype"])):
+        with pytest.raises(TypeError, match="^dtype: .*quad"):
+            make(([1.0], [0], [0, 1]), shape=(1, 1), dtype="quad")
     with pytest.raises(TypeError, match="real numbers"):
         ss.csr(scipy_sparse.eye_array(3, dtype=complex))
 

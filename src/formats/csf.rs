@@ -153,6 +153,7 @@ impl CsfPattern {
     }
 
     /// The part of the tree below some nodes of level 0: the slices of a range.
+    #[cfg(feature = "vulkan")]
     fn slices(&self, slices: std::ops::Range<usize>) -> Self {
         let (mut ptr, mut idx) = (Vec::new(), vec![self.idx[0][slices.clone()].to_vec()]);
         let mut nodes = slices;
@@ -166,6 +167,7 @@ impl CsfPattern {
     }
 
     /// First nonzero below each node of level 0, and the end of the last one's.
+    #[cfg(feature = "vulkan")]
     pub(crate) fn slice_ptr(&self) -> Vec<usize> {
         let mut slices: Vec<usize> = (0..=self.nodes(0)).collect();
         for children in &self.ptr {
@@ -314,6 +316,7 @@ impl<T: Scalar> Csf<T> {
     }
 
     /// The part of the tree below some nodes of level 0: the slices of a range, which keep their coordinates.
+    #[cfg(feature = "vulkan")]
     pub(crate) fn slices(&self, slices: std::ops::Range<usize>) -> Self {
         let nonzeros = self.pattern.slice_ptr();
         let values = self.values[nonzeros[slices.start]..nonzeros[slices.end]].to_vec();

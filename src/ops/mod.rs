@@ -57,5 +57,6 @@ pub use reduce::Reduction;
 pub use sparsimd_kernels::Arithmetic;
 pub use streamed::DenseRows;
 pub use ttm::TtmAlgorithm;
+#[cfg(feature = "vulkan")]
 pub(crate) use ttm_chain::chain_cols;
 pub use values::NarrowCsr;

@@ -262,6 +262,7 @@ pub struct ReducePanel<'a, T> {
 /// one else uses the rows of C or the scratch at the same time.
 pub unsafe fn reduce_panel<T: Number, R: Semiring<T>>(arch: Arch, semiring: R, task: ReducePanel<'_, T>) {
     if let Some(built_in) = const { R::BUILT_IN } {
+        // Of finite operands no product is NaN.
         // SAFETY: the caller's promise.
         let finite = || unsafe { Operands::of(&task).are_finite(arch) };
         match built_in(semiring) {

@@ -130,7 +130,7 @@ impl<T: Scalar> Search<'_, T> {
                     best = Some(trial);
                 }
             }
-            lists = choices.alternatives(self.options.op());
+            lists = choices.alternatives();
             lists = lists.into_iter().skip(number).take(1).collect();
             number += 1;
             if lists.is_empty() {

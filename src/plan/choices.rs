@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::{FromStr, SplitAsciiWhitespace};
 
-use super::options::Op;
-
 /// The open numbers of a plan of either strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choices {
@@ -31,8 +29,8 @@ pub(crate) struct PanelChoices {
 }
 
 impl Choices {
-    /// What may be tried instead for `op`: a list for each number, the most promising number first.
-    pub fn alternatives(self, op: Op) -> Vec<Vec<Self>> {
+    /// What may be tried instead: a list for each number, the most promising number first.
+    pub fn alternatives(self) -> Vec<Vec<Self>> {
         match self {
             Self::Direct(own) => {
                 let distances =
@@ -47,16 +45,15 @@ impl Choices {
                 [slabs, distances.to_vec()].map(|list| list.into_iter().map(Self::Direct).collect()).to_vec()
             }
             Self::Panel(own) => {
-                // Twice the vectors need half the columns to be as large. FusedMM's tiles of dots and sums are as wide as they get.
+                // Twice the vectors need half the columns to be as large.
                 let halves = PanelChoices { tile_vectors: own.tile_vectors.div_ceil(2), width: 2 * own.width, ..own };
                 let doubles = PanelChoices { tile_vectors: 2 * own.tile_vectors, width: own.width / 2, ..own };
-                let tiles = if op == Op::FusedMm { Vec::new() } else { vec![halves, doubles] };
                 let rows = [own.block_rows / 2, own.block_rows / 4, 2 * own.block_rows]
                     .map(|block_rows| PanelChoices { block_rows, ..own });
                 let pairs = PanelChoices { pairs: !own.pairs, ..own };
                 let widths =
                     [own.width * 3 / 4, own.width / 2, own.width * 3 / 2].map(|width| PanelChoices { width, ..own });
-                [tiles, rows.to_vec(), vec![pairs], widths.to_vec()]
+                [vec![halves, doubles], rows.to_vec(), vec![pairs], widths.to_vec()]
                     .map(|list| list.into_iter().map(Self::Panel).collect())
                     .to_vec()
             }

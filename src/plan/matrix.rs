@@ -35,8 +35,22 @@ const MOST_ROWS: usize = 4096;
 /// rest of preparing. 8 vectors: 74 instead of 66 % of peak; 2 vectors: 57 % where rows by themselves reach 64.
 const PAIRS_PAY: usize = 8;
 
-/// Nonzeros per row segment that a tile should have: at 12, eight vectors of C are loaded and stored per 96 multiply-adds.
-const GOOD_SEGMENT: f64 = 12.0;
+/// Nonzeros per row segment below which narrower tiles, whose panels are wider, are faster: a visit to a row of C pays for its load and
+/// store. Uniformly random, N = 128, f32, ms with 8 x 53 and 4 x 106 vectors x columns (32 KiB of L1, Zen 4): SpMM 50 % zeros (26.5
+/// nonzeros) 20.7, 20.7; 70 % (15.9) 13.9, 13.4; SDDMM 17.6, 16.8.
+const GOOD_SEGMENT: f64 = 20.0;
+
+/// The same of FusedMM, whose tiles need a panel of B and one of D in L1: 70 % (15.9) 27.4, 28.7; 90 % (5.3) 12.5, 11.7.
+const GOOD_FUSED_SEGMENT: f64 = 12.0;
+
+/// Vectors of the narrowest tile that is worth wider panels: two lose everywhere (as above, SpMM, 2 x 213 and 4 x 159: 90 % 5.63,
+/// 5.35; 95 % 3.32, 3.19), and dots end in a tree, whatever the width of their tile.
+const NARROWEST_TILE: usize = 4;
+
+/// Nonzeros per row segment below which panels exceed their share of L1, up to twice its size: part of them comes from L2 then, and rows
+/// of C are visited less often. With 4 x 106, 4 x 159, 4 x 256 (as above): SpMM 80 % (21 nonzeros at 106) 9.46,
+/// 9.53, 10.65; 90 % (10.6) 5.50, 5.35, 5.59; 95 % 3.54, 3.19, 3.22; 98 % 2.21, 1.90, 1.63; SDDMM 90 % 6.44, 6.08 and 6.38 at 213.
+const SHORT_SEGMENT: f64 = 15.0;
 
 /// Nonzeros per row segment below which the panel path loses to the direct one. Times of the direct path by those of panels,
 /// uniformly random but where said, Zen 4:
@@ -226,19 +240,16 @@ impl PanelPlan {
         let threads = target.threads.max(1);
         let all = n.div_ceil(target.lanes());
         let widest = widest_tile(op, all, target);
-        let mut vectors = widest;
-        // Narrower tiles make wider panels, so that a visit to a row of C is worth its load and store. A tile of dots
-        // ends in a tree, whatever its width: four vectors at least (90 %: 8 vectors of 80 columns 9.1 cycles per
-        // nonzero, 4 of 160 columns 4.2).
-        let narrowest = match op {
-            Op::Spmm | Op::SpmmTransposed => 2,
-            Op::Sddmm => 4,
-            Op::FusedMm => widest,
-        };
-        while vectors > narrowest && stats.per_segment(width_of(vectors, machine, target)) < GOOD_SEGMENT {
+        let good = if op == Op::FusedMm { GOOD_FUSED_SEGMENT } else { GOOD_SEGMENT };
+        let (mut vectors, mut width) = (widest, width_of(widest, machine, target));
+        while vectors > NARROWEST_TILE && stats.per_segment(width) < good {
             vectors = vectors.div_ceil(2);
+            width = width_of(vectors, machine, target);
         }
-        let width = width_of(vectors, machine, target);
+        let most = (2 * machine.l1d_bytes() / (vectors * target.vector_bytes)).min(MAX_WIDTH);
+        while width < most && stats.per_segment(width) < SHORT_SEGMENT {
+            width = (width * 3 / 2).min(most);
+        }
         let pairs = pairs_pay(op, vectors, all, target);
 
         let row_bytes = row_bytes(all, target);

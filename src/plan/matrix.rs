@@ -37,14 +37,15 @@ const PAIRS_PAY: usize = 8;
 
 /// Nonzeros per row segment below which narrower tiles, whose panels are wider, are faster: a visit to a row of C pays for its load and
 /// store. Uniformly random, N = 128, f32, ms with 8 x 53 and 4 x 106 vectors x columns (32 KiB of L1, Zen 4): SpMM 50 % zeros (26.5
-/// nonzeros) 20.7, 20.7; 70 % (15.9) 13.9, 13.4; SDDMM 17.6, 16.8.
+/// nonzeros) 20.7, 20.7; 70 % (15.9) 13.9, 13.4.
 const GOOD_SEGMENT: f64 = 20.0;
 
-/// The same of FusedMM, whose tiles need a panel of B and one of D in L1: 70 % (15.9) 27.4, 28.7; 90 % (5.3) 12.5, 11.7.
-const GOOD_FUSED_SEGMENT: f64 = 12.0;
+/// The same of dots, of which each tile ends in a tree: SDDMM 70 % 17.0, 16.9, bcsstk16 0.88, 0.98; FusedMM 70 % 27.4, 28.7, 90 % (5.3)
+/// 12.5, 11.7.
+const GOOD_DOTS: f64 = 12.0;
 
 /// Vectors of the narrowest tile that is worth wider panels: two lose everywhere (as above, SpMM, 2 x 213 and 4 x 159: 90 % 5.63,
-/// 5.35; 95 % 3.32, 3.19), and dots end in a tree, whatever the width of their tile.
+/// 5.35; 95 % 3.32, 3.19).
 const NARROWEST_TILE: usize = 4;
 
 /// Nonzeros per row segment below which panels exceed their share of L1, up to twice its size: part of them comes from L2 then, and rows
@@ -52,26 +53,27 @@ const NARROWEST_TILE: usize = 4;
 /// 9.53, 10.65; 90 % (10.6) 5.50, 5.35, 5.59; 95 % 3.54, 3.19, 3.22; 98 % 2.21, 1.90, 1.63; SDDMM 90 % 6.44, 6.08 and 6.38 at 213.
 const SHORT_SEGMENT: f64 = 15.0;
 
-/// Nonzeros per row segment below which the panel path loses to the direct one. Times of the direct path by those of panels,
-/// uniformly random but where said, Zen 4:
-/// - SpMM with rows of at most four vectors: 4.3 nonzeros 0.65-0.9, 10.6 nonzeros 1.2-1.6; with wider rows 4.3 nonzeros 0.93-1.1.
-/// - Dots in f32, in segments of the widest tile: SDDMM 2.7 nonzeros 0.75 to 1.1, 5.3 nonzeros 1.3-1.4, Facebook's ego networks 0.9;
-///   FusedMM 2.7 nonzeros 0.83-0.94 where B is in L2, from which the direct path gathers as fast, 1.1 where it is not, Facebook 1.2.
-/// - Dots in f64, whose rows take twice the room and the transfers: 1.6 nonzeros 0.9-1.0, 2.7 nonzeros 0.93 (DLMC) to 1.3,
-///   5.3 nonzeros 1.2-1.6 (DLMC 0.83-1.07).
-/// - Bands in L1, from which the direct path gathers as fast, while their rows lie in one panel or two, f32. Wide rows, SpMM, SDDMM
-///   and FusedMM: 8 to 12 nonzeros 0.77-0.94, 18 nonzeros 0.98-1.11. Rows of two vectors: SpMM 4.3 nonzeros 0.86, 12 nonzeros 1.0,
-///   28 nonzeros 1.2; SDDMM 3.2 to 4.3 nonzeros 1.16-1.35; FusedMM likewise 0.99-1.04.
-fn least_segment(op: Op, all: usize, near: bool, band: bool, target: &Target) -> f64 {
+/// Nonzeros per row segment below which the panel path loses to the direct one, for rows of `all` vectors. Times of the direct path by
+/// those of panels, uniformly random, 1024 to 16384 columns, f32, Zen 4:
+///
+/// | nonzeros | SpMM | SDDMM | FusedMM |
+/// | --- | --- | --- | --- |
+/// | 7.7, two vectors | 0.98-1.22 | 1.05-1.43 | 1.05-1.23 |
+/// | 5.1, two vectors | 0.91-1.11 | 0.87-0.99 | 0.91-1.11 |
+/// | 5.1, four and eight vectors | 1.05-1.68 | 1.01-1.82 | 1.09-1.39 |
+/// | 2.6, four and eight vectors; B more than twice L2 | 0.87-0.95; 0.99-1.31 | 0.79-0.88; 0.91-1.22 | 0.93-0.98; 1.23-1.63 |
+///
+/// In bands, whose rows of B stay in L1, the direct path gathers as fast, and panels gain by narrow rows alone: with 2 to 48 nonzeros one
+/// and two vectors 1.2-2.1, SDDMM with four vectors 1.2; else 0.5-0.95 up to 13 nonzeros, 0.83-1.09 with 16, 1.09-1.36 from 19 on.
+fn least_segment(op: Op, all: usize, far: bool, band: bool) -> f64 {
     match op {
-        _ if band && all > 4 => 16.0,
-        Op::Spmm | Op::SpmmTransposed if band => 10.0,
-        Op::Sddmm | Op::FusedMm if band => 2.6,
-        Op::Spmm | Op::SpmmTransposed if all <= 4 => 4.5,
-        Op::Spmm | Op::SpmmTransposed => 3.5,
-        Op::Sddmm | Op::FusedMm if target.value_bytes > 4 => 2.6,
-        Op::FusedMm if !near => 2.6,
-        Op::Sddmm | Op::FusedMm => 4.5,
+        Op::Sddmm if band && all <= 4 => 2.0,
+        _ if band && all < 4 => 2.0,
+        _ if band => 18.0,
+        _ if all < 4 => 5.5,
+        Op::Sddmm => 4.0,
+        _ if far => 2.3,
+        _ => 3.5,
     }
 }
 
@@ -240,7 +242,7 @@ impl PanelPlan {
         let threads = target.threads.max(1);
         let all = n.div_ceil(target.lanes());
         let widest = widest_tile(op, all, target);
-        let good = if op == Op::FusedMm { GOOD_FUSED_SEGMENT } else { GOOD_SEGMENT };
+        let good = if matches!(op, Op::Sddmm | Op::FusedMm) { GOOD_DOTS } else { GOOD_SEGMENT };
         let (mut vectors, mut width) = (widest, width_of(widest, machine, target));
         while vectors > NARROWEST_TILE && stats.per_segment(width) < good {
             vectors = vectors.div_ceil(2);
@@ -254,15 +256,14 @@ impl PanelPlan {
 
         let row_bytes = row_bytes(all, target);
         let block_rows = if op == Op::Sddmm {
-            // Dots go to their places in CSR order, a few at a time: a block's should stay in L2, beside what streams
-            // past, until their lines are full. But row segments of one length follow each other, and the more rows,
-            // the more seldom the length changes, which costs a branch miss or two (4096 x 4096, 70 %: with 128, 256,
-            // 512 rows N = 128 reaches 42, 50, 52 % of peak and N = 32 in 256, 512 rows 42, 48 %; 90 %, N = 32 in 256,
-            // 512, 1024 rows 43, 45, 46 %). Dots in f64 take twice the room (N = 128 in 256, 384, 512 rows 33.7, 34.1,
-            // 33.4 GFLOP/s, N = 256 32.2, 35.9, 34.9, Zen 4).
+            // Dots go to their places in CSR order, a few at a time: a block's should stay near until their lines are full. But
+            // the more rows, the more seldom the length of row segments changes, which costs a branch miss or two, and the fewer
+            // copies of B (4096 x 4096, N = 128, ms in 512, 1024, 1536, 2048, 4096 rows: 70 % 17.0, 17.6, 18.3, 21.5, 24.5; 90 % 6.49,
+            // 6.20, 6.11, 6.27, 6.87; 95 % 3.91, 3.60, 3.49, 3.54, 3.49; Facebook's ego networks 0.54, 0.47, 0.44, 0.42, 0.39; 1 MiB
+            // of L2, Zen 4). Dots in f64 take twice the room (70 %, N = 128 in 256, 384, 512 rows 33.7, 34.1, 33.4 GFLOP/s).
             let row_dots = stats.nnz * value_bytes / stats.rows.max(1);
             let least = if value_bytes > 4 { 384 } else { 512 };
-            (machine.l2_bytes() / 2 / (row_bytes + row_dots)).clamp(least, 2048)
+            (3 * machine.l2_bytes() / (row_bytes + row_dots)).clamp(least, MOST_ROWS)
         } else {
             // Rows of C are read and written whole and in order: they come from L3 as well, and more rows mean better
             // pairs, longer runs of one length and fewer copies of B (4096 x 4096, N = 128, one thread, blocks of 1024
@@ -321,21 +322,18 @@ impl PanelPlan {
             return Some(format!("{} runs do not pay for preparing panels", options.reuse).into());
         }
         let per_segment = stats.per_segment(self.width);
-        // Dots in narrow tiles are not the cheaper for it: what counts is a row segment of the widest.
-        let all = self.n.div_ceil(target.lanes());
-        let worth = match self.op {
-            Op::Spmm | Op::SpmmTransposed => per_segment,
-            Op::Sddmm | Op::FusedMm => stats.per_segment(width_of(widest_tile(self.op, all, target), machine, target)),
-        };
         let row_bytes = self.n.saturating_mul(target.value_bytes);
-        let near = stats.cols.saturating_mul(row_bytes) <= machine.l2_bytes() / 2;
+        let far = stats.cols.saturating_mul(row_bytes) > 2 * machine.l2_bytes();
         let band = stats.in_l1(machine, row_bytes.min(8 * target.vector_bytes));
-        if worth < least_segment(self.op, all, near, band, target) {
-            return Some(format!("{worth:.1} nonzeros of a row in a panel do not pay for its row of C").into());
+        if per_segment < least_segment(self.op, self.n.div_ceil(target.lanes()), far, band) {
+            return Some(format!("{per_segment:.1} nonzeros of a row in a panel do not pay for its row of C").into());
         }
         // Copying a panel into L1 must be a small part of using it: a copied row costs what a nonzero of the direct path does.
-        let block_nnz = stats.nnz as f64 / stats.rows.max(1) as f64 * self.block_rows.min(stats.rows) as f64;
-        let touched = (stats.cols as f64).min(block_nnz / per_segment.max(1.0) * self.width as f64);
+        let share = self.block_rows.min(stats.rows) as f64 / stats.rows.max(1) as f64;
+        let block_nnz = share * stats.nnz as f64;
+        // In a band the rows of a block name their share of all columns, and no others but at its two ends.
+        let within = share * stats.cols as f64 + stats.span as f64;
+        let touched = (stats.cols as f64).min(within).min(block_nnz / per_segment.max(1.0) * self.width as f64);
         let copies_per_nonzero = touched / block_nnz.max(1.0);
         (copies_per_nonzero > MOST_COPIES)
             .then(|| format!("panels would be copied {copies_per_nonzero:.2} times per use").into())

@@ -1,4 +1,4 @@
-//! Every operation on every real matrix, against the reference.
+//! Every operation on every real matrix, against the reference: each matrix is a test, named as its file.
 //!
 //! A quick run takes one width and element type per matrix and operation, in turn; `SPARSIMD_VERIFY=all` takes all of
 //! them. Both take every path and instruction set.
@@ -6,8 +6,10 @@
 mod common;
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use common::matrices::{STRATEGIES, aligned, prepare};
+use libtest_mimic::{Arguments, Trial};
 use sparsimd::edge::{self, Edge};
 use sparsimd::io::{ReadOptions, read_matrix};
 use sparsimd::plan::{Op, Strategy};
@@ -133,15 +135,20 @@ fn check_all<T: Scalar>(cpus: &[Cpu], file: &Path, at: usize, everything: bool) 
     largest
 }
 
-#[test]
-fn every_operation_on_every_real_matrix() {
+fn main() -> ExitCode {
     let everything = std::env::var_os("SPARSIMD_VERIFY").is_some_and(|value| value == "all");
-    let cpus: Vec<Cpu> = Arch::available().into_iter().map(|arch| Cpu::builder().arch(arch).build().unwrap()).collect();
     let mut files = vec![common::shipped_matrix()];
     files.extend(common::data_dir().iter().flat_map(|dir| common::matrix_files(dir)));
-    for (at, file) in files.iter().enumerate() {
-        let narrow = check_all::<f32>(&cpus, file, at, everything);
-        let wide = check_all::<f64>(&cpus, file, at, everything);
-        println!("{}: largest error {narrow:.3} (f32), {wide:.3} (f64) of the bound", file.display());
-    }
+    let tests = files.into_iter().enumerate().map(|(at, file)| {
+        let name = file.file_name().expect("a file").to_string_lossy().into_owned();
+        Trial::test(name.clone(), move || {
+            let cpus: Vec<Cpu> =
+                Arch::available().into_iter().map(|arch| Cpu::builder().arch(arch).build().unwrap()).collect();
+            let narrow = check_all::<f32>(&cpus, &file, at, everything);
+            let wide = check_all::<f64>(&cpus, &file, at, everything);
+            println!("{name}: largest error {narrow:.3} (f32), {wide:.3} (f64) of the bound");
+            Ok(())
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), tests.collect()).exit_code()
 }

@@ -4,15 +4,15 @@
 //! are added in order afterwards. It reads a block's rows of the factors' stack once, by one load, and for each nonzero four bytes of offsets
 //! from them and the value. One copy serves every mode.
 
-use sparsimd_gpu_abi::{BLOCK, BLOCK_SIDE, MttkrpParams, SpmmParams, WHOLE, WORKGROUP};
+use sparsimd_gpu_abi::{BLOCK_SIDE, WHOLE};
 use sparsimd_gpu_host::Buffer;
 
-use super::kernels::{MTTKRP_BLOCKS, REDUCE_ROWS, groups};
-use super::operands::{GpuMat, Panel};
-use super::pieces::{pieces, reduce_rows, widest};
+use super::kernels::MTTKRP_BLOCKS;
+use super::mttkrp::TaskLaunch;
+use super::operands::GpuMat;
 use super::sparse::TaskBuffers;
 use super::tensor::{GpuFactors, GpuTensor, Unit, bases, sort_items, squares};
-use super::{DeviceScalar, Gpu, Scratch, State};
+use super::{DeviceScalar, Gpu};
 use crate::error::{Error, Result};
 use crate::formats::{DEFAULT_BLOCK_BITS, HiCoo};
 use crate::plan::{DeviceTasks, MttkrpFormat};
@@ -171,60 +171,12 @@ impl Gpu {
         mode: usize,
         out: &mut GpuMat<T>,
     ) -> Result<()> {
-        let (stack, BlocksOfMode { order, tasks, spread }) = (&factors.stack, &blocks.modes[mode]);
-        // Columns that lie in one panel of the factors and one of the output, as many as there is room for partial rows.
-        let most = self.shape::<T>().max_len / BLOCK / tasks.slots.max(1);
-        let pieces = pieces(stack, out, most.clamp(1, out.blocks()));
-        let width = widest(&pieces);
-        let team = self.team::<T>(width);
-        let kernel = self.shared.kernels.get::<T, MttkrpParams<T>>(MTTKRP_BLOCKS, team, 0)?;
-        let reduce = self.shared.kernels.get::<T, SpmmParams<T>>(REDUCE_ROWS, team, 0)?;
-        out.clear()?;
-
-        let mut state = self.state();
-        let State { stream, scratch } = &mut *state;
-        let bytes = tasks.slots * width * BLOCK * size_of::<T>();
-        let partial = Scratch::grow(&mut scratch.partial, self.device(), bytes)?.bind_mut();
-        let outputs: Vec<_> = out.parts_mut().iter_mut().map(Panel::bind_mut).collect();
-        let device = self.device();
-        let seconds = stream.record(|r| {
-            for piece in &pieces {
-                let levels = blocks.modes.len();
-                let p = MttkrpParams {
-                    tasks: tasks.tasks.len() as u32,
-                    skip: mode as u32,
-                    ordered: 1,
-                    ..piece.tensor::<T>(levels)
-                };
-                let output = outputs[piece.c];
-                let bindings = [
-                    tasks.tasks.bind(),
-                    spread.bind(),
-                    order.bind(),
-                    blocks.ptr.bind(),
-                    blocks.bases.bind(),
-                    blocks.offsets.bind(),
-                    blocks.values.bind(),
-                    stack.parts()[piece.b].bind(),
-                    output,
-                    partial,
-                ];
-                let tiles = piece.blocks.len().div_ceil(team.blocks());
-                let groups = groups(device, tasks.tasks.len(), (WORKGROUP / team.lanes) as usize, tiles);
-                // SAFETY: tasks name rows of the output and blocks of the list, blocks and offsets together rows of the stack; the
-                // block range lies in both panels and there are 128 partial rows for each part.
-                unsafe { r.launch(&kernel, &bindings, &p, groups) }?;
-                r.barrier();
-                if tasks.slots > 0 {
-                    let sums = piece.product(T::ONE, T::ONE, 0);
-                    // SAFETY: as above: the tasks write every row of their parts.
-                    unsafe { reduce_rows(r, device, &reduce, &tasks.cut, sums, [partial, partial, output]) }?;
-                }
-            }
-            Ok::<_, Error>(())
-        })?;
-        drop(state);
-        self.note_kernel(seconds);
-        Ok(())
+        let BlocksOfMode { order, tasks, spread } = &blocks.modes[mode];
+        let Blocks { ptr, bases, offsets, values, modes } = blocks;
+        let lists = vec![spread.bind(), order.bind(), ptr.bind(), bases.bind(), offsets.bind(), values.bind()];
+        let launch = TaskLaunch { kernel: MTTKRP_BLOCKS, tasks, lists, levels: modes.len(), skip: mode, ordered: true };
+        // SAFETY: tasks name rows of the output and blocks of the list, blocks and offsets together rows of the stack; the parts of 128
+        // rows have as many slots.
+        unsafe { self.mttkrp_by_tasks(&[launch], &factors.stack, out) }
     }
 }

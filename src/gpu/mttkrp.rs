@@ -1,13 +1,29 @@
 //! MTTKRP on the device.
 
 use sparsimd_gpu_abi::{BLOCK, MttkrpParams, RUN, SpmmParams, WORKGROUP};
+use sparsimd_gpu_host::Binding;
 
-use super::kernels::{MTTKRP_ATOMIC, MTTKRP_FIBERS, MTTKRP_NONZEROS, REDUCE_ROWS, groups};
+use super::kernels::{Kernel, MTTKRP_ATOMIC, MTTKRP_FIBERS, MTTKRP_NONZEROS, REDUCE_ROWS, groups};
 use super::operands::{GpuMat, Panel};
 use super::pieces::{pieces, reduce_rows, widest};
+use super::sparse::TaskBuffers;
 use super::tensor::{GpuFactors, GpuTensor, Unit};
 use super::{DeviceScalar, Gpu, Scratch, State};
 use crate::error::{Error, Result};
+
+/// Tasks that one kernel adds to rows of the output.
+pub(super) struct TaskLaunch<'a> {
+    pub(super) kernel: Kernel,
+    pub(super) tasks: &'a TaskBuffers,
+    /// What the kernel reads besides the tasks and the stack of factors, in its order.
+    pub(super) lists: Vec<Binding<'a>>,
+    /// Coordinates of an item.
+    pub(super) levels: usize,
+    /// Which of them is the output's row.
+    pub(super) skip: usize,
+    /// Whether the first list is an order of the items.
+    pub(super) ordered: bool,
+}
 
 impl Gpu {
     /// M_i = sum over the nonzeros x of slice i of `mode` of x times the product of the other modes' factor rows.
@@ -49,15 +65,42 @@ impl Gpu {
         if let Some(blocks) = &tensor.blocks {
             return self.mttkrp_by_blocks(blocks, factors, mode, out);
         }
-        let routes: Vec<_> = tensor.routes(mode).collect();
-        let slots = routes.iter().map(|(_, route)| route.tasks.slots).max().unwrap_or(0);
+        let launches = tensor.routes(mode).map(|(tree, route)| {
+            let (order, val) = (route.order.as_ref().unwrap_or(&tree.ptr).bind(), tree.values.bind());
+            let (kernel, lists) = if route.fibers {
+                let leaf = tree.leaf.bind();
+                (MTTKRP_FIBERS, vec![order, tree.ptr.bind(), tree.table.bind(), leaf, leaf, val, val])
+            } else {
+                let fiber_of = route.fiber_of.as_ref().unwrap_or(&tree.ptr).bind();
+                (MTTKRP_NONZEROS, vec![order, fiber_of, tree.table.bind(), val])
+            };
+            let ordered = route.order.is_some();
+            TaskLaunch { kernel, tasks: &route.tasks, lists, levels: tree.levels, skip: route.skip, ordered }
+        });
+        let launches: Vec<_> = launches.collect();
+        // SAFETY: tasks name rows of the output and items of the list, items name fibers or nonzeros of the tree, its
+        // coordinates are rows of the stack.
+        unsafe { self.mttkrp_by_tasks(&launches, stack, out) }
+    }
+
+    /// [`Gpu::mttkrp`] of checked operands by launches, one after the other, each of which adds its tasks to their rows of the output.
+    ///
+    /// # Safety
+    /// Tasks name rows of the output and items of the lists, which name rows of the stack; each part of a cut row is a slot.
+    pub(super) unsafe fn mttkrp_by_tasks<T: DeviceScalar>(
+        &self,
+        launches: &[TaskLaunch<'_>],
+        stack: &GpuMat<T>,
+        out: &mut GpuMat<T>,
+    ) -> Result<()> {
+        let slots = launches.iter().map(|launch| launch.tasks.slots).max().unwrap_or(0);
         let most = self.shape::<T>().max_len / BLOCK / slots.max(1);
         // Columns that lie in one panel of the factors and one of the output, as many as there is room for partial rows.
         let pieces = pieces(stack, out, most.clamp(1, out.blocks()));
         let width = widest(&pieces);
         let team = self.team::<T>(width);
-        let by_fibers = self.shared.kernels.get::<T, MttkrpParams<T>>(MTTKRP_FIBERS, team, 0)?;
-        let by_nonzeros = self.shared.kernels.get::<T, MttkrpParams<T>>(MTTKRP_NONZEROS, team, 0)?;
+        let kernel_of = |launch: &TaskLaunch<'_>| self.shared.kernels.get::<T, MttkrpParams<T>>(launch.kernel, team, 0);
+        let kernels = launches.iter().map(kernel_of).collect::<Result<Vec<_>>>()?;
         let reduce = self.shared.kernels.get::<T, SpmmParams<T>>(REDUCE_ROWS, team, 0)?;
         out.clear()?;
 
@@ -68,55 +111,21 @@ impl Gpu {
         let outputs: Vec<_> = out.parts_mut().iter_mut().map(Panel::bind_mut).collect();
         let device = self.device();
         let seconds = stream.record(|r| {
-            for (tree, route) in &routes {
+            for (TaskLaunch { tasks, lists, levels, skip, ordered, .. }, kernel) in launches.iter().zip(&kernels) {
                 for piece in &pieces {
-                    let fp = &stack.parts()[piece.b];
                     let p = MttkrpParams {
-                        tasks: route.tasks.tasks.len() as u32,
-                        skip: route.skip as u32,
-                        ordered: u32::from(route.order.is_some()),
-                        ..piece.tensor::<T>(tree.levels)
+                        tasks: tasks.tasks.len() as u32,
+                        skip: *skip as u32,
+                        ordered: u32::from(*ordered),
+                        ..piece.tensor::<T>(*levels)
                     };
                     let output = outputs[piece.c];
-                    let tasks = &route.tasks;
-                    let order = route.order.as_ref().unwrap_or(&tree.ptr).bind();
+                    let dense = [stack.parts()[piece.b].bind(), output, partial];
+                    let bindings = [&[tasks.tasks.bind()], &lists[..], &dense].concat();
                     let tiles = piece.blocks.len().div_ceil(team.blocks());
-                    let groups_of_tasks = groups(device, tasks.tasks.len(), (WORKGROUP / team.lanes) as usize, tiles);
-                    // SAFETY (both): tasks name rows of the output and items of the list, items name fibers or nonzeros of the
-                    // tree, its coordinates are rows of the stack; the block range lies in both panels and there is a
-                    // partial row for each slot.
-                    if route.fibers {
-                        let (leaf, val) = (tree.leaf.bind(), tree.values.bind());
-                        let bindings = [
-                            tasks.tasks.bind(),
-                            order,
-                            tree.ptr.bind(),
-                            tree.table.bind(),
-                            leaf,
-                            leaf,
-                            val,
-                            val,
-                            fp.bind(),
-                            output,
-                            partial,
-                        ];
-                        // SAFETY: see above.
-                        unsafe { r.launch(&by_fibers, &bindings, &p, groups_of_tasks) }?;
-                    } else {
-                        let fiber_of = route.fiber_of.as_ref().unwrap_or(&tree.ptr).bind();
-                        let bindings = [
-                            tasks.tasks.bind(),
-                            order,
-                            fiber_of,
-                            tree.table.bind(),
-                            tree.values.bind(),
-                            fp.bind(),
-                            output,
-                            partial,
-                        ];
-                        // SAFETY: see above.
-                        unsafe { r.launch(&by_nonzeros, &bindings, &p, groups_of_tasks) }?;
-                    }
+                    let groups = groups(device, tasks.tasks.len(), (WORKGROUP / team.lanes) as usize, tiles);
+                    // SAFETY: the caller's promise; the block range lies in both panels, and there is a partial row for each slot.
+                    unsafe { r.launch(kernel, &bindings, &p, groups) }?;
                     // The next launch adds to the same rows.
                     r.barrier();
                     if tasks.slots > 0 {

@@ -3,12 +3,13 @@
 mod common;
 
 use std::fmt::Debug;
+use std::ops::Range;
 
 use common::matrices::{STRATEGIES, Strided, assert_dense, bits, executors, shapes};
 use sparsimd::formats::{ColumnIndex, PointerIndex};
 use sparsimd::ops::SparseOperand;
 use sparsimd::plan::{Op, PlanOptions};
-use sparsimd::{Coo, CooRef, Cpu, Csr, CsrRef, Mat, PatternRef, Scalar, edge, generate, reference};
+use sparsimd::{Coo, CooRef, Cpu, Csr, CsrRef, Mat, Pattern, PatternRef, Scalar, edge, generate, reference};
 
 /// Nonzeros of other rows, before and after those of a matrix that is part of a larger one.
 const OTHERS: usize = 5;
@@ -215,6 +216,72 @@ fn what_is_wrong_is_refused_with_its_place() {
     let pattern = PatternRef::new(2, 3, &[0u32, 2, 3], &columns).unwrap();
     let error = CsrRef::on(pattern, &[1.0f32; 2]).unwrap_err().to_string();
     assert_eq!(error, "CSR: 2 values for a pattern of 3 nonzeros");
+}
+
+/// `len` elements, of which element p is that of `elements` at p modulo their number: the pages of one file, mapped again and again.
+#[cfg(target_os = "linux")]
+fn repeated<E: bytemuck::Pod>(elements: &[E], len: usize) -> &'static [E] {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytemuck::cast_slice(elements)).unwrap();
+    let (period, bytes) = (size_of_val(elements), len * size_of::<E>());
+    let map = |at, bytes, flags, fd| {
+        // SAFETY: a new mapping, or one in place of a part of that which this function made.
+        let at = unsafe { libc::mmap(at, bytes, libc::PROT_READ, flags | libc::MAP_NORESERVE, fd, 0) };
+        assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+        at
+    };
+    let start = map(std::ptr::null_mut(), bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
+    for at in (0..bytes).step_by(period) {
+        let part = start.wrapping_byte_add(at);
+        map(part, period.min(bytes - at), libc::MAP_SHARED | libc::MAP_FIXED, file.as_raw_fd());
+    }
+    // SAFETY: mapped for as long as the program runs, and nobody writes to the file; every bit pattern is an element.
+    unsafe { std::slice::from_raw_parts(start.cast(), len) }
+}
+
+/// All rows have all columns; the values repeat after a number of them that no row has, so that each row has others.
+#[cfg(target_os = "linux")]
+#[test]
+#[ignore = "a minute"]
+fn more_nonzeros_than_32_bits_count() {
+    const COLS: usize = 1 << 20;
+    const ROWS: usize = (1 << 12) + 3;
+    const PERIOD: usize = COLS + (1 << 14);
+    let columns: Vec<u32> = (0..COLS as u32).collect();
+    let random = |rows: usize, seed| generate::uniform_dense::<f64>(rows, 1, seed).unwrap();
+    let values: Vec<f64> = generate::uniform_dense(1, PERIOD, 1).unwrap().row(0).to_vec();
+    let row_ptr: Vec<u64> = (0..=ROWS).map(|i| (i * COLS) as u64).collect();
+    let nnz = ROWS * COLS;
+    let (all_columns, all_values) = (repeated(&columns, nnz), repeated(&values, nnz));
+    let a = CsrRef::new(ROWS, COLS, &row_ptr, all_columns, all_values).unwrap();
+
+    let cpu = Cpu::builder().build().unwrap();
+    let (c, b, d) = (random(ROWS, 2), random(COLS, 3), random(COLS, 4));
+    let (mut product, mut fused) = (Mat::zeros(ROWS, 1).unwrap(), Mat::zeros(ROWS, 1).unwrap());
+    cpu.spmm(1.0, a, b.as_ref(), 0.0, product.as_mut()).unwrap();
+    cpu.fusedmm(a, edge::Scale, c.as_ref(), b.as_ref(), d.as_ref(), fused.as_mut()).unwrap();
+
+    // The rows beyond 2^32 nonzeros, and those whose positions have the same low 32 bits.
+    let (last, first) = (1 << 12..ROWS, 0..ROWS - (1 << 12));
+    let part = |rows: &Range<usize>| {
+        let row_ptr = (0..=rows.len()).map(|i| i * COLS).collect();
+        let pattern = Pattern::new(rows.len(), COLS, row_ptr, columns.repeat(rows.len())).unwrap();
+        Csr::new(pattern, (rows.start * COLS..rows.end * COLS).map(|p| values[p % PERIOD]).collect()).unwrap()
+    };
+    let of =
+        |all: &Mat<f64>, rows: &Range<usize>| Mat::from_fn(rows.len(), 1, |i, _| all.row(rows.start + i)[0]).unwrap();
+    for (rows, others) in [(&first, &last), (&last, &first)] {
+        let (part, zeros) = (part(rows), Mat::zeros(rows.len(), 1).unwrap());
+        let of_product = reference::spmm(1.0, &part, b.as_ref(), 0.0, zeros.as_ref()).unwrap();
+        let scale = reference::Edge::Scale;
+        let of_fused = reference::fusedmm(&part, scale, of(&c, rows).as_ref(), b.as_ref(), d.as_ref()).unwrap();
+        for (op, expected, all) in [("SpMM", of_product, &product), ("FusedMM", of_fused, &fused)] {
+            let error = |rows| expected.deviation(of(all, rows).as_ref()).unwrap().error;
+            assert!(error(rows) <= 1.0 && error(others) > 1.0, "{op}, rows {rows:?}: {} of the bound", error(rows));
+        }
+    }
 }
 
 #[test]

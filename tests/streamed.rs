@@ -1,5 +1,6 @@
 //! Tensors that are read from their file in passes.
 
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
 
 use sparsimd::decomp::{CpInit, CpOptions};
@@ -7,7 +8,8 @@ use sparsimd::formats::{CooTensor, FiberCoo};
 use sparsimd::generate::{skewed, uniform_dense};
 use sparsimd::io::{TnsbStream, write_tnsb};
 use sparsimd::plan::TensorOptions;
-use sparsimd::{Arch, Cpu, Error, Mat, MatMut, MatRef, Scalar, reference};
+use sparsimd::{Arch, Cpu, Error, Mat, MatMut, MatRef, Scalar, Stored, f16, reference};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 fn cpu(threads: usize) -> Cpu {
     Cpu::builder().threads(threads).pin(false).build().unwrap()
@@ -83,6 +85,74 @@ fn damaged_files_are_refused_at_the_end_of_a_pass() {
     }
     std::fs::write(&path, &good[..good.len() - 8]).unwrap();
     assert!(matches!(TnsbStream::open(&path), Err(Error::Parse { .. })));
+}
+
+/// Writes the `.tnsb` file of an order 2 tensor of `nnz` nonzeros: `entries` at their positions, by coordinates and the bits of an
+/// f16, and zeros at place (0, 0), which are holes of the file and take no room.
+fn write_holes(path: &std::path::Path, dims: [u64; 2], nnz: u64, entries: &[(u64, [u32; 2], u16)]) {
+    let mut file = std::fs::File::options().create_new(true).read(true).write(true).open(path).unwrap();
+    let sections = [(192, 4), (192 + 4 * nnz, 4), (192 + 8 * nnz, 2)];
+    assert!(nnz.is_multiple_of(16), "sections that follow each other");
+    file.set_len(192 + 10 * nnz).unwrap();
+    let mut write = |at: u64, bytes: &[u8]| {
+        file.seek(SeekFrom::Start(at)).unwrap();
+        file.write_all(bytes).unwrap();
+    };
+    for &(p, [i, j], bits) in entries {
+        write(sections[0].0 + 4 * p, &i.to_le_bytes());
+        write(sections[1].0 + 4 * p, &j.to_le_bytes());
+        write(sections[2].0 + 2 * p, &bits.to_le_bytes());
+    }
+    let sums = sections.map(|(at, each)| {
+        let (mut sum, mut piece) = (Xxh3::new(), vec![0; 1 << 20]);
+        let mut section = std::fs::File::open(path).unwrap();
+        section.seek(SeekFrom::Start(at)).unwrap();
+        let mut section = section.take(each * nnz);
+        loop {
+            match section.read(&mut piece).unwrap() {
+                0 => break sum.digest(),
+                len => sum.update(&piece[..len]),
+            }
+        }
+    });
+    // The first version: no checksums of chunks.
+    let mut header = b"\x89TNSB\r\n\n\x01\0\0\0\x02\0\0\0\x02\0\0\0\0\0\0\0".to_vec();
+    let checksums = [sums[0], sums[1], 0, 0, 0, 0, 0, 0, sums[2]];
+    for number in [nnz, dims[0], dims[1], 0, 0, 0, 0, 0, 0].into_iter().chain(checksums) {
+        header.extend(number.to_le_bytes());
+    }
+    header.extend(xxh3_64(&header).to_le_bytes());
+    write(0, &header);
+}
+
+#[test]
+#[ignore = "some minutes"]
+fn more_nonzeros_than_32_bits_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.tnsb");
+    let over = 1u64 << 32;
+    let entries = [
+        (3, [1, 2], 1.5),
+        (over - 1, [2, 0], 0.25),
+        (over, [3, 4], -2.0),
+        (over + 3, [1, 1], 0.5),
+        (over + 31, [5, 6], 4.0),
+    ];
+    write_holes(&path, [6, 7], over + 32, &entries.map(|(p, place, x)| (p, place, f16::narrow(x).to_bits())));
+    let cpu = Cpu::builder().build().unwrap();
+    let tensor = cpu.stream_tensor::<f32>(&path, 9, 256 << 20).unwrap();
+    assert_eq!(tensor.nnz(), 4_294_967_328);
+    let coords = (0..2).map(|mode| entries.iter().map(|(_, place, _)| place[mode]).collect()).collect();
+    let few = CooTensor::new(vec![6, 7], coords, entries.iter().map(|(.., x)| *x).collect()).unwrap();
+    assert_eq!(tensor.norm_squared(), few.values().iter().map(|x| f64::from(x * x)).sum::<f64>());
+    let factors = factors::<f32>(&[6, 7], 9);
+    for mode in 0..2 {
+        let expected = reference::mttkrp(&few, &views(&factors), mode).unwrap();
+        let mut out = Mat::zeros(few.dims()[mode], 9).unwrap();
+        cpu.mttkrp_streamed(&tensor, &views(&factors), mode, out.as_mut()).unwrap();
+        let worst = expected.deviation(out.as_ref()).unwrap();
+        assert!(worst.error <= 1.0, "mode {mode}: {worst:?}");
+    }
 }
 
 fn check<T: Scalar>(cpu: &Cpu, x: &CooTensor<T>, rank: usize, chunks: usize) {

@@ -16,6 +16,10 @@ use sparsimd_measure::{Board, FpgaOp, FpgaRun};
 
 use super::timing::{Check, Times};
 
+/// Seconds that the processor's half of a probe takes at least, if there is so much work: starting the threads takes some 20 us, which
+/// every run has once, so that a shorter probe has them slower than they are.
+const LONG_ENOUGH: f64 = 0.5e-3;
+
 /// What both sides came to; times are seconds.
 #[derive(Debug, Serialize)]
 pub struct Shared {
@@ -90,11 +94,8 @@ impl<'a> Shares<'a> {
         let share = match split {
             Split::Static(share) => share,
             Split::Adaptive => {
-                // An item for each side, if there are two.
-                let middle = cut_by_share(work, items, 0, PROBE / 2.0).max(1).min(items);
-                let end = cut_by_share(work, items, 0, PROBE).max(middle + 1).min(items);
-                let seconds = (simulated(0..middle)?, processor(middle..end, false)?.0);
-                share_by_rates((work(middle), seconds.0), (work(end) - work(middle), seconds.1))
+                let (middle, end, seconds) = probe(work, items, |part| Ok(processor(part, false)?.0))?;
+                share_by_rates((work(middle), simulated(0..middle)?), (work(end) - work(middle), seconds))
             }
         };
         let middle = cut_by_share(work, items, 0, share);
@@ -181,9 +182,50 @@ impl<'a> Shares<'a> {
     }
 }
 
+/// Where the halves of the part that an adaptive run times end, and the seconds of the processor's half, which is the second. The part
+/// grows until that half takes [`LONG_ENOUGH`], or to all of the work.
+fn probe(
+    work: impl Fn(usize) -> usize,
+    items: usize,
+    mut seconds: impl FnMut(Range<usize>) -> Result<f64>,
+) -> Result<(usize, usize, f64)> {
+    let mut part = PROBE;
+    loop {
+        // An item for each side, if there are two.
+        let middle = cut_by_share(&work, items, 0, part / 2.0).max(1).min(items);
+        let end = cut_by_share(&work, items, 0, part).max(middle + 1).min(items);
+        let seconds = seconds(middle..end)?;
+        if seconds >= LONG_ENOUGH || part == 1.0 {
+            return Ok((middle, end, seconds));
+        }
+        part = f64::min(2.0 * part, 1.0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_probe_is_long_beside_the_start_of_threads() {
+        // 20 us, and 1 or 100 ns for each unit of work, of which an item has two.
+        let timed = |items: usize, unit: f64| {
+            let seconds = |part: Range<usize>| Ok(20e-6 + unit * 2.0 * part.len() as f64);
+            probe(|i| 2 * i, items, seconds).unwrap()
+        };
+        for (items, unit) in [(1_000_000, 1e-9), (1_000_000, 1e-7), (200_000, 1e-8)] {
+            let (middle, end, seconds) = timed(items, unit);
+            assert!(seconds >= LONG_ENOUGH && middle.abs_diff(end - middle) <= 1 && end <= items);
+            let rate = 2.0 * (end - middle) as f64 / seconds;
+            assert!((0.95..=1.0).contains(&(rate * unit)), "{items}, {unit}: {rate}");
+        }
+        // As much as a tenth is enough where that is long, and there is no more than all.
+        assert_eq!(timed(1_000_000, 1e-7).1, 100_000);
+        for (items, halves) in [(1000, (500, 1000)), (2, (1, 2)), (1, (1, 1)), (0, (0, 0))] {
+            let (middle, end, _) = timed(items, 1e-9);
+            assert_eq!((middle, end), halves);
+        }
+    }
 
     #[test]
     fn parts_end_between_fibers_and_between_slices() {

@@ -85,7 +85,7 @@ fn mistakes_are_one_line() {
         (&empty, &["esimdd"][..], "esimd, dlmc, graphs, pasta, mmcsf, cp, mttkrp, sycl"),
         (&empty, &["dlmc", "--data", data], "no .smtx file below"),
         (&empty, &["graphs", "--data", "/nonexistent"], "/nonexistent"),
-        (&empty, &["esimd", "--peers", "none", "--filter", "5k"], "no case has the words"),
+        (&empty, &["esimd", "--peers", "none", "--filter", "5k"], "which --quick takes, has the words"),
         (&empty, &["cp", "--full"], "'--full' cannot be used with '--quick'"),
         (&empty, &["cp", "--peers", "mkl"], "mkl has nothing to do with this suite"),
         (&empty, &["graphs", "--data", data, "--peers", "genten"], "no .mtx file below"),

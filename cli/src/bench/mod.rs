@@ -212,7 +212,8 @@ pub fn run(args: &Args) -> Result<Verdict> {
         .collect();
     if wanted.is_empty() {
         let example = jobs.first().map_or("none", |job| job.id.as_str());
-        let detail = format!("no case has the words {:?}; cases are called like {example:?}", args.filter);
+        let list = if args.quick { "no case of the short list, which --quick takes," } else { "no case" };
+        let detail = format!("{list} has the words {:?}; cases are called like {example:?}", args.filter);
         return Err(Error::Argument { name: "filter", detail });
     }
     writable(&args.out)?;

@@ -13,7 +13,7 @@ use super::decomposition::{Common, Report, Watch};
 use super::device::{DeviceName, DeviceScalar, Place, Ran, TensorDevice};
 use super::mttkrp::format_of;
 use super::numa::Numa;
-use super::tensor::{Partition, TensorFormat};
+use super::tensor::{TensorFormat, Trees};
 use super::timing::Dtype;
 
 /// How the factors are found.
@@ -47,17 +47,15 @@ pub struct Args {
     /// Storage of the tensor
     #[arg(long, value_enum, default_value_t = TensorFormat::Auto)]
     format: TensorFormat,
-    /// How mixed-mode trees share the nonzeros: by the fibers' whole lengths (static), by what is left of them, or all in the tree
-    /// with this mode at the leaves [default: dynamic]
-    #[arg(long, value_name = "static|dynamic|MODE")]
-    partition: Option<Partition>,
+    #[command(flatten)]
+    trees: Trees,
     /// MiB of memory for a .tnsb file that is larger: it is read once for each mode and iteration (als only)
     #[arg(long, value_name = "MIB")]
     memory: Option<usize>,
     #[command(flatten)]
     place: Place,
     /// Run on the ranks that an MPI launcher starts, each with a cell of a grid over the modes (a build with the feature mpi)
-    #[arg(long, conflicts_with_all = ["format", "device", "numa", "sum_duplicates", "memory", "partition"])]
+    #[arg(long, conflicts_with_all = ["format", "device", "numa", "sum_duplicates", "memory", "partition", "limits"])]
     pub mpi: bool,
 }
 
@@ -129,9 +127,11 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
         let detail = "the methods opt and apr run on the processor alone";
         return Err(Error::Argument { name: "device", detail: detail.to_owned() });
     }
-    if args.partition.is_some() && (args.method == Method::Apr || args.place.device != DeviceName::Cpu) {
-        let detail = "trees are parted for the methods als and opt on the processor".to_owned();
-        return Err(Error::Argument { name: "partition", detail });
+    if let Some(name) =
+        args.trees.given().filter(|_| args.method == Method::Apr || args.place.device != DeviceName::Cpu)
+    {
+        let detail = "trees are made for the methods als and opt on the processor".to_owned();
+        return Err(Error::Argument { name, detail });
     }
     let mut device = TensorDevice::open(&args.place, cpu)?;
     let watch = Watch::start(common.iters, true)?;
@@ -153,7 +153,7 @@ fn decompose<T: DeviceScalar>(args: &Args, cpu: &Cpu, numa: Numa) -> Result<Verd
         (Operand::Loaded(x), None) => {
             let prepare = |format| {
                 let wanted = TensorOptions::new(args.rank).format(format);
-                cpu.prepare_tensor(x, &Partition::of(args.partition, args.format, wanted)?)
+                cpu.prepare_tensor(x, &args.trees.of(args.format, wanted)?)
             };
             match args.method {
                 Method::Als => cpu.cp_als(&prepare(format)?, &options, observe),

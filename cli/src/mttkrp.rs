@@ -11,7 +11,7 @@ use super::executor::EffortName;
 use super::factors::Folders;
 use super::matrix::REUSE;
 use super::reorder::{Order, OrderedTensor};
-use super::tensor::{Algorithm, Common, Partition, TensorFormat};
+use super::tensor::{Algorithm, Common, TensorFormat, Trees};
 use super::tensor_ops::Sweep;
 use super::timing::{StoredDtype, Times, timed};
 use super::{Verdict, output};
@@ -29,10 +29,8 @@ pub struct Args {
     /// MiB of memory for a .tnsb file that is larger: it is read once for each mode. --verify needs the whole of it in memory besides
     #[arg(long, value_name = "MIB", requires = "tensor")]
     pub passes: Option<usize>,
-    /// How mixed-mode trees share the nonzeros: by the fibers' whole lengths (static), by what is left of them, or all in the tree
-    /// with this mode at the leaves [default: dynamic]
-    #[arg(long, value_name = "static|dynamic|MODE")]
-    pub partition: Option<Partition>,
+    #[command(flatten)]
+    pub trees: Trees,
     /// On a device, on coordinates: sums by atomic additions, without lists; the last bits differ from run to run
     #[arg(long)]
     pub atomics: bool,
@@ -183,7 +181,7 @@ fn prepare<D: Stored>(
         .algorithm(algorithm)
         .effort(args.effort.effort())
         .reuse(common.repeat.unwrap_or(REUSE));
-    let options = Partition::of(args.partition, common.format, options)?;
+    let options = args.trees.of(common.format, options)?;
     let (prepared, prepare_s) = timed(|| cpu.prepare_tensor(x, &options))?;
     if args.explain {
         prepared.plan().explain().lines().for_each(output::note);
@@ -269,9 +267,11 @@ fn on_device<T: DeviceScalar>(
 ) -> Result<Sweep> {
     let common = &args.common;
     let measured = args.effort == EffortName::Measure;
-    if args.memory.is_some() || args.explain || measured || args.reorder != Order::None || args.partition.is_some() {
+    if args.memory.is_some() || args.explain || measured || args.reorder != Order::None || args.trees.given().is_some()
+    {
         let detail =
-            "--memory, --explain, --effort, --reorder and --partition are about plans of the processor".to_owned();
+            "--memory, --explain, --effort, --reorder, --partition and --limits are about plans of the processor"
+                .to_owned();
         return Err(Error::Argument { name: "device", detail });
     }
     let format = format_of(common.format);

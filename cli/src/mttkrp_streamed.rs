@@ -15,7 +15,7 @@ use super::timing::{Times, timed};
 /// Runs, verifies and times it in the modes asked for, in passes that take so many MiB.
 pub fn run<T: DeviceScalar>(args: &Args, mib: usize) -> Result<Verdict> {
     let common = &args.common;
-    let planned = args.memory.is_some() || args.partition.is_some() || args.explain || args.atomics;
+    let planned = args.memory.is_some() || args.trees.given().is_some() || args.explain || args.atomics;
     let chosen = common.format != TensorFormat::Auto || common.alg != Algorithm::Auto;
     let elsewhere = common.place.device != DeviceName::Cpu || args.reorder != Order::None;
     if planned || chosen || elsewhere || args.effort == EffortName::Measure {

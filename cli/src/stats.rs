@@ -51,6 +51,8 @@ struct Mode {
     slices: usize,
     nnz_per_slice: f64,
     longest_slice: usize,
+    /// Slices of 1, 2, 3 to 4, 5 to 8, ... nonzeros.
+    slice_histogram: Vec<usize>,
     /// Lines along the mode that have a nonzero.
     fibers: usize,
     nnz_per_fiber: f64,
@@ -139,21 +141,16 @@ pub fn run(args: &Args) -> Result<Verdict> {
 fn of_mode(x: &CooTensor<f32>, mode: usize) -> Result<Mode> {
     // Sorted, not counted by coordinate: the mode may be far longer than there are nonzeros.
     let by_slice = x.sorted_permutation(&rooted_mode_order(x.dims(), mode))?;
-    let (mut slices, mut longest_slice) = (0, 0);
+    let (mut slices, mut longest_slice, mut slice_histogram) = (0, 0, Vec::new());
     for slice in by_slice.chunk_by(|&p, &q| x.coords(mode)[p] == x.coords(mode)[q]) {
         (slices, longest_slice) = (slices + 1, longest_slice.max(slice.len()));
+        count(&mut slice_histogram, slice.len());
     }
     drop(by_slice);
     let fibers = FiberCoo::new(x.try_clone()?, mode)?;
     let lens = || fibers.ptr().windows(2).map(|w| w[1] - w[0]);
-    let mut histogram = Vec::new();
-    for len in lens() {
-        let bin = len.next_power_of_two().trailing_zeros() as usize;
-        if histogram.len() <= bin {
-            histogram.resize(bin + 1, 0);
-        }
-        histogram[bin] += 1;
-    }
+    let mut fiber_histogram = Vec::new();
+    lens().for_each(|len| count(&mut fiber_histogram, len));
     let mean = |n: usize| x.nnz() as f64 / n.max(1) as f64;
     Ok(Mode {
         mode,
@@ -161,12 +158,20 @@ fn of_mode(x: &CooTensor<f32>, mode: usize) -> Result<Mode> {
         slices,
         nnz_per_slice: mean(slices),
         longest_slice,
+        slice_histogram,
         fibers: fibers.num_fibers(),
         nnz_per_fiber: mean(fibers.num_fibers()),
         longest_fiber: lens().max().unwrap_or(0),
         fibers_over_10k: lens().filter(|&len| len > LONG).count(),
-        fiber_histogram: histogram,
+        fiber_histogram,
     })
+}
+
+/// Adds one of `len` nonzeros to the bins.
+fn count(bins: &mut Vec<usize>, len: usize) {
+    let bin = len.next_power_of_two().trailing_zeros() as usize;
+    bins.resize(bins.len().max(bin + 1), 0);
+    bins[bin] += 1;
 }
 
 /// The formats' index storage, values left out: they take the same room everywhere.
@@ -244,11 +249,15 @@ fn text(stats: &Stats) -> String {
             m.fibers_over_10k
         );
     }
-    let _ = writeln!(out, "\nfibers by nonzeros: up to 1, 2, 4, 8, ...");
-    for m in &stats.modes {
-        let bins = m.fiber_histogram.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
-        let _ = writeln!(out, "{:>4} {bins}", m.mode);
-    }
+    let mut histogram = |what: &str, of: fn(&Mode) -> &[usize]| {
+        let _ = writeln!(out, "\n{what} by nonzeros: up to 1, 2, 4, 8, ...");
+        for m in &stats.modes {
+            let bins = of(m).iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+            let _ = writeln!(out, "{:>4} {bins}", m.mode);
+        }
+    };
+    histogram("slices", |m| &m.slice_histogram);
+    histogram("fibers", |m| &m.fiber_histogram);
     let _ = writeln!(
         out,
         "\n{:<10} {:>12} {:>10} {:>12} {:>8} {:>8}",

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use sparsimd::formats::MmCsfStrategy;
+use sparsimd::formats::{BcsfLimits, MmCsfStrategy};
 use sparsimd::generate::TensorSpec;
 use sparsimd::io::{Duplicates, ReadOptions, read_tensor};
 use sparsimd::plan::TensorOptions;
@@ -156,17 +156,52 @@ impl FromStr for Partition {
     }
 }
 
-impl Partition {
-    /// The same tensor options with this partition, which needs the format that has one.
-    pub fn of(given: Option<Self>, format: TensorFormat, options: TensorOptions) -> Result<TensorOptions> {
-        match given {
-            None => Ok(options),
-            Some(Self(partition)) if format == TensorFormat::Mmcsf => Ok(options.partition(partition)),
-            Some(_) => {
-                let detail = "only mixed-mode trees are parted: --format mmcsf".to_owned();
-                Err(Error::Argument { name: "partition", detail })
-            }
+/// `--limits FIBER:SLICE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits(pub BcsfLimits);
+
+impl FromStr for Limits {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once(':').and_then(|(fiber, slice)| Some((fiber.parse().ok()?, slice.parse().ok()?)));
+        let (longest_fiber, heaviest) = numbers.ok_or("not two numbers of nonzeros, such as 128:4096")?;
+        Ok(Self(BcsfLimits { longest_fiber, heaviest }))
+    }
+}
+
+/// How the trees of a format are made.
+#[derive(Debug, clap::Args)]
+pub struct Trees {
+    /// How mixed-mode trees share the nonzeros: by the fibers' whole lengths (static), by what is left of them, or all in the tree
+    /// with this mode at the leaves [default: dynamic]
+    #[arg(long, value_name = "static|dynamic|MODE")]
+    partition: Option<Partition>,
+    /// Most nonzeros of a fiber and of a part of a slice in balanced trees: longer ones are split [default: 128:4096]
+    #[arg(long, value_name = "FIBER:SLICE")]
+    limits: Option<Limits>,
+}
+
+impl Trees {
+    /// The name of an argument that is given, if one is.
+    pub fn given(&self) -> Option<&'static str> {
+        self.partition.map(|_| "partition").or(self.limits.map(|_| "limits"))
+    }
+
+    /// The same tensor options with these trees, which need the format that has them.
+    pub fn of(&self, format: TensorFormat, mut options: TensorOptions) -> Result<TensorOptions> {
+        let refused = |name, detail: &str| Err(Error::Argument { name, detail: detail.to_owned() });
+        match self.partition {
+            None => {}
+            Some(Partition(partition)) if format == TensorFormat::Mmcsf => options = options.partition(partition),
+            Some(_) => return refused("partition", "only mixed-mode trees are parted: --format mmcsf"),
         }
+        match self.limits {
+            None => {}
+            Some(Limits(limits)) if format == TensorFormat::Bcsf => options = options.bcsf_limits(limits),
+            Some(_) => return refused("limits", "only balanced trees have limits: --format bcsf"),
+        }
+        Ok(options)
     }
 }
 

@@ -93,8 +93,10 @@ fn a_generated_file_can_be_worked_with() {
     let stats = json(&["stats", tns, "--json"]);
     assert_eq!(stats["nnz"], 2000);
     for mode in stats["modes"].as_array().unwrap() {
-        let histogram: u64 = mode["fiber_histogram"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum();
-        assert_eq!(Some(histogram), mode["fibers"].as_u64());
+        for (bins, all) in [("slice_histogram", "slices"), ("fiber_histogram", "fibers")] {
+            let sum: u64 = mode[bins].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum();
+            assert_eq!(Some(sum), mode[all].as_u64());
+        }
     }
     let coo = stats["storage"].as_array().unwrap().iter().find(|s| s["format"] == "coo").unwrap();
     assert_eq!(coo["index_bytes"], 2000 * 12);
@@ -218,6 +220,12 @@ fn mttkrp_in_every_format_and_algorithm() {
     assert!(fibers("dynamic") <= fibers("static") && fibers("dynamic") <= fibers("1"));
     refused(&["mttkrp", "--generate", "skew:4x5x6:9", "--format", "mmcsf", "--partition", "3"]);
     refused(&["mttkrp", "--generate", "skew:4x5x6:9", "--partition", "static"]);
+    let bytes = |limits: &str| run(&["--format", "bcsf", "--limits", limits])["index_bytes"].as_u64().unwrap();
+    assert!(bytes("2:16") > bytes("128:16") && bytes("128:16") > bytes("128:4096"));
+    for limits in ["0:16", "16:0", "16", "16:x"] {
+        refused(&["mttkrp", "--generate", "skew:4x5x6:9", "--format", "bcsf", "--limits", limits]);
+    }
+    refused(&["mttkrp", "--generate", "skew:4x5x6:9", "--limits", "2:16"]);
     let report = run(&["--format", "csf-all", "--alg", "element", "--rank", "40"]);
     assert!(report["alg"].as_array().unwrap().iter().all(|a| a == "element"), "{report}");
     for [format, alg] in [["hicoo", "row"], ["csf-one", "slice"], ["alto", "fiber"], ["tiled", "element"]] {

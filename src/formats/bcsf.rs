@@ -104,13 +104,9 @@ impl<T: Scalar> Bcsf<T> {
     /// The slices by their number of nonzeros: bin 0 has those of one, bin b those of 2^(b - 1) + 1 to 2^b. The authors give a slice of a heavier
     /// bin to more threads of a device; here sub-slices do that, and the bins tell how uneven the slices are.
     pub fn slice_bins(&self) -> Vec<usize> {
-        let pattern = self.csf.pattern();
-        // The first nonzero below each slice.
-        let level = pattern.order() - 1;
-        let first = |slice: usize| (0..level).fold(slice, |node, l| pattern.ptr(l)[node]);
         let mut bins = Vec::new();
-        for slice in 0..pattern.nodes(0) {
-            let bin = (first(slice + 1) - first(slice)).next_power_of_two().trailing_zeros() as usize;
+        for slice in self.csf.pattern().slice_ptr().windows(2) {
+            let bin = (slice[1] - slice[0]).next_power_of_two().trailing_zeros() as usize;
             bins.resize(bins.len().max(bin + 1), 0);
             bins[bin] += 1;
         }

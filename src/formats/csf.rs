@@ -167,7 +167,6 @@ impl CsfPattern {
     }
 
     /// First nonzero below each node of level 0, and the end of the last one's.
-    #[cfg(feature = "vulkan")]
     pub(crate) fn slice_ptr(&self) -> Vec<usize> {
         let mut slices: Vec<usize> = (0..=self.nodes(0)).collect();
         for children in &self.ptr {

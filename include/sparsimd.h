@@ -387,7 +387,7 @@ uint32_t sparsimd_abi_version(void);
 // The version of the library that is loaded, as text.
 const char *sparsimd_version(void);
 
-// The message of the last call of this thread that did not return SPARSIMD_OK; empty when there was none. Valid until the
+// The message of the last call of this thread that did not return SPARSIMD_STATUS_OK; empty when there was none. Valid until the
 // next such call of this thread.
 const char *sparsimd_last_error(void);
 

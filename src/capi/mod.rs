@@ -67,7 +67,7 @@ pub extern "C" fn sparsimd_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// The message of the last call of this thread that did not return SPARSIMD_OK; empty when there was none. Valid until the
+/// The message of the last call of this thread that did not return SPARSIMD_STATUS_OK; empty when there was none. Valid until the
 /// next such call of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn sparsimd_last_error() -> *const c_char {

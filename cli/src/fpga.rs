@@ -70,7 +70,7 @@ pub struct Args {
     #[arg(long, value_name = "MHZ")]
     clock: Option<f64>,
     /// Share the work with the processor, which is measured: SHARE of it, from 0 to 1, on the board, or as the rates of both say on a
-    /// tenth of it
+    /// tenth of it or more
     #[arg(long, value_name = "adaptive|SHARE")]
     share: Option<Split>,
     #[command(flatten)]

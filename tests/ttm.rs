@@ -185,16 +185,38 @@ fn results_larger_than_the_caches_are_right_too() {
 
 #[test]
 fn the_same_bits_on_every_thread_count() {
-    let t: CooTensor<f32> = "skew:300x400x50:50000".parse::<TensorSpec>().unwrap().generate(1).unwrap();
-    let fibers = FiberCoo::new(t, 0).unwrap();
-    let u = matrix::<f32>(300, 37);
-    let run = |threads| {
-        let cpu = Cpu::builder().threads(threads).pin(false).build().unwrap();
-        let y = cpu.ttm(&fibers, u.as_ref(), TtmAlgorithm::Auto).unwrap();
-        let v: Vec<f32> = (0..300).map(|i| i as f32 / 7.0).collect();
-        (y.to_coo(), cpu.ttv(&fibers, &v).unwrap())
-    };
-    assert!(run(1) == run(4));
+    let skewed: CooTensor<f32> = "skew:300x400x50:50000".parse::<TensorSpec>().unwrap().generate(1).unwrap();
+    for (t, mode) in [(skewed, 0), (long_fiber(), 1)] {
+        let dim = t.dims()[mode];
+        let fibers = FiberCoo::new(t, mode).unwrap();
+        let u = matrix::<f32>(dim, 37);
+        let run = |threads| {
+            let cpu = Cpu::builder().threads(threads).pin(false).build().unwrap();
+            let y = cpu.ttm(&fibers, u.as_ref(), TtmAlgorithm::Auto).unwrap();
+            let v: Vec<f32> = (0..dim).map(|i| i as f32 / 7.0).collect();
+            (y.to_coo(), cpu.ttv(&fibers, &v).unwrap())
+        };
+        assert!(run(1) == run(4));
+    }
+}
+
+/// A fiber of 150,000 nonzeros and 300 short ones.
+fn long_fiber<T: Scalar>() -> CooTensor<T> {
+    let place = |p: usize| if p < 150_000 { [3, p, 1] } else { [p % 30, p * 7 % 200_000, 2 + p % 10] };
+    let coords = (0..3).map(|mode| (0..150_300).map(|p| place(p)[mode] as u32).collect()).collect();
+    CooTensor::new(vec![30, 200_000, 12], coords, (0..150_300).map(|p| T::from_f64((p % 13) as f64 - 6.0)).collect())
+        .unwrap()
+}
+
+#[test]
+fn threads_share_a_long_fiber() {
+    for arch in Arch::available() {
+        check_ttm(&cpu(arch), "a long fiber", &long_fiber::<f32>(), 1, &[1, 5, 33]);
+        check_ttm(&cpu(arch), "a long fiber", &long_fiber::<f64>(), 1, &[1, 16]);
+        check_ttv(&cpu(arch), "a long fiber", &long_fiber::<f32>(), 1);
+        check_ttv(&cpu(arch), "a long fiber", &long_fiber::<f64>(), 1);
+        check_narrow::<bf16>(&cpu(arch), &long_fiber(), 1, 33);
+    }
 }
 
 /// TTV in `mode` on every format.

@@ -26,6 +26,7 @@ mod fusedmm;
 mod fusedmm_heads;
 mod gradient;
 mod heads;
+mod long_fibers;
 mod measure;
 mod mttkrp;
 mod operand;

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use sparsimd_kernels::{Scalar, Stored, TtmFibers, ttm_fibers};
 
+use super::long_fibers::{long_fibers, without};
 use super::operand::check_columns;
 use super::run::Shared;
 use crate::cpu::Cpu;
@@ -27,10 +28,10 @@ const TASKS_PER_THREAD: usize = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TtmAlgorithm {
-    /// By fibers, unless there are too few of them.
+    /// By fibers, unless there are too few of them; a fiber that has much of the nonzeros in parts.
     #[default]
     Auto,
-    /// Fiber-centric: a task computes whole rows of Y.
+    /// Fiber-centric: a task computes whole rows of Y, or a part of a row that has much of the nonzeros.
     Fiber,
     /// Element-centric: a task computes one register of columns of its rows, so that even a single fiber occupies all
     /// threads; the nonzeros are read again for each register.
@@ -249,12 +250,20 @@ impl Cpu {
         x: &Blocks<'_, D::Scalar>,
         u: MatRef<'_, D>,
         algorithm: TtmAlgorithm,
-        y: MatMut<'_, D>,
+        mut y: MatMut<'_, D>,
     ) {
         let (cols, stride, fibers) = (u.cols(), y.stride(), y.rows());
         debug_assert_eq!(y.cols(), cols * x.block);
         if fibers == 0 || cols == 0 {
             return;
+        }
+        // Whoever asks for elements gets them. The choice depends on the threads, the bits must not.
+        let in_parts = x.block == 1 && algorithm != TtmAlgorithm::Element;
+        let long = if in_parts { long_fibers(x.ptr) } else { Vec::new() };
+        for &fiber in &long {
+            let nonzeros = x.ptr[fiber]..x.ptr[fiber + 1];
+            let (leaf, values) = (&x.leaf[nonzeros.clone()], &x.x[nonzeros]);
+            self.multiply_long(leaf, values, u, prefetch_distance(u), y.reborrow().into_row(fiber));
         }
         let y = y.into_data();
         let aligned = y.as_ptr().addr().is_multiple_of(ALIGN) && (stride * size_of::<D>()).is_multiple_of(ALIGN);
@@ -267,7 +276,7 @@ impl Cpu {
         // The rows of U should stay in the caches.
         let bytes = size_of_val::<[D]>(y).saturating_add(size_of_val(u.data()));
         let stream = aligned && whole && streams(self.machine(), bytes);
-        let runs = cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads());
+        let runs = without(cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads()), &long);
         let columns = || (0..cols).step_by(width);
         let tasks: Vec<_> = runs.iter().flat_map(|run| columns().map(move |at| (run.start, run.end, at))).collect();
         let shared = Shared(y.as_mut_ptr());
@@ -284,6 +293,11 @@ impl Cpu {
             unsafe { ttm_fibers(self.arch(), task) };
         });
     }
+}
+
+/// Nonzeros ahead at which rows of U are prefetched.
+fn prefetch_distance<D>(u: MatRef<'_, D>) -> usize {
+    (PREFETCHED_BYTES / (u.cols() * size_of::<D>())).clamp(4, 64)
 }
 
 /// The kernel's view of one task.
@@ -307,7 +321,7 @@ fn task<'a, D: Stored>(
         y,
         y_stride,
         y_block,
-        prefetch_distance: (PREFETCHED_BYTES / (u.cols() * size_of::<D>())).clamp(4, 64),
+        prefetch_distance: prefetch_distance(u),
         stream,
     }
 }

@@ -2,9 +2,11 @@
 
 use sparsimd_kernels::{Scalar, SpmmRows, spmm_rows};
 
+use super::long_fibers::{long_fibers, without};
 use super::run::Shared;
 use super::ttm::cut_fibers;
 use crate::cpu::Cpu;
+use crate::dense::MatRef;
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, FiberCoo, Fibers, HiCoo, RowPointers};
 
@@ -30,7 +32,13 @@ impl Cpu {
         if y.len() != x.len() {
             return Err(Error::shape("ttv", format!("y has {} elements, expected {}", y.len(), x.len())));
         }
-        let runs = cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads());
+        let long = long_fibers(x.ptr);
+        let u = MatRef::new(v, v.len(), 1, 1)?;
+        for &fiber in &long {
+            let nonzeros = x.ptr[fiber]..x.ptr[fiber + 1];
+            self.multiply_long(&x.leaf[nonzeros.clone()], &x.values[nonzeros], u, 0, &mut y[fiber..=fiber]);
+        }
+        let runs = without(cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads()), &long);
         let fibers = RowPointers::of(x.ptr);
         let y = Shared(y.as_mut_ptr());
         self.for_each(runs.len(), x.nnz() + x.len(), |k| {

@@ -23,6 +23,7 @@ pub mod mttkrp;
 mod number;
 mod pairing;
 mod pairwise;
+mod panel;
 mod positions;
 mod prefetch;
 mod reduce;

@@ -10,28 +10,33 @@
 //!                                                            C_i = c
 //! ```
 //!
-//! The same loops as SpMM's. A term is two or three instructions instead of one multiply-add, so there is nothing to gain from
-//! several sets of sums, and fewer widths of tiles are compiled.
+//! The panel path is SpMM's own code (`panel`), the direct path has the same loop. A term is two or three instructions instead of one
+//! multiply-add, so there is nothing to gain from several sets of sums, and the direct path is compiled for fewer widths of tiles.
 
 use pulp::{Simd, WithSimd};
 
-use crate::block::{Block, OFFSETS_PER_WORD, Offsets};
+use crate::block::Block;
 use crate::finite::Operands;
+use crate::panel::PanelTask;
 use crate::rows::Gathered;
 use crate::semiring::{BuiltIn, Extreme, MAX_TIMES, MIN_TIMES, Semiring};
-use crate::tile::{self, Tile, TileRows, store_or_stream};
+use crate::tile::{Tile, TileRows, store_or_stream};
 use crate::walk::{Part, Walk};
-use crate::{Arch, Number, RowPtr, prefetch_row, stream_fence};
+use crate::{Arch, Number, RowPtr, stream_fence};
 
-/// Dispatches `$task`, a `$task_of<T, $semiring>`, as its element type: in this crate, once.
+/// Dispatches `$task`, a `$task_of<T, $semiring>`, as its element type: in this crate, once. The last argument, if there is one, is what
+/// to do with the task instead.
 macro_rules! dispatch_numbers {
     ($arch:expr, $task:expr, $task_of:ident) => {
         $crate::reduce::dispatch_numbers!($arch, $task, $task_of<BuiltIn>, f32 f64 i32 i64)
     };
-    ($arch:expr, $task:expr, $task_of:ident<$semiring:ty>, $($t:ident)+) => {{
+    ($arch:expr, $task:expr, $task_of:ident<$semiring:ty>, $($t:ident)+) => {
+        $crate::reduce::dispatch_numbers!($arch, $task, $task_of<$semiring>, $($t)+, |arch, task| arch.dispatch(task))
+    };
+    ($arch:expr, $task:expr, $task_of:ident<$semiring:ty>, $($t:ident)+, |$a:ident, $x:ident| $run:expr) => {{
         $(
-            fn $t(arch: $crate::Arch, task: $task_of<$t, $semiring>) {
-                arch.dispatch(task);
+            fn $t($a: $crate::Arch, $x: $task_of<$t, $semiring>) {
+                $run;
             }
             if T::NAME == <$t as $crate::Number>::NAME {
                 // SAFETY: T is this type (`Number` is sealed), so that the tasks' types are the same; they are `Copy`.
@@ -235,7 +240,7 @@ unsafe fn rows_tile<S: Simd, T: Number, R: Semiring<T>, const NV: usize>(
 pub struct ReducePanel<'a, T> {
     /// Where the nonzeros are.
     pub block: Block<'a>,
-    /// The weight of each nonzero in the order of the block; null for ones.
+    /// The weight of each nonzero in the order of the block.
     pub weights: *const T,
     /// The rows of B in the panel, from the first of the tile's columns.
     pub b: *const T,
@@ -255,148 +260,41 @@ pub struct ReducePanel<'a, T> {
     pub scratch: *mut T,
 }
 
-/// Runs the task.
+/// Runs the task, whose numbers are f32 or f64: no others are prepared.
 ///
 /// # Safety
 /// The block's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
 /// one else uses the rows of C or the scratch at the same time.
 pub unsafe fn reduce_panel<T: Number, R: Semiring<T>>(arch: Arch, semiring: R, task: ReducePanel<'_, T>) {
+    macro_rules! run {
+        ($semiring:expr, $of:ty) => {{
+            let task = task.over($semiring, arch);
+            // SAFETY: the caller's promise.
+            dispatch_numbers!(arch, task, PanelTask<$of>, f32 f64, |arch, task| unsafe { task.run(arch) });
+        }};
+    }
     if let Some(built_in) = const { R::BUILT_IN } {
         // Of finite operands no product is NaN.
         // SAFETY: the caller's promise.
         let finite = || unsafe { Operands::of(&task).are_finite(arch) };
         match built_in(semiring) {
-            MAX_TIMES if finite() => {
-                let task = Panel { semiring: Extreme::<true, true>, task };
-                dispatch_numbers!(arch, task, Panel<Extreme<true, true>>, f32 f64 i32 i64);
-            }
-            MIN_TIMES if finite() => {
-                let task = Panel { semiring: Extreme::<false, true>, task };
-                dispatch_numbers!(arch, task, Panel<Extreme<false, true>>, f32 f64 i32 i64);
-            }
-            semiring => {
-                let task = Panel { semiring, task };
-                dispatch_numbers!(arch, task, Panel);
-            }
+            MAX_TIMES if finite() => run!(Extreme::<true, true>, Extreme<true, true>),
+            MIN_TIMES if finite() => run!(Extreme::<false, true>, Extreme<false, true>),
+            semiring => run!(semiring, BuiltIn),
         }
     } else if const { R::BUILT_IN.is_none() } {
-        arch.dispatch(Panel { semiring, task });
+        // SAFETY: the caller's promise.
+        unsafe { task.over(semiring, arch).run(arch) };
     }
 }
 
-#[derive(Clone, Copy)]
-struct Panel<'a, T, R> {
-    semiring: R,
-    task: ReducePanel<'a, T>,
-}
-
-impl<T: Number, R: Semiring<T>> WithSimd for Panel<'_, T, R> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let (semiring, task) = (self.semiring, &self.task);
-        let max = task.vectors.min(most_vectors::<S>());
-        for tile in (ReduceTiles { n: task.n, lanes: T::lanes::<S>(), max, start: 0 }) {
-            // SAFETY: the promise of `reduce_panel`; the tile is inside the rows of B and C.
-            unsafe { with_reduce_tile!(S, tile, panel_tile::<S, T, R>(simd, semiring, task, tile)) }
-        }
-    }
-}
-
-/// One tile of a panel.
-///
-/// # Safety
-/// As [`reduce_panel`].
-#[inline(always)]
-unsafe fn panel_tile<S: Simd, T: Number, R: Semiring<T>, const NV: usize>(
-    simd: S,
-    semiring: R,
-    task: &ReducePanel<'_, T>,
-    tile: Tile,
-) {
-    let rows = TileRows::<S, T, NV>::new(simd, tile);
-    let packed = Packed::<S, T, NV> { simd, rows: task.scratch };
-    let c = |row: u32| task.c.wrapping_add(row as usize * task.ldc + tile.start);
-    let weighted = !task.weights.is_null();
-    // SAFETY: the promise of `reduce_panel`; weights and offsets advance over the block's own.
-    unsafe {
-        rows.pack(task.b.add(tile.start), task.ldb, task.width, None, task.scratch);
-        let (mut weights, mut offsets) = (task.weights, Offsets::new(task.block.offsets.as_ptr()));
-        for pair in task.block.pairs {
-            let [i, j] = pair.rows;
-            let (mut x, mut y) = (rows.load(c(i)), rows.load(c(j)));
-            let [mut w, mut v] = [weights, weights.wrapping_add(pair.nnz() as usize)];
-            // Columns that both have, one load of B for both; then those of each, in turn.
-            for (columns, each) in [(pair.both as usize, 1), (pair.each as usize, 2)] {
-                let mut word = 0;
-                for t in 0..columns {
-                    if (t * each).is_multiple_of(OFFSETS_PER_WORD) {
-                        word = offsets.take();
-                    }
-                    let mut b = packed.row(word);
-                    semiring.accumulate(simd, &mut x, weight(simd, weighted, w), &b);
-                    if each == 2 {
-                        word >>= 8;
-                        b = packed.row(word);
-                    }
-                    word >>= 8;
-                    semiring.accumulate(simd, &mut y, weight(simd, weighted, v), &b);
-                    (w, v) = (w.wrapping_add(1), v.wrapping_add(1));
-                }
-            }
-            rows.store(c(i), x);
-            rows.store(c(j), y);
-            weights = weights.wrapping_add(2 * pair.nnz() as usize);
-        }
-        for (s, segment) in task.block.segments.iter().enumerate() {
-            if let Some(next) = task.block.segments.get(s + 2) {
-                prefetch_row(c(next.row), TileRows::<S, T, NV>::BYTES);
-            }
-            let mut sum = rows.load(c(segment.row));
-            let mut word = 0;
-            for t in 0..segment.nnz as usize {
-                if t.is_multiple_of(OFFSETS_PER_WORD) {
-                    word = offsets.take();
-                }
-                semiring.accumulate(simd, &mut sum, weight(simd, weighted, weights.wrapping_add(t)), &packed.row(word));
-                word >>= 8;
-            }
-            rows.store(c(segment.row), sum);
-            weights = weights.wrapping_add(segment.nnz as usize);
-        }
-    }
-}
-
-/// The weight at `w` in all lanes, or ones.
-///
-/// # Safety
-/// `w` is valid for reads where rows are `weighted`.
-#[inline(always)]
-unsafe fn weight<S: Simd, T: Number>(simd: S, weighted: bool, w: *const T) -> T::Vector<S> {
-    // SAFETY: the caller's promise.
-    T::splat(simd, if weighted { unsafe { *w } } else { T::ONE })
-}
-
-/// A packed panel.
-#[derive(Clone, Copy)]
-struct Packed<S, T, const NV: usize> {
-    simd: S,
-    rows: *const T,
-}
-
-impl<S: Simd, T: Number, const NV: usize> Packed<S, T, NV> {
-    /// The row at the offset in the low byte of `word`.
-    ///
-    /// # Safety
-    /// It is one of the panel's.
-    #[inline(always)]
-    unsafe fn row(&self, word: u64) -> [T::Vector<S>; NV] {
-        // SAFETY: the caller's promise; no mask is used.
-        unsafe {
-            let row = self.rows.add((word & 255) as usize * NV * T::lanes::<S>());
-            tile::load::<S, T, NV, false>(self.simd, T::first_lanes(self.simd, 0), row)
-        }
+impl<'a, T: Number> ReducePanel<'a, T> {
+    fn over<R>(self, semiring: R, arch: Arch) -> PanelTask<'a, T, R> {
+        let Self { block, weights, b, ldb, width, n, c, ldc, vectors, scratch } = self;
+        // The sums and a row's terms in half of the registers.
+        let vectors = vectors.min(arch.registers() / 4);
+        let (alpha, rescale) = (None, std::ptr::null());
+        PanelTask { semiring, block, weights, b, ldb, width, n, alpha, c, ldc, rescale, vectors, scratch }
     }
 }
 

@@ -8,9 +8,10 @@
 use pulp::Simd;
 
 use crate::block::{OFFSETS_PER_WORD, Offsets, Pair};
+use crate::semiring::{PlusTimes, Semiring};
 use crate::spread::Spread;
 use crate::stored::{Mask, Vector};
-use crate::{Number, Scalar, Stored, prefetch_row, tile};
+use crate::{Number, Stored, prefetch_row, tile};
 
 /// Rows of B at `base + columns[t] * stride`; the row `ahead` nonzeros later is prefetched.
 pub(crate) struct Gathered<T> {
@@ -120,186 +121,188 @@ unsafe fn axpy_gathered_sets<S: Simd, D: Stored, const SETS: usize, const NV: us
             t += 1;
         }
     }
-    let sum = add_sets::<S, D::Scalar, SETS, NV>(simd, acc);
+    let sum = add_sets::<S, D::Scalar, PlusTimes, SETS, NV>(simd, PlusTimes, acc);
     if !D::reorders::<S>() {
         return sum;
     }
-    add_sets::<S, D::Scalar, 2, NV>(simd, [y, tile::in_order::<S, D, NV>(simd, sum)])
+    add_sets::<S, D::Scalar, PlusTimes, 2, NV>(simd, PlusTimes, [y, tile::in_order::<S, D, NV>(simd, sum)])
 }
 
 /// The sum of the sets of accumulators.
 #[inline(always)]
-fn add_sets<S: Simd, T: Scalar, const SETS: usize, const NV: usize>(
+fn add_sets<S: Simd, T: Number, R: Semiring<T>, const SETS: usize, const NV: usize>(
     simd: S,
+    semiring: R,
     acc: [[T::Vector<S>; NV]; SETS],
 ) -> [T::Vector<S>; NV] {
     let mut y = acc[0];
     for set in &acc[1..] {
         for j in 0..NV {
-            y[j] = T::vadd(simd, y[j], set[j]);
+            y[j] = semiring.add(simd, set[j], y[j]);
         }
     }
     y
 }
 
-/// y + sum over t in 0..n of weights_t * (row of the packed panel at the next offset), rows `NV` vectors apart.
-///
-/// # Safety
-/// `weights` holds `n` elements, `offsets` has `n` more offsets rounded up to a word, and the panel every row they name.
-#[inline(always)]
-pub(crate) unsafe fn axpy_packed<S: Simd, T: Scalar, const NV: usize>(
-    simd: S,
-    spread: &Spread<S, T>,
-    y: [T::Vector<S>; NV],
-    n: usize,
-    weights: *const T,
-    offsets: &mut Offsets,
-    panel: *const T,
-) -> [T::Vector<S>; NV] {
-    // SAFETY: the caller's promise is the callee's. Sets as in `axpy_gathered`.
-    unsafe {
-        match NV {
-            1 | 2 => axpy_packed_sets::<S, T, 4, NV>(simd, spread, y, n, weights, offsets, panel),
-            3 | 4 => axpy_packed_sets::<S, T, 2, NV>(simd, spread, y, n, weights, offsets, panel),
-            _ => axpy_packed_sets::<S, T, 1, NV>(simd, spread, y, n, weights, offsets, panel),
-        }
-    }
+/// A packed panel of rows of `NV` vectors, and the semiring that its rows are summed in.
+#[derive(Clone, Copy)]
+pub(crate) struct Packed<S, T, R, const NV: usize> {
+    pub simd: S,
+    pub semiring: R,
+    pub rows: *const T,
 }
 
-/// As [`axpy_packed`], with `SETS` sets of accumulators.
-///
-/// # Safety
-/// As [`axpy_packed`].
-#[inline(always)]
-unsafe fn axpy_packed_sets<S: Simd, T: Scalar, const SETS: usize, const NV: usize>(
-    simd: S,
-    spread: &Spread<S, T>,
-    y: [T::Vector<S>; NV],
-    n: usize,
-    weights: *const T,
-    offsets: &mut Offsets,
-    panel: *const T,
-) -> [T::Vector<S>; NV] {
-    let mut acc = [[T::splat(simd, T::ZERO); NV]; SETS];
-    acc[0] = y;
-    let row = NV * T::lanes::<S>();
-    let mut weights = weights;
-    // SAFETY: reads of weights stay below n, as many words are taken as hold n offsets; rows are in the panel.
-    unsafe {
-        let end = weights.add(n & !(OFFSETS_PER_WORD - 1));
-        while weights < end {
-            let mut word = offsets.take();
-            let eight = spread.eight(weights);
-            for t in 0..OFFSETS_PER_WORD {
-                let w = spread.lane(&eight, t);
-                step::<S, T, NV>(simd, &mut acc[t % SETS], w, panel.add((word & 255) as usize * row));
-                word >>= 8;
+impl<S: Simd, T: Number, R: Semiring<T>, const NV: usize> Packed<S, T, R, NV> {
+    /// y + sum over t in 0..n of weights_t * (row at the next offset).
+    ///
+    /// # Safety
+    /// `weights` holds `n` elements, `offsets` has `n` more offsets rounded up to a word, and the panel every row they name.
+    #[inline(always)]
+    pub unsafe fn axpy(
+        self,
+        spread: &Spread<S, T>,
+        y: [T::Vector<S>; NV],
+        n: usize,
+        weights: *const T,
+        offsets: &mut Offsets,
+    ) -> [T::Vector<S>; NV] {
+        // SAFETY: the caller's promise is the callee's. Sets as in `axpy_gathered`.
+        unsafe {
+            match NV {
+                1 | 2 if R::LATENT => self.axpy_sets::<4>(spread, y, n, weights, offsets),
+                3 | 4 if R::LATENT => self.axpy_sets::<2>(spread, y, n, weights, offsets),
+                _ => self.axpy_sets::<1>(spread, y, n, weights, offsets),
             }
-            weights = weights.add(OFFSETS_PER_WORD);
         }
-        let mut rest = n & (OFFSETS_PER_WORD - 1);
-        if rest > 0 {
-            let mut word = offsets.take();
-            if rest >= 4 {
-                for t in 0..4 {
-                    let w = T::splat(simd, *weights.add(t));
-                    step::<S, T, NV>(simd, &mut acc[t % SETS], w, panel.add((word & 255) as usize * row));
+    }
+
+    /// As [`Packed::axpy`], with `SETS` sets of accumulators.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn axpy_sets<const SETS: usize>(
+        self,
+        spread: &Spread<S, T>,
+        y: [T::Vector<S>; NV],
+        n: usize,
+        mut weights: *const T,
+        offsets: &mut Offsets,
+    ) -> [T::Vector<S>; NV] {
+        let (simd, semiring) = (self.simd, self.semiring);
+        let mut acc = [[T::splat(simd, semiring.zero()); NV]; SETS];
+        acc[0] = y;
+        // SAFETY: reads of weights stay below n, as many words are taken as hold n offsets; rows are in the panel.
+        unsafe {
+            let end = weights.add(n & !(OFFSETS_PER_WORD - 1));
+            while weights < end {
+                let mut word = offsets.take();
+                let eight = spread.eight(weights);
+                for t in 0..OFFSETS_PER_WORD {
+                    semiring.accumulate(simd, &mut acc[t % SETS], spread.lane(&eight, t), &self.row(word));
                     word >>= 8;
                 }
-                weights = weights.add(4);
-                rest -= 4;
+                weights = weights.add(OFFSETS_PER_WORD);
             }
-            while rest > 0 {
-                let w = T::splat(simd, *weights);
-                step::<S, T, NV>(simd, &mut acc[SETS - 1], w, panel.add((word & 255) as usize * row));
-                word >>= 8;
-                weights = weights.add(1);
-                rest -= 1;
+            let mut rest = n & (OFFSETS_PER_WORD - 1);
+            if rest > 0 {
+                let mut word = offsets.take();
+                if rest >= 4 {
+                    for t in 0..4 {
+                        let w = T::splat(simd, *weights.add(t));
+                        semiring.accumulate(simd, &mut acc[t % SETS], w, &self.row(word));
+                        word >>= 8;
+                    }
+                    weights = weights.add(4);
+                    rest -= 4;
+                }
+                while rest > 0 {
+                    let w = T::splat(simd, *weights);
+                    semiring.accumulate(simd, &mut acc[SETS - 1], w, &self.row(word));
+                    word >>= 8;
+                    weights = weights.add(1);
+                    rest -= 1;
+                }
+            }
+        }
+        add_sets::<S, T, R, SETS, NV>(simd, semiring, acc)
+    }
+
+    /// The row at the offset in the low byte of `word`.
+    ///
+    /// # Safety
+    /// It is one of the panel's.
+    #[inline(always)]
+    unsafe fn row(&self, word: u64) -> [T::Vector<S>; NV] {
+        // SAFETY: the caller's promise; no mask is used.
+        unsafe {
+            let row = self.rows.add((word & 255) as usize * (NV * T::lanes::<S>()));
+            tile::load::<S, T, NV, false>(self.simd, T::first_lanes(self.simd, 0), row)
+        }
+    }
+
+    /// Both rows' sums: y_r + sum of weights * packed rows over the common columns of the pair and row r's own.
+    ///
+    /// A row of B in the common columns is loaded once and used twice: there the loads are no longer the bottleneck.
+    ///
+    /// # Safety
+    /// `weights` holds the nonzeros of the pair, `offsets` has its offsets next, and the panel every row that they name.
+    #[inline(always)]
+    pub unsafe fn axpy_pair(
+        self,
+        y: [[T::Vector<S>; NV]; 2],
+        pair: &Pair,
+        weights: *const T,
+        offsets: &mut Offsets,
+    ) -> [[T::Vector<S>; NV]; 2] {
+        // SAFETY: the caller's promise is the callee's. Sets as in `axpy_gathered`, for two rows at once.
+        unsafe {
+            match NV {
+                1 if R::LATENT => self.axpy_pair_sets::<4>(y, pair, weights, offsets),
+                2 if R::LATENT => self.axpy_pair_sets::<2>(y, pair, weights, offsets),
+                _ => self.axpy_pair_sets::<1>(y, pair, weights, offsets),
             }
         }
     }
-    add_sets::<S, T, SETS, NV>(simd, acc)
-}
 
-/// acc += w b, w in all lanes and b a packed row.
-///
-/// # Safety
-/// `b` is valid for reads of `NV` vectors.
-#[inline(always)]
-unsafe fn step<S: Simd, T: Scalar, const NV: usize>(
-    simd: S,
-    acc: &mut [T::Vector<S>; NV],
-    w: T::Vector<S>,
-    b: *const T,
-) {
-    for j in 0..NV {
-        // SAFETY: the caller's promise.
-        acc[j] = T::vmul_add(simd, w, unsafe { T::load(simd, b.add(j * T::lanes::<S>())) }, acc[j]);
-    }
-}
-
-/// Both rows' sums: y_r + sum of weights * packed rows over the common columns of the pair and row r's own.
-///
-/// A row of B in the common columns is loaded once and used twice: there the loads are no longer the bottleneck.
-///
-/// # Safety
-/// `weights` holds the nonzeros of the pair, `offsets` has its offsets next, and the panel every row that they name.
-#[inline(always)]
-pub(crate) unsafe fn axpy_pair<S: Simd, T: Scalar, const NV: usize>(
-    simd: S,
-    y: [[T::Vector<S>; NV]; 2],
-    pair: &Pair,
-    weights: *const T,
-    offsets: &mut Offsets,
-    panel: *const T,
-) -> [[T::Vector<S>; NV]; 2] {
-    // SAFETY: the caller's promise is the callee's. Sets as in `axpy_gathered`, for two rows at once.
-    unsafe {
-        match NV {
-            1 => axpy_pair_sets::<S, T, 4, NV>(simd, y, pair, weights, offsets, panel),
-            2 => axpy_pair_sets::<S, T, 2, NV>(simd, y, pair, weights, offsets, panel),
-            _ => axpy_pair_sets::<S, T, 1, NV>(simd, y, pair, weights, offsets, panel),
+    /// As [`Packed::axpy_pair`], with `SETS` sets of accumulators.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn axpy_pair_sets<const SETS: usize>(
+        self,
+        y: [[T::Vector<S>; NV]; 2],
+        pair: &Pair,
+        weights: *const T,
+        offsets: &mut Offsets,
+    ) -> [[T::Vector<S>; NV]; 2] {
+        let (simd, semiring) = (self.simd, self.semiring);
+        let zero = [T::splat(simd, semiring.zero()); NV];
+        let (mut first, mut second) = ([zero; SETS], [zero; SETS]);
+        (first[0], second[0]) = (y[0], y[1]);
+        // SAFETY: each row has `both + each` weights; as many words are taken as hold the offsets; rows are in the panel.
+        unsafe {
+            let weights = [weights, weights.add(pair.nnz() as usize)];
+            let mut steps = Steps { panel: self, offsets, word: 0, weights };
+            steps.run::<SETS, true>(pair.both as usize, &mut first, &mut second);
+            steps.run::<SETS, false>(pair.each as usize, &mut first, &mut second);
         }
+        let first = add_sets::<S, T, R, SETS, NV>(simd, semiring, first);
+        [first, add_sets::<S, T, R, SETS, NV>(simd, semiring, second)]
     }
 }
 
-/// As [`axpy_pair`], with `SETS` sets of accumulators.
-///
-/// # Safety
-/// As [`axpy_pair`].
-#[inline(always)]
-unsafe fn axpy_pair_sets<S: Simd, T: Scalar, const SETS: usize, const NV: usize>(
-    simd: S,
-    y: [[T::Vector<S>; NV]; 2],
-    pair: &Pair,
-    weights: *const T,
-    offsets: &mut Offsets,
-    panel: *const T,
-) -> [[T::Vector<S>; NV]; 2] {
-    let zero = [T::splat(simd, T::ZERO); NV];
-    let (mut first, mut second) = ([zero; SETS], [zero; SETS]);
-    (first[0], second[0]) = (y[0], y[1]);
-    // SAFETY: each row has `both + each` weights; as many words are taken as hold the offsets; rows are in the panel.
-    unsafe {
-        let weights = [weights, weights.add(pair.nnz() as usize)];
-        let mut steps = Steps::<S, T, NV> { simd, panel, offsets, word: 0, weights };
-        steps.run::<SETS, true>(pair.both as usize, &mut first, &mut second);
-        steps.run::<SETS, false>(pair.each as usize, &mut first, &mut second);
-    }
-    [add_sets::<S, T, SETS, NV>(simd, first), add_sets::<S, T, SETS, NV>(simd, second)]
-}
-
-/// Steps of [`axpy_pair_sets`] through the offsets and the weights of both rows.
-struct Steps<'a, S, T, const NV: usize> {
-    simd: S,
-    panel: *const T,
+/// Steps of [`Packed::axpy_pair`] through the offsets and the weights of both rows.
+struct Steps<'a, S, T, R, const NV: usize> {
+    panel: Packed<S, T, R, NV>,
     offsets: &'a mut Offsets,
     /// The offsets to come of the word in use, the next in the low byte.
     word: u64,
     weights: [*const T; 2],
 }
 
-impl<S: Simd, T: Scalar, const NV: usize> Steps<'_, S, T, NV> {
+impl<S: Simd, T: Number, R: Semiring<T>, const NV: usize> Steps<'_, S, T, R, NV> {
     /// `n` columns that `BOTH` rows have, one row of B for both; or `n` of each row, in turn.
     ///
     /// # Safety
@@ -348,23 +351,16 @@ impl<S: Simd, T: Scalar, const NV: usize> Steps<'_, S, T, NV> {
         first: &mut [[T::Vector<S>; NV]; SETS],
         second: &mut [[T::Vector<S>; NV]; SETS],
     ) {
-        let (simd, [w, v]) = (self.simd, self.weights);
+        let (Packed { simd, semiring, .. }, [w, v]) = (self.panel, self.weights);
         // SAFETY: the caller's promise.
         unsafe {
             for t in 0..K {
-                let row = self.next();
-                if BOTH {
-                    let (x, y) = (T::splat(simd, *w.add(t)), T::splat(simd, *v.add(t)));
-                    for j in 0..NV {
-                        let b = T::load(simd, row.add(j * T::lanes::<S>()));
-                        first[t % SETS][j] = T::vmul_add(simd, x, b, first[t % SETS][j]);
-                        second[t % SETS][j] = T::vmul_add(simd, y, b, second[t % SETS][j]);
-                    }
-                } else {
-                    step::<S, T, NV>(simd, &mut first[t % SETS], T::splat(simd, *w.add(t)), row);
-                    let row = self.next();
-                    step::<S, T, NV>(simd, &mut second[t % SETS], T::splat(simd, *v.add(t)), row);
+                let mut b = self.next();
+                semiring.accumulate(simd, &mut first[t % SETS], T::splat(simd, *w.add(t)), &b);
+                if !BOTH {
+                    b = self.next();
                 }
+                semiring.accumulate(simd, &mut second[t % SETS], T::splat(simd, *v.add(t)), &b);
             }
             self.weights = [w.add(K), v.add(K)];
         }
@@ -375,9 +371,9 @@ impl<S: Simd, T: Scalar, const NV: usize> Steps<'_, S, T, NV> {
     /// # Safety
     /// There is a next offset, and it names a row of the panel.
     #[inline(always)]
-    unsafe fn next(&mut self) -> *const T {
+    unsafe fn next(&mut self) -> [T::Vector<S>; NV] {
         // SAFETY: the caller's promise.
-        let row = unsafe { self.panel.add((self.word & 255) as usize * (NV * T::lanes::<S>())) };
+        let row = unsafe { self.panel.row(self.word) };
         self.word >>= 8;
         row
     }

@@ -50,6 +50,10 @@ pub trait Semiring<T: Number>: Copy + Send + Sync {
     #[doc(hidden)]
     const BUILT_IN: Option<fn(Self) -> BuiltIn> = None;
 
+    /// Whether an addition takes several cycles, so that a sum is kept in parts where there are registers for them.
+    #[doc(hidden)]
+    const LATENT: bool = false;
+
     /// The neutral element of the addition: the sum of no terms.
     fn zero(self) -> T;
 
@@ -257,6 +261,39 @@ impl<T: Number> Semiring<T> for BuiltIn {
                     sum[j] = Semiring::<T>::add(self, simd, terms[j], sum[j]);
                 }
             }
+        }
+    }
+}
+
+/// Plus-times as a type: SpMM's.
+#[derive(Clone, Copy)]
+pub(crate) struct PlusTimes;
+
+impl<T: Number> Semiring<T> for PlusTimes {
+    const LATENT: bool = true;
+
+    #[inline(always)]
+    fn zero(self) -> T {
+        T::ZERO
+    }
+    #[inline(always)]
+    fn add<S: Simd>(self, simd: S, term: T::Vector<S>, sum: T::Vector<S>) -> T::Vector<S> {
+        T::vadd(simd, term, sum)
+    }
+    #[inline(always)]
+    fn multiply<S: Simd>(self, simd: S, a: T::Vector<S>, b: T::Vector<S>) -> T::Vector<S> {
+        T::vmul(simd, a, b)
+    }
+    #[inline(always)]
+    fn accumulate<S: Simd, const NV: usize>(
+        self,
+        simd: S,
+        sum: &mut [T::Vector<S>; NV],
+        a: T::Vector<S>,
+        b: &[T::Vector<S>; NV],
+    ) {
+        for j in 0..NV {
+            sum[j] = T::vmul_add(simd, a, b[j], sum[j]);
         }
     }
 }

@@ -21,13 +21,14 @@
 use pulp::{Simd, WithSimd};
 
 use crate::arch::{dispatch_compiled, dispatch_stored};
-use crate::block::{Block, Offsets};
+use crate::block::Block;
 use crate::convert::{WidenRows, widen_rows};
-use crate::rows::{Gathered, axpy_gathered, axpy_packed, axpy_pair};
+use crate::panel::PanelTask;
+use crate::rows::{Gathered, axpy_gathered};
+use crate::semiring::PlusTimes;
 use crate::spmv::spmv;
-use crate::spread::Spread;
 use crate::stored::{Mask, Vector};
-use crate::tile::{self, Tile, TileRows, tiles, tiles_of, with_elements, with_vectors, with_width};
+use crate::tile::{self, Tile, tiles, tiles_of, with_width};
 use crate::walk::{Part, Walk};
 use crate::{Arch, Number, RowPtr, Scalar, Stored, prefetch_row, stream_fence};
 
@@ -289,22 +290,28 @@ pub struct SpmmPanel<'a, D: Stored> {
 /// one else uses the rows of C or the scratch at the same time.
 pub unsafe fn spmm_panel<D: Stored>(arch: Arch, task: SpmmPanel<'_, D>) {
     let SpmmPanel { block, weights, b, ldb, width, n, alpha, c, ldc, rescale, vectors, scratch } = task;
-    let of = |b: *const D::Scalar, n, c, vectors| SpmmPanel::<'_, D::Scalar> {
-        block,
-        weights,
-        b,
-        ldb,
-        width,
-        n,
-        alpha,
-        c,
-        ldc,
-        rescale,
-        vectors,
-        scratch,
+    let run = |b: *const D::Scalar, n, c, vectors| {
+        let alpha = Some(alpha);
+        let task = PanelTask {
+            semiring: PlusTimes,
+            block,
+            weights,
+            b,
+            ldb,
+            width,
+            n,
+            alpha,
+            c,
+            ldc,
+            rescale,
+            vectors,
+            scratch,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { run_sums(arch, task) };
     };
     if !D::NARROW {
-        return of(b.cast(), n, c, vectors).run(arch);
+        return run(b.cast(), n, c, vectors);
     }
     let lanes = arch.lanes::<D::Scalar>();
     for Tile { start, vectors, .. } in tiles(n, lanes, vectors) {
@@ -313,148 +320,17 @@ pub unsafe fn spmm_panel<D: Stored>(arch: Arch, task: SpmmPanel<'_, D>) {
         let rows = WidenRows { from, stride: ldb, rows: width, n: columns, factor: alpha, to: scratch, to_stride: row };
         // SAFETY: the caller's promise.
         unsafe { widen_rows(arch, rows) };
-        of(std::ptr::null(), columns, c.wrapping_add(start), vectors).run(arch);
+        run(std::ptr::null(), columns, c.wrapping_add(start), vectors);
     }
 }
 
-impl<T: Scalar> SpmmPanel<'_, T> {
-    /// Runs the task, whose operands are as they are computed with.
-    fn run(self, arch: Arch) {
-        dispatch_compiled!(arch, self, SpmmPanel<'_, f32>, SpmmPanel<'_, f64>, |arch, task| task.dispatch(arch));
-    }
-
-    /// To the code for each tile's width.
-    #[inline(always)]
-    fn dispatch(&self, arch: Arch) {
-        for tile in tiles(self.n, arch.lanes::<T>(), self.vectors) {
-            with_vectors!(tile, run_tile::<T>(arch, self, tile));
-        }
-    }
-}
-
-/// Row segments ahead at which the row of C, which is in L2 or L3, is prefetched (4096 x 4096, one thread: 70 % zeros,
-/// N = 32, 55 % of peak instead of 49; 90 %, N = 128, 58 instead of 53).
-const PREFETCH_DISTANCE: usize = 2;
-
-/// One tile of a panel. Only copying it and the rows of C know tails: what is packed has whole registers.
-struct PanelTile<'a, T: Scalar, const NV: usize> {
-    task: &'a SpmmPanel<'a, T>,
-    tile: Tile,
-}
-
-/// Runs the tile.
-#[inline(always)]
-fn run_tile<T: Scalar, const NV: usize>(arch: Arch, task: &SpmmPanel<'_, T>, tile: Tile) {
-    arch.dispatch_vectors(PanelTile::<T, NV> { task, tile }, |simd| run_elements(simd, task, tile));
-}
-
-/// Runs the tile where vectors are single elements.
-#[inline(never)]
-fn run_elements<T: Scalar>(simd: pulp::Scalar, task: &SpmmPanel<'_, T>, tile: Tile) {
-    // SAFETY: the promise of `spmm_panel`.
-    unsafe { with_elements!(tile, panel_tile::<pulp::Scalar, T>(simd, task, tile)) }
-}
-
-impl<T: Scalar, const NV: usize> WithSimd for PanelTile<'_, T, NV> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        // SAFETY: the promise of `spmm_panel`.
-        unsafe { panel_tile::<S, T, NV>(simd, self.task, self.tile) }
-    }
-}
-
-/// One tile of a panel.
+/// Runs the task, whose operands are as they are computed with.
 ///
 /// # Safety
 /// As [`spmm_panel`].
-#[inline(always)]
-unsafe fn panel_tile<S: Simd, T: Scalar, const NV: usize>(simd: S, task: &SpmmPanel<'_, T>, tile: Tile) {
-    let rows = TileRows::<S, T, NV>::new(simd, tile);
-    let row_block =
-        BlockRows::<S, T, NV> { simd, rows, c: task.c.wrapping_add(tile.start), ldc: task.ldc, rescale: task.rescale };
-    let (mut weights, scratch) = (task.weights, task.scratch);
-    // SAFETY: the promise of `spmm_panel`; weights and offsets advance over the block's own.
-    unsafe {
-        if !task.b.is_null() {
-            rows.pack(task.b.add(tile.start), task.ldb, task.width, Some(task.alpha), scratch);
-        }
-        let mut offsets = Offsets::new(task.block.offsets.as_ptr());
-        let pairs = task.block.pairs;
-        for (k, pair) in pairs.iter().enumerate() {
-            // The next pair's rows of C, which are in L2: 2 % faster.
-            for row in pairs.get(k + 1).unwrap_or(pair).rows {
-                row_block.prefetch(row);
-            }
-            let [i, j] = pair.rows;
-            let sums = [row_block.load(i), row_block.load(j)];
-            let [x, y] = axpy_pair::<S, T, NV>(simd, sums, pair, weights, &mut offsets, scratch);
-            row_block.store(i, x);
-            row_block.store(j, y);
-            weights = weights.add(2 * pair.nnz() as usize);
-        }
-        let spread = Spread::<S, T>::new(simd);
-        let segments = task.block.segments;
-        for (v, segment) in segments.iter().enumerate() {
-            row_block.prefetch(segments[(v + PREFETCH_DISTANCE).min(segments.len() - 1)].row);
-            let nnz = segment.nnz as usize;
-            let c = row_block.load(segment.row);
-            let sum = axpy_packed::<S, T, NV>(simd, &spread, c, nnz, weights, &mut offsets, scratch);
-            row_block.store(segment.row, sum);
-            weights = weights.add(nnz);
-        }
-    }
-}
-
-/// The rows of a block of C in one tile. By value, so that the loops do not look them up in the task at every row
-/// segment: loads that those of B would wait for.
-#[derive(Clone, Copy)]
-struct BlockRows<S: Simd, T: Scalar, const NV: usize> {
-    simd: S,
-    rows: TileRows<S, T, NV>,
-    c: *mut T,
-    ldc: usize,
-    rescale: *const T,
-}
-
-impl<S: Simd, T: Scalar, const NV: usize> BlockRows<S, T, NV> {
-    #[inline(always)]
-    fn at(&self, row: u32) -> *mut T {
-        self.c.wrapping_add(row as usize * self.ldc)
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, row: u32) {
-        prefetch_row(self.at(row), TileRows::<S, T, NV>::BYTES);
-    }
-
-    /// Row `row`, rescaled.
-    ///
-    /// # Safety
-    /// As [`spmm_panel`]; the block has the row.
-    #[inline(always)]
-    unsafe fn load(&self, row: u32) -> [T::Vector<S>; NV] {
+unsafe fn run_sums<T: Scalar>(arch: Arch, task: PanelTask<'_, T, PlusTimes>) {
+    dispatch_compiled!(arch, task, PanelTask<'_, f32, PlusTimes>, PanelTask<'_, f64, PlusTimes>, |arch, task| {
         // SAFETY: the caller's promise.
-        unsafe {
-            let mut c = self.rows.load(self.at(row));
-            if !self.rescale.is_null() {
-                let factor = T::splat(self.simd, *self.rescale.add(row as usize));
-                for x in &mut c {
-                    *x = T::vmul(self.simd, factor, *x);
-                }
-            }
-            c
-        }
-    }
-
-    /// Stores row `row`.
-    ///
-    /// # Safety
-    /// As [`spmm_panel`]; the block has the row.
-    #[inline(always)]
-    unsafe fn store(&self, row: u32, c: [T::Vector<S>; NV]) {
-        // SAFETY: the caller's promise.
-        unsafe { self.rows.store(self.at(row), c) }
-    }
+        unsafe { task.run(arch) }
+    });
 }

@@ -7,24 +7,24 @@
 
 use pulp::Simd;
 
-use crate::Scalar;
+use crate::Number;
 use crate::block::OFFSETS_PER_WORD;
 
 /// How it is done: the permutations, in registers.
 #[derive(Clone, Copy)]
-pub(crate) struct Spread<S: Simd, T: Scalar> {
+pub(crate) struct Spread<S: Simd, T: Number> {
     simd: S,
     lanes: [T::Vector<S>; OFFSETS_PER_WORD],
 }
 
 /// Eight weights: where they are, and as many as are loaded together.
 #[derive(Clone, Copy)]
-pub(crate) struct Eight<S: Simd, T: Scalar> {
+pub(crate) struct Eight<S: Simd, T: Number> {
     at: *const T,
     loaded: T::Vector<S>,
 }
 
-impl<S: Simd, T: Scalar> Spread<S, T> {
+impl<S: Simd, T: Number> Spread<S, T> {
     /// Made once, before the loops.
     #[inline(always)]
     pub fn new(simd: S) -> Self {
@@ -76,13 +76,13 @@ mod x86 {
     use pulp::Simd;
     use pulp::x86::V4;
 
-    use crate::Scalar;
+    use crate::Number;
     use crate::arch::same;
     use crate::block::OFFSETS_PER_WORD;
 
     /// The permutation for each lane.
     #[inline(always)]
-    pub fn permutations<S: Simd, T: Scalar>(simd: S) -> Option<[T::Vector<S>; OFFSETS_PER_WORD]> {
+    pub fn permutations<S: Simd, T: Number>(simd: S) -> Option<[T::Vector<S>; OFFSETS_PER_WORD]> {
         if !same::<S, V4>() {
             return None;
         }
@@ -91,7 +91,7 @@ mod x86 {
             let f = transmute_copy::<S, V4>(&simd).avx512f;
             let mut permutations = [T::splat(simd, T::ZERO); OFFSETS_PER_WORD];
             for (t, permutation) in permutations.iter_mut().enumerate() {
-                *permutation = match same::<T, f32>() {
+                *permutation = match size_of::<T>() == 4 {
                     true => transmute_copy(&f._mm512_set1_epi32(t as i32)),
                     false => transmute_copy(&f._mm512_set1_epi64(t as i64)),
                 };
@@ -105,14 +105,14 @@ mod x86 {
     /// # Safety
     /// They are valid for reads.
     #[inline(always)]
-    pub unsafe fn load_eight<S: Simd, T: Scalar>(simd: S, at: *const T) -> Option<T::Vector<S>> {
+    pub unsafe fn load_eight<S: Simd, T: Number>(simd: S, at: *const T) -> Option<T::Vector<S>> {
         if !same::<S, V4>() {
             return None;
         }
         // SAFETY: S is V4; the caller's promise.
         unsafe {
             let f = transmute_copy::<S, V4>(&simd).avx512f;
-            Some(match same::<T, f32>() {
+            Some(match size_of::<T>() == 4 {
                 true => transmute_copy(&f._mm512_castps256_ps512(at.cast::<__m256>().read_unaligned())),
                 false => T::load(simd, at),
             })
@@ -121,15 +121,15 @@ mod x86 {
 
     /// `x` permuted by `lanes`.
     #[inline(always)]
-    pub fn permute<S: Simd, T: Scalar>(simd: S, lanes: T::Vector<S>, x: T::Vector<S>) -> Option<T::Vector<S>> {
+    pub fn permute<S: Simd, T: Number>(simd: S, lanes: T::Vector<S>, x: T::Vector<S>) -> Option<T::Vector<S>> {
         if !same::<S, V4>() {
             return None;
         }
-        // SAFETY: S is V4, and T what each arm says.
+        // SAFETY: S is V4, and T has the size that each arm says: permutations move bits.
         unsafe {
             let f = transmute_copy::<S, V4>(&simd).avx512f;
             let lanes = transmute_copy(&lanes);
-            Some(match same::<T, f32>() {
+            Some(match size_of::<T>() == 4 {
                 true => transmute_copy(&f._mm512_permutexvar_ps(lanes, transmute_copy::<_, __m512>(&x))),
                 false => transmute_copy(&f._mm512_permutexvar_pd(lanes, transmute_copy::<_, __m512d>(&x))),
             })

@@ -214,12 +214,15 @@ impl Cpu {
             }
             let c = out.get().wrapping_add(row_block.rows.start * ldc);
             let mut packed = scratch::<T>(panel.width() * tile);
+            let largest =
+                if values.is_none() { row_block.blocks().map(|block| block.nnz).max().unwrap_or(0) } else { 0 };
+            let ones = vec![T::ONE; largest];
             // In passes as SpMM's, so that the row block of C stays in L2.
             for column in (0..n).step_by(pass) {
                 for block in row_block.blocks() {
                     let task = ReducePanel {
                         block: block.block,
-                        weights: values.map_or(std::ptr::null(), |values| values[block.first..].as_ptr()),
+                        weights: values.map_or(&ones[..], |values| &values[block.first..]).as_ptr(),
                         b: b.data()[block.column * b.stride()..].as_ptr().wrapping_add(column),
                         ldb: b.stride(),
                         width: block.width,

@@ -168,8 +168,9 @@ impl Cpu {
         };
         let len = pattern.nnz() * heads;
         let (mut w, mut ds) = (a.take(len)?, a.take(len)?);
-        self.scores(a, weights, &mut w)?;
+        // The scores last: their operands are the next to be gathered, and may still be in L3.
         self.dots_at(a, heads, de, d, &mut ds)?;
+        self.scores(a, weights, &mut w)?;
         let shared = [&mut w, &mut ds].map(|numbers| Shared(numbers.as_mut_ptr()));
         let [dvalues, dbias] =
             [out.values, out.bias].map(|x| Shared(x.map_or(std::ptr::null_mut(), <[T]>::as_mut_ptr)));

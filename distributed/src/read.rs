@@ -20,7 +20,8 @@ const ROUND: usize = 1 << 18;
 /// A rank's rows of a matrix, with all columns, and how the rows and columns are cut.
 #[derive(Debug)]
 pub struct RowsOf<T> {
-    /// Which rank has which rows: about as much work each, a row counting as 4 nonzeros more; or as they are partitioned.
+    /// Which rank has which rows: about as much work each, a row counting as 1 nonzero more, or 4 where ranks are on several machines; or
+    /// as they are partitioned.
     pub rows: Blocks,
     /// Which rank has which columns, that is, rows of B: those of the matrix' rows where it is square, else as many each.
     pub cols: Blocks,
@@ -47,7 +48,7 @@ pub fn read_rows<T: Element>(cpu: &Cpu, comm: &dyn Comm, path: &Path, partition:
     let cut = match partition {
         Partition::Balanced => {
             let weights = row_weights(comm, &part.entries)?;
-            let (rows, cols) = cut(&weights, part.entries.cols(), size);
+            let (rows, cols) = cut(comm, &weights, part.entries.cols());
             Cut { rows, cols, numbers: None }
         }
         _ => {
@@ -92,18 +93,24 @@ pub fn read_entries<T: Element>(
 #[inline(never)]
 pub fn share_rows<T: Element>(comm: &dyn Comm, a: &Csr<T>) -> Result<RowsOf<T>> {
     let weights: Vec<u64> = (0..a.rows()).map(|i| a.pattern().row(i).len() as u64).collect();
-    let (rows, cols) = cut(&weights, a.cols(), comm.size());
+    let (rows, cols) = cut(comm, &weights, a.cols());
     let local = a.as_ref().row_range(rows.range(comm.rank()))?.to_csr();
     Ok(RowsOf { rows, cols, local, numbers: None })
 }
 
-/// What a row takes besides its nonzeros, in nonzeros: its result is written, and its row of B is read. On an R-MAT matrix of 2^18 rows and 1.9 M
-/// nonzeros, N = 128, two ranks of one thread take 27.0 ms with 4, 28.8 with 2, 30.6 with 1 and 27.2 with 8.
-const ROW: u64 = 4;
+/// What a row takes besides its nonzeros, in nonzeros: as much as in a thread's tasks where rows of B are read in place; more where messages carry
+/// them, since rows are then packed, and the result is written in two parts. On an R-MAT matrix of 2^18 rows and 1.9 M nonzeros, N = 128, two
+/// ranks of one thread take, in place, 18.7 ms with 0, 17.9 with 1 and 21.5 with 4; by messages 31.5 with 1, 30.8 with 2, 29.2 with 4 and 30.9 with
+/// 8.
+fn row_weight(comm: &dyn Comm) -> u64 {
+    if comm.one_machine() { 1 } else { 4 }
+}
 
 /// Rows of so many nonzeros, and columns, for each rank.
-fn cut(nonzeros: &[u64], cols: usize, ranks: usize) -> (Blocks, Blocks) {
-    let weights: Vec<u64> = nonzeros.iter().map(|&nonzeros| nonzeros + ROW - 1).collect();
+fn cut(comm: &dyn Comm, nonzeros: &[u64], cols: usize) -> (Blocks, Blocks) {
+    let ranks = comm.size();
+    // Blocks add one themselves.
+    let weights: Vec<u64> = nonzeros.iter().map(|&nonzeros| nonzeros + row_weight(comm) - 1).collect();
     let rows = Blocks::balanced(&weights, ranks);
     let cols = if cols == nonzeros.len() { rows.clone() } else { Blocks::even(cols, ranks) };
     (rows, cols)

@@ -9,9 +9,9 @@ mod matrices;
 
 use matrices::skewed;
 use sparsimd::plan::{Op, PlanOptions};
-use sparsimd::{Cpu, CsrRef, edge};
+use sparsimd::{Cpu, Csr, CsrRef, Pattern, edge};
 use sparsimd_distributed::{
-    Algorithm, Blocks, Comm, CountComm, DistCsr, DistMat, Received, Result, Sent, ThreadComm, Traffic,
+    Algorithm, Blocks, Comm, CountComm, DistCsr, DistMat, Received, Result, Sent, ThreadComm, Traffic, share_rows,
 };
 
 /// Ranks that may have memory in common.
@@ -147,4 +147,15 @@ fn products_in_common_are_those_by_messages() {
             assert!(ranks == 1 || last || counted[2].iter().all(|&n| n > 0), "{ranks} ranks: {counted:?}");
         }
     }
+}
+
+#[test]
+fn rows_are_cut_by_how_they_are_read() {
+    // Ten rows of eight nonzeros, and ninety of none.
+    let row_ptr = (0..=100).map(|i: usize| 8 * i.min(10)).collect();
+    let pattern = Pattern::new(100, 8, row_ptr, (0..80).map(|p| p % 8).collect()).unwrap();
+    let a = Csr::new(pattern, vec![1.0f64; 80]).unwrap();
+    let [messages, memory] = both(2, |comm, _| share_rows(comm, &a).unwrap().rows.range(comm.rank()));
+    let ranges = |ranks: Vec<(std::ops::Range<usize>, _)>| ranks.into_iter().map(|(rows, _)| rows).collect::<Vec<_>>();
+    assert_eq!((ranges(messages), ranges(memory)), (vec![0..40, 40..100], vec![0..10, 10..100]));
 }

@@ -137,7 +137,8 @@ impl dyn Comm + '_ {
         combine(self, x, |a, b| *a = b.max(*a))
     }
 
-    /// `result` where all ranks succeeded; else, on every rank, the error of the lowest one that failed.
+    /// `result` where all ranks succeeded; else, on every rank, the error of the lowest one that failed. What an earlier agreement has returned
+    /// is that rank's still.
     ///
     /// # Errors
     /// [`Error::Rank`]; with one rank, its own error.
@@ -146,7 +147,12 @@ impl dyn Comm + '_ {
         if size == 1 {
             return result;
         }
-        let failed = self.least(if result.is_ok() { size } else { me } as u64)? as usize;
+        let own = match &result {
+            Ok(_) => size,
+            Err(Error::Rank { rank, .. }) if *rank < size => *rank,
+            Err(_) => me,
+        };
+        let failed = self.least(own as u64)? as usize;
         if failed == size {
             return result;
         }

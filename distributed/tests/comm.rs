@@ -67,7 +67,8 @@ fn all_ranks_return_the_error_of_the_lowest_that_failed() {
                 let fails = failing.contains(&comm.rank());
                 let detail = format!("no {}", comm.rank());
                 let own = if fails { Err(Error::Message { rank: 77, detail }) } else { Ok(comm.rank()) };
-                comm.agree(own).map_err(|e| e.to_string())
+                // What has been agreed on once stays as it is.
+                comm.agree(comm.agree(own)).map_err(|e| e.to_string())
             });
             for (rank, result) in results.into_iter().enumerate() {
                 let wanted = match failing.first() {

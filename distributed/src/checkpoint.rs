@@ -59,19 +59,19 @@ impl<T: Element> DistTensor<T> {
         let first = |act: &dyn Fn() -> std::io::Result<()>| {
             comm.agree(if comm.rank() == 0 { act().map_err(io) } else { Ok(()) })
         };
-        first(&|| File::create(&unfinished)?.write_all(&head))?;
         let written = || -> std::io::Result<()> {
             let mut file = OpenOptions::new().write(true).open(&unfinished)?;
             file.seek(SeekFrom::Start(at))?;
             file.write_all(&bytes)
         };
-        let done = comm.agree(written().map_err(io));
+        let done = first(&|| File::create(&unfinished)?.write_all(&head))
+            .and_then(|()| comm.agree(written().map_err(io)))
+            .and_then(|()| first(&|| fs::rename(&unfinished, &target)));
         if done.is_err() && comm.rank() == 0 {
             // What it is removed for is the error that is reported.
             let _ = fs::remove_file(&unfinished);
         }
-        done?;
-        first(&|| fs::rename(&unfinished, &target))
+        done
     }
 
     /// This rank's rows of the state in `path`: of [`DistTensor::save`] on any number of ranks, or [`CpState::save`]. [`DistTensor::cp_als`]

@@ -126,6 +126,22 @@ fn a_run_is_resumed_on_any_number_of_ranks() {
 }
 
 #[test]
+fn a_checkpoint_that_cannot_be_put_in_place_leaves_nothing() {
+    let (_, x) = tensors::<f64>().remove(1);
+    let dir = tempfile::tempdir().unwrap();
+    // Where a folder is.
+    let path = dir.path().join("state");
+    std::fs::create_dir(&path).unwrap();
+    let errors = ThreadComm::run(3, |comm: &dyn Comm| {
+        let tensor = DistTensor::new(&cpu(), comm, x.dims(), &part(&x, comm.rank(), 3)).unwrap();
+        let own = tensor.cp_als(&cpu(), comm, &options(2), |_, _| ControlFlow::Break(())).unwrap();
+        tensor.save(comm, &own, &path).unwrap_err().to_string()
+    });
+    assert!(errors.iter().all(|error| error.starts_with("rank 0: ") && error.contains("state")), "{errors:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
 fn damaged_checkpoints_are_refused() {
     let (_, x) = tensors::<f64>().remove(0);
     let dir = tempfile::tempdir().unwrap();

@@ -59,7 +59,7 @@ pub(crate) struct Part<T> {
     columns: OnceLock<(Arc<Pattern>, Vec<usize>)>,
 }
 
-/// Nonzeros by coordinates.
+/// Nonzeros by coordinates: rows from the first one here.
 struct Entries<T> {
     rows: Vec<u32>,
     cols: Vec<u32>,
@@ -90,7 +90,8 @@ impl<T: Element> DistCsr<T> {
         };
         let mut gone = vec![Vec::new(); replication];
         let mut sent: Vec<Entries<T>> = (0..replication).map(|_| Entries::new()).collect();
-        let first = rows.range(rank).start;
+        let here = rows.grouped(replication).range(rank / replication);
+        let first = rows.range(rank).start - here.start;
         for i in 0..local.rows() {
             for p in local.pattern().row_ptr()[i]..local.pattern().row_ptr()[i + 1] {
                 let column = local.pattern().col_idx()[p];
@@ -101,16 +102,15 @@ impl<T: Element> DistCsr<T> {
                 sent[to].values.push(local.values()[p]);
             }
         }
-        let here = rows.grouped(replication).range(rank / replication);
         let (came, entries) = gather_fiber(&fiber, sent)?;
         let (halo, ghosts, parts) = match algorithm {
             Algorithm::Aware => {
-                let (ghosts, parts) = comm.agree(split_own(&cols.range(rank), here.len(), &entries, here.start))?;
+                let (ghosts, parts) = comm.agree(split_own(&cols.range(rank), here.len(), &entries))?;
                 (Some(Halo::new(comm, cols, &ghosts)?), ghosts, parts)
             }
             Algorithm::DenseShift { .. } => {
                 let order = ring_order(comm.size(), replication, rank);
-                (None, Vec::new(), comm.agree(split_blocks(cols, &order, here.len(), &entries, here.start))?)
+                (None, Vec::new(), comm.agree(split_blocks(cols, &order, here.len(), &entries))?)
             }
         };
         let (rows, cols, nnz) = (rows.clone(), cols.clone(), local.nnz());
@@ -237,38 +237,27 @@ fn gather_fiber<T: Element>(fiber: &dyn Comm, sent: Vec<Entries<T>>) -> Result<(
 }
 
 /// The part of the columns `own`, and the part of all others with the ghosts that it names.
-fn split_own<T: Element>(
-    own: &Range<usize>,
-    rows: usize,
-    entries: &Entries<T>,
-    first: usize,
-) -> Result<(Vec<u32>, Vec<Part<T>>)> {
+fn split_own<T: Element>(own: &Range<usize>, rows: usize, entries: &Entries<T>) -> Result<(Vec<u32>, Vec<Part<T>>)> {
     let (mine, others): (Vec<usize>, Vec<usize>) =
         (0..entries.cols.len()).partition(|&p| own.contains(&(entries.cols[p] as usize)));
     let mut ghosts: Vec<u32> = others.iter().map(|&p| entries.cols[p]).collect();
     ghosts.sort_unstable();
     ghosts.dedup();
-    let near = part(rows, own.len(), entries, first, mine, |j| j - own.start as u32)?;
+    let near = part(rows, own.len(), entries, mine, |j| j - own.start as u32)?;
     let number = |j: u32| ghosts.partition_point(|&ghost| ghost < j) as u32;
-    let far = part(rows, ghosts.len(), entries, first, others, number)?;
+    let far = part(rows, ghosts.len(), entries, others, number)?;
     Ok((ghosts, vec![near, far]))
 }
 
 /// A part for each of the blocks `order` of the columns.
-fn split_blocks<T: Element>(
-    cols: &Blocks,
-    order: &[usize],
-    rows: usize,
-    entries: &Entries<T>,
-    first: usize,
-) -> Result<Vec<Part<T>>> {
+fn split_blocks<T: Element>(cols: &Blocks, order: &[usize], rows: usize, entries: &Entries<T>) -> Result<Vec<Part<T>>> {
     let mut step_of = vec![0; cols.parts()];
     order.iter().enumerate().for_each(|(step, &block)| step_of[block] = step);
     let mut chosen = vec![Vec::new(); order.len()];
     entries.cols.iter().enumerate().for_each(|(p, &j)| chosen[step_of[cols.owner(j as usize)]].push(p));
     let of_block = |(&block, chosen)| {
         let range = cols.range(block);
-        part(rows, range.len(), entries, first, chosen, |j| j - range.start as u32)
+        part(rows, range.len(), entries, chosen, |j| j - range.start as u32)
     };
     order.iter().zip(chosen).map(of_block).collect()
 }
@@ -278,11 +267,10 @@ fn part<T: Element>(
     rows: usize,
     cols: usize,
     entries: &Entries<T>,
-    first: usize,
     chosen: Vec<usize>,
     renumber: impl Fn(u32) -> u32,
 ) -> Result<Part<T>> {
-    let row = |p: usize| entries.rows[p] as usize - first;
+    let row = |p: usize| entries.rows[p] as usize;
     let mut row_ptr = vec![0; rows + 1];
     chosen.iter().for_each(|&p| row_ptr[row(p) + 1] += 1);
     (0..rows).for_each(|i| row_ptr[i + 1] += row_ptr[i]);

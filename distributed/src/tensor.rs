@@ -144,8 +144,9 @@ impl<T: Element> DistTensor<T> {
 pub(crate) fn weights(len: usize) -> Result<Vec<f64>> {
     let mut weights = Vec::new();
     // The sum over ranks has another one, and what is made of them a third.
-    let detail = |_| Error::from(sparsimd::Error::Memory { what: format!("weights of {len} rows"), bytes: 24 * len });
-    weights.try_reserve_exact(len.saturating_mul(3)).map_err(detail)?;
+    let [numbers, bytes] = [3, 24].map(|each| len.saturating_mul(each));
+    let detail = |_| Error::from(sparsimd::Error::Memory { what: format!("weights of {len} rows"), bytes });
+    weights.try_reserve_exact(numbers).map_err(detail)?;
     weights.resize(len, 0.0);
     weights.shrink_to_fit();
     Ok(weights)

@@ -32,7 +32,7 @@ enum {
   SPARSIMD_MPI_FUSEDMM_GRADIENT = 4
 };
 
-/* This rank's part of A, and how products run. */
+/* This rank's part of A, and how products run, which is the same on all ranks but for `threads`. */
 typedef struct sparsimd_mpi_given {
   size_t rows;             /* rows of A, and of C, on this rank */
   size_t cols;             /* columns of A */
@@ -41,13 +41,13 @@ typedef struct sparsimd_mpi_given {
   const uint32_t *col_idx; /* columns, ascending in each row */
   const void *values;      /* as many values as columns */
   int double_precision;    /* 0: float, 1: double */
-  int operation;           /* SPARSIMD_MPI_SPMM, ..., the same on all ranks */
+  int operation;           /* SPARSIMD_MPI_SPMM, ... */
   size_t n;                /* columns of B that are expected: other numbers run too, but the plan is made for this one */
   size_t width;            /* likewise, of D (FusedMM); 0: as many */
   int algorithm;           /* 0: what the plan finds faster; 1: rows that nonzeros name; 2: all rows of B pass by */
   size_t replication;      /* ranks that share rows (algorithm 2), which divides the ranks; 0: the plan's choice */
   size_t threads;          /* of this rank; 0: its share of the machine's processors */
-  int in_common;           /* whether the plan expects B and D in memory of sparsimd_mpi_common_create(); the same on all ranks */
+  int in_common;           /* whether the plan expects B and D in memory of sparsimd_mpi_common_create() */
 } sparsimd_mpi_given;
 
 typedef struct sparsimd_mpi_matrix sparsimd_mpi_matrix;

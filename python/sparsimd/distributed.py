@@ -122,6 +122,7 @@ def _library() -> ctypes.CDLL:
     library.sparsimd_mpi_cp_fit.argtypes = [pointer, ctypes.POINTER(real), to_size]
     library.sparsimd_mpi_cp_destroy.argtypes = [pointer]
     library.sparsimd_mpi_destroy.restype = None
+    library.sparsimd_mpi_cp_destroy.restype = None
     return library
 
 

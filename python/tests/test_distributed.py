@@ -3,6 +3,7 @@
 Needs mpi4py, a launcher and the library that SPARSIMD_MPI_LIBRARY names (`.ci/distributed` has them).
 """
 
+import ctypes
 import os
 import shlex
 import subprocess
@@ -252,6 +253,14 @@ def main(folder: str) -> None:
         # Rows of B that do not go with A are an error on all ranks.
         with pytest.raises(Exception, match="rows of B on all ranks for 41 columns"):
             distributed.spmm(a[own], b[own_b][rank == 0 :], comm, threads=1)
+        if size > 1:
+            with pytest.raises(Exception, match="given: differ between ranks"):
+                distributed.Matrix(a[own], comm, b_rows=own_b.stop - own_b.start, n=4 + rank, threads=1)
+            # What is null on one rank is an error on all.
+            library, out = distributed._library(), ctypes.byref(ctypes.c_void_p())
+            given = ctypes.byref(distributed._Given()) if rank == 0 else None
+            assert library.sparsimd_mpi_create(comm.py2f(), given, out) == 1
+            assert library.sparsimd_mpi_last_error() == b"rank 1: array: is null"
     decompose(distributed, comm)
     resume(distributed, comm, folder)
     comm.Free()

@@ -8,7 +8,7 @@ use sparsimd::decomp::{CpInit, CpOptions, CpState};
 use sparsimd::{CooTensor, Cpu, Mat, MatMut, MatRef};
 
 use super::operations::{Arrays, Dense, extent};
-use super::{create, executor, guard, put, same, status};
+use super::{create, executor, guard, not_null, put, same, status};
 use crate::comm::Comm;
 use crate::dense::{Element, collect};
 use crate::error::{Error, Result};
@@ -82,7 +82,7 @@ pub struct Factor {
 
 /// What C calls, whatever the element type.
 trait Decomposition {
-    unsafe fn run(&mut self, options: &Options) -> Result<()>;
+    unsafe fn run(&mut self, options: *const Options) -> Result<()>;
     /// First and number of this rank's rows of a mode.
     fn rows(&self, mode: usize) -> Result<[usize; 2]>;
     /// This rank's rows of a factor.
@@ -137,11 +137,15 @@ unsafe fn checkpoint(given: &Options) -> Result<Option<&Path>> {
 }
 
 impl<T: Element> Decomposition for OnRanks<T> {
-    unsafe fn run(&mut self, given: &Options) -> Result<()> {
+    unsafe fn run(&mut self, options: *const Options) -> Result<()> {
         let comm: &dyn Comm = &self.comm;
         // SAFETY: the rules of the interface.
-        let ready = || unsafe { Ok((Self::factors(given)?, checkpoint(given)?)) };
-        let (factors, path) = comm.agree(ready())?;
+        let ready = || unsafe {
+            not_null(options)?;
+            let given = &*options;
+            Ok((given, Self::factors(given)?, checkpoint(given)?))
+        };
+        let (given, factors, path) = comm.agree(ready())?;
         let numbers = [given.rank, given.iterations, given.factors, given.every].map(|n| n as u64);
         let more = [given.tolerance.to_bits(), given.ridge.to_bits(), given.seed];
         let flags = [given.nonnegative, given.resume].map(|flag| u64::from(flag != 0));
@@ -254,8 +258,8 @@ pub unsafe extern "C" fn sparsimd_mpi_cp_create(comm: c_int, given: *const Entri
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparsimd_mpi_cp_als(cp: *mut Cp, options: *const Options) -> c_int {
     // SAFETY: the rules of the interface.
-    let (Some(Cp(cp)), Some(options)) = (unsafe { (cp.as_mut(), options.as_ref()) }) else {
-        return status(Err(Error::argument("array", "is null")));
+    let Some(Cp(cp)) = (unsafe { cp.as_mut() }) else {
+        return status(Err(Error::argument("cp", "is null")));
     };
     // SAFETY: likewise.
     guard(|| (), || unsafe { cp.run(options) })

@@ -89,6 +89,10 @@ pub struct Common(#[expect(dead_code, reason = "what has the memory")] Arc<dyn A
 
 unsafe fn build<T: Element>(comm: MpiComm, given: &Given) -> Result<Box<dyn Operations>> {
     let ranks: &dyn Comm = &comm;
+    // Which messages follow depends on these.
+    let kinds = [given.operation, given.algorithm, c_int::from(given.in_common != 0)].map(|kind| kind as u64);
+    let lengths = [given.n, given.width, given.replication].map(|length| length as u64);
+    same(ranks, "given", &[kinds, lengths].concat(), &[size_of::<T>() as u8])?;
     let lens = ranks.all_gather(&[given.rows as u64, given.b_rows as u64], &vec![2; ranks.size()])?;
     // The same on all ranks, an error too.
     let blocks = |which: usize| -> Result<Blocks> {
@@ -169,6 +173,11 @@ fn guard(abort: impl FnOnce(), run: impl FnOnce() -> Result<()>) -> c_int {
     })
 }
 
+/// An error where there is no array.
+fn not_null<X>(array: *const X) -> Result<()> {
+    if array.is_null() { Err(Error::argument("array", "is null")) } else { Ok(()) }
+}
+
 /// Puts into `out` what `build` makes of `given`, and of a copy of the communicator `comm`.
 unsafe fn create<G: Copy, H>(
     comm: c_int,
@@ -177,11 +186,11 @@ unsafe fn create<G: Copy, H>(
     build: impl FnOnce(MpiComm, &G) -> Result<H>,
 ) -> c_int {
     let run = || {
-        if given.is_null() || out.is_null() {
-            return Err(Error::argument("array", "is null"));
-        }
         // SAFETY: the rules of this module.
-        let (comm, given) = unsafe { (MpiComm::of_handle(comm)?, *given) };
+        let comm = unsafe { MpiComm::of_handle(comm) }?;
+        (&comm as &dyn Comm).agree(not_null(given).and(not_null(out)))?;
+        // SAFETY: likewise.
+        let given = unsafe { *given };
         let made = Box::new(build(comm, &given)?);
         // SAFETY: likewise.
         unsafe { *out = Box::into_raw(made) };
@@ -367,12 +376,11 @@ pub unsafe extern "C" fn sparsimd_mpi_common_create(
     // SAFETY: the rules of this module.
     unsafe {
         with(matrix, |m| {
-            let to = common.as_mut().ok_or_else(|| Error::argument("array", "is null"))?;
-            let room = m.room_in_common(n)?;
+            let room = m.room_in_common(n, not_null(common))?;
+            put(common, Box::into_raw(Box::new(Common(room.owner))));
             put(data, room.data);
             put(ld, room.stride);
             put(in_common, c_int::from(room.in_common));
-            *to = Box::into_raw(Box::new(Common(room.owner)));
             Ok(())
         })
     }

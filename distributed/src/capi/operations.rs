@@ -36,8 +36,8 @@ pub(super) trait Operations {
         out: [Dense; 3],
         values: *mut c_void,
     ) -> Result<()>;
-    /// Room for this rank's rows of a B or D of `n` columns, where all ranks read them if that can be.
-    fn room_in_common(&self, n: usize) -> Result<Room>;
+    /// Room for this rank's rows of a B or D of `n` columns, where all ranks read them if that can be; all are `ready` for it, or none gets any.
+    fn room_in_common(&self, n: usize, ready: Result<()>) -> Result<Room>;
     /// Ends all ranks.
     fn abort(&self) -> !;
 }
@@ -290,13 +290,13 @@ impl<T: Element> Operations for Ranks<T> {
         self.a.fusedmm_gradient_of(&self.cpu, comm, edge, operands, other, out)
     }
 
-    fn room_in_common(&self, n: usize) -> Result<Room> {
+    fn room_in_common(&self, n: usize, ready: Result<()>) -> Result<Room> {
         let comm: &dyn Comm = &self.comm;
         let zeros = match n {
             0 => Err(Error::argument("n", "0 columns; at least 1")),
             _ => DistMat::<T>::zeros(&self.cols, comm.rank(), n),
         };
-        let mut rows = comm.agree(zeros)?.into_common(comm)?;
+        let mut rows = comm.agree(ready.and(zeros))?.into_common(comm)?;
         let (data, stride) = rows.start();
         let (in_common, rows) = (rows.common().is_some(), Arc::new(rows));
         let mut made = self.common.borrow_mut();

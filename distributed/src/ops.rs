@@ -146,7 +146,7 @@ impl<T: Element> DistCsr<T> {
     }
 
     /// E_i = sum over the nonzeros (i, j) of A of f(C_i . B_j, a_ij) D_j; C and E have the rows of A's rows, B and D those of its
-    /// columns. Where D is B, the rows travel once.
+    /// columns. Where D is B, on all ranks or on none, the rows travel once.
     ///
     /// A softmax over the row has its weights when all of B has passed: they are stored, one for each nonzero here, and D travels
     /// after B.

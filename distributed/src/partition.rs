@@ -1,4 +1,4 @@
-//! Which rank has which rows: by nonzeros, from a file, or of a graph partitioner.
+//! Which rank has which rows: by their work, from a file, or of a graph partitioner.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// by rank, and columns as the rows: the matrix must be square.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Partition<'a> {
-    /// Rows in their order, about as many nonzeros on each rank.
+    /// Rows in their order, about as much work on each rank.
     Balanced,
     /// The rank of each row, a number from 0 on in each line: what METIS' `gpmetis` writes.
     File(&'a Path),

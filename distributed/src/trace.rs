@@ -167,6 +167,7 @@ mod tests {
             "3 init\n3 irecv 2 0 16 6\n3 isend 1 0 8 6\n3 compute 1000000000000\n3 waitall\n3 compute 5\n3 finalize\n";
         assert_eq!(String::from_utf8(out).unwrap(), wanted);
     }
+
     #[test]
     fn rounds_of_a_group_meet() {
         // All of 0, 2, 4, ..., 18 to each other: whom one sends to in a round, that one receives from in it.

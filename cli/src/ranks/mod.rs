@@ -28,7 +28,7 @@ pub struct Ranks {
     /// Ranks that share rows of A and C (dense): auto, or a number that divides the ranks
     #[arg(long, value_name = "auto|C", default_value = "auto", requires = "mpi")]
     pub replication: Replication,
-    /// Which rank has which rows of a Matrix Market file: in their order, as many nonzeros each; by METIS (a build with the feature
+    /// Which rank has which rows of a Matrix Market file: in their order, about as much work each; by METIS (a build with the feature
     /// metis); or the rank of each row, from 0 on, in the lines of FILE. The last two number rows and columns anew
     #[arg(long, value_name = "balanced|metis|FILE", default_value = "balanced", requires = "mpi")]
     pub partition: PartitionName,
@@ -37,7 +37,7 @@ pub struct Ranks {
 /// Which rank has which rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PartitionName {
-    /// As many nonzeros each
+    /// About as much work each
     Balanced,
     /// By METIS
     Metis,

@@ -454,13 +454,24 @@ fn factors_go_in_and_out_as_numpy_files() {
 #[cfg(target_os = "linux")]
 #[test]
 fn an_interrupted_conversion_leaves_nothing() {
+    use std::os::unix::process::CommandExt;
+
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     // Compressing that takes seconds.
     stdout(&sparsimd(&["generate", "uniform:3000x3000@0.2", "--dtype", "f64", "--out", &at("a.mtx")]));
     for signal in ["-INT", "-TERM", "-KILL"] {
         let args = ["convert", &at("a.mtx"), &at("b.mtx.gz")];
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sparsimd")).args(args).stdout(Stdio::piped()).spawn().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sparsimd"));
+        command.args(args).stdout(Stdio::piped());
+        // A shell's background jobs ignore SIGINT, and so would their children.
+        let interruptible = || {
+            // SAFETY: a signal's default action is set; nothing else runs here.
+            unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+            Ok(())
+        };
+        // SAFETY: between fork and exec, `signal` alone is called, which is safe there.
+        let mut child = unsafe { command.pre_exec(interruptible) }.spawn().unwrap();
         // Until it has written something: its temporary file is open, and nothing else is in this folder.
         let fds = format!("/proc/{}/fd", child.id());
         let writes = || {

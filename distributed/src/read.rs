@@ -110,7 +110,8 @@ fn row_weight(comm: &dyn Comm) -> u64 {
 fn cut(comm: &dyn Comm, nonzeros: &[u64], cols: usize) -> (Blocks, Blocks) {
     let ranks = comm.size();
     // Blocks add one themselves.
-    let weights: Vec<u64> = nonzeros.iter().map(|&nonzeros| nonzeros + row_weight(comm) - 1).collect();
+    let more = row_weight(comm) - 1;
+    let weights: Vec<u64> = nonzeros.iter().map(|&nonzeros| nonzeros + more).collect();
     let rows = Blocks::balanced(&weights, ranks);
     let cols = if cols == nonzeros.len() { rows.clone() } else { Blocks::even(cols, ranks) };
     (rows, cols)

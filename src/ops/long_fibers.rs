@@ -44,7 +44,7 @@ pub(super) fn without(runs: Vec<Range<usize>>, long: &[usize]) -> Vec<Range<usiz
     let mut rest = Vec::with_capacity(runs.len() + long.len());
     for run in runs {
         let mut start = run.start;
-        for &fiber in long.iter().filter(|fiber| run.contains(fiber)) {
+        for &fiber in long.iter().filter(|&&fiber| run.contains(&fiber)) {
             rest.push(start..fiber);
             start = fiber + 1;
         }

@@ -242,27 +242,28 @@ impl<T: Scalar, F: Fn(T, T) -> T + Copy + Send + Sync> Edge<T> for Map<F> {
 
 /// What the kernels ask of an edge function, once for a run of dots.
 pub(crate) trait Weights<T: Scalar>: Copy {
-    /// w = f(w, values); by whole registers where there is `ROOM`.
+    /// w = f(dots, values), `w` may be the dots; by whole registers where there is `ROOM`.
     ///
     /// # Safety
-    /// `w` and `values`, unless null, hold `len` elements; `w` holds as many as whole registers have, where there is `ROOM`.
-    unsafe fn apply<S: Simd, const ROOM: bool>(self, simd: S, w: *mut T, values: *const T, len: usize);
+    /// `dots`, `w` and `values`, unless null, hold `len` elements; `dots` and `w` as many as whole registers have, where there is `ROOM`.
+    unsafe fn apply<S: Simd, const ROOM: bool>(self, simd: S, dots: *const T, w: *mut T, values: *const T, len: usize);
 }
 
 impl<T: Scalar> Weights<T> for BuiltIn<T> {
     #[inline(always)]
-    unsafe fn apply<S: Simd, const ROOM: bool>(self, simd: S, w: *mut T, values: *const T, len: usize) {
+    unsafe fn apply<S: Simd, const ROOM: bool>(self, simd: S, dots: *const T, w: *mut T, values: *const T, len: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             match self {
                 // The dots are the weights.
-                Self::Identity => (),
-                Self::Scale => apply::<S, T, _, ROOM>(simd, Scale, w, values, len),
-                Self::Sigmoid => apply::<S, T, _, ROOM>(simd, Sigmoid, w, values, len),
-                Self::Softmax(edge) => apply::<S, T, _, ROOM>(simd, edge, w, values, len),
-                Self::LeakyRelu(edge) => apply::<S, T, _, ROOM>(simd, edge, w, values, len),
-                Self::SoftmaxLeakyRelu(edge) => apply::<S, T, _, ROOM>(simd, edge, w, values, len),
-                Self::Ratio(edge) => apply::<S, T, _, ROOM>(simd, edge, w, values, len),
+                Self::Identity if std::ptr::eq(dots, w) => (),
+                Self::Identity => dots.copy_to(w, len),
+                Self::Scale => apply::<S, T, _, ROOM>(simd, Scale, dots, w, values, len),
+                Self::Sigmoid => apply::<S, T, _, ROOM>(simd, Sigmoid, dots, w, values, len),
+                Self::Softmax(edge) => apply::<S, T, _, ROOM>(simd, edge, dots, w, values, len),
+                Self::LeakyRelu(edge) => apply::<S, T, _, ROOM>(simd, edge, dots, w, values, len),
+                Self::SoftmaxLeakyRelu(edge) => apply::<S, T, _, ROOM>(simd, edge, dots, w, values, len),
+                Self::Ratio(edge) => apply::<S, T, _, ROOM>(simd, edge, dots, w, values, len),
             }
         }
     }
@@ -274,9 +275,9 @@ pub(crate) struct Custom<F>(pub F);
 
 impl<T: Scalar, F: Edge<T>> Weights<T> for Custom<F> {
     #[inline(always)]
-    unsafe fn apply<S: Simd, const ROOM: bool>(self, simd: S, w: *mut T, values: *const T, len: usize) {
+    unsafe fn apply<S: Simd, const ROOM: bool>(self, simd: S, dots: *const T, w: *mut T, values: *const T, len: usize) {
         // SAFETY: the caller's promise.
-        unsafe { apply::<S, T, F, ROOM>(simd, self.0, w, values, len) }
+        unsafe { apply::<S, T, F, ROOM>(simd, self.0, dots, w, values, len) }
     }
 }
 
@@ -288,6 +289,7 @@ impl<T: Scalar, F: Edge<T>> Weights<T> for Custom<F> {
 unsafe fn apply<S: Simd, T: Scalar, F: Edge<T>, const ROOM: bool>(
     simd: S,
     edge: F,
+    dots: *const T,
     w: *mut T,
     values: *const T,
     len: usize,
@@ -300,11 +302,12 @@ unsafe fn apply<S: Simd, T: Scalar, F: Edge<T>, const ROOM: bool>(
             if edge.uses_values() && !values.is_null() {
                 a = T::load_masked(simd, mask, values.add(at));
             }
-            let w = w.add(at);
-            if ROOM {
-                T::store(simd, w, edge.apply(simd, T::load(simd, w), a));
+            let (dots, w) = (dots.add(at), w.add(at));
+            // What is stored under a mask, of all lanes, too, cannot be forwarded to loads that follow at once.
+            if ROOM || at + T::lanes::<S>() <= len {
+                T::store(simd, w, edge.apply(simd, T::load(simd, dots), a));
             } else {
-                T::store_masked(simd, mask, w, edge.apply(simd, T::load_masked(simd, mask, w), a));
+                T::store_masked(simd, mask, w, edge.apply(simd, T::load_masked(simd, mask, dots), a));
             }
         }
     }

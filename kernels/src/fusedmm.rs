@@ -19,7 +19,7 @@ mod stage;
 use pulp::{Simd, WithSimd};
 
 pub use self::stage::{EdgeBlock, EdgeRows, edge_block, edge_rows, normalise_rows};
-use self::stage::{scale_row, softmax_step};
+use self::stage::{exponentials, scale_row, softmax_step};
 use crate::arch::dispatch_stored;
 use crate::convert::narrow_row;
 use crate::dot::{Sink, dots};
@@ -106,7 +106,7 @@ impl<D: Stored, W: Weights<D::Scalar>> WithSimd for Rows<D, W> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let task = &self.task;
-        let (zero, none) = (D::Scalar::ZERO, [D::Scalar::NEG_INFINITY, D::Scalar::ZERO]);
+        let none = [D::Scalar::NEG_INFINITY, D::Scalar::ZERO];
         // SAFETY: the promise of `fused_rows`.
         unsafe {
             let mut states = [none; ROWS];
@@ -135,13 +135,20 @@ impl<D: Stored, W: Weights<D::Scalar>> WithSimd for Rows<D, W> {
                         }
                     }
                 }
-                let fresh = part.start == begin;
-                let state = fused_part::<S, D, W>(simd, &self, &part, e, fresh, states[part.slot]);
+                let row = RowOf {
+                    i,
+                    e,
+                    fresh: part.start == begin,
+                    all: task.row_ptr.at(i) >= task.nonzeros[0] && task.row_ptr.at(i + 1) <= task.nonzeros[1],
+                };
+                let state = fused_part::<S, D, W>(simd, &self, &part, row, states[part.slot]);
                 states[part.slot] = state;
                 if self.softmax && part.last {
-                    if task.row_ptr.at(i) >= task.nonzeros[0] && task.row_ptr.at(i + 1) <= task.nonzeros[1] {
-                        let factor = if state[1] == zero { zero } else { D::Scalar::ONE / state[1] };
-                        scale_row::<S, D::Scalar>(simd, e, task.width, factor);
+                    if row.all {
+                        // A row without nonzeros is zeros; the weights of a row of one chunk are divided already.
+                        if state[1] != D::Scalar::ZERO && state[1] != D::Scalar::ONE {
+                            scale_row::<S, D::Scalar>(simd, e, task.width, D::Scalar::ONE / state[1]);
+                        }
                     } else {
                         (*task.partial)[usize::from(!carries)] = state;
                     }
@@ -177,7 +184,19 @@ impl<D: Stored> FusedRows<D> {
     }
 }
 
-/// One part of a row, and its (m, l) so far. The row of E is not read when the part is the first with nonzeros, `fresh`.
+/// A row of E.
+#[derive(Clone, Copy)]
+struct RowOf<T> {
+    i: usize,
+    /// Where it goes.
+    e: *mut T,
+    /// It is not read: the part is its first with nonzeros.
+    fresh: bool,
+    /// All of its nonzeros are the task's.
+    all: bool,
+}
+
+/// One part of a row, and its (m, l) so far: l is 1 where the weights are divided by their sum already.
 ///
 /// # Safety
 /// As [`fused_rows`]; `part` is one of the task's, and `e` is valid for writes of a row of E.
@@ -186,11 +205,9 @@ unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
     simd: S,
     &Rows { edge, softmax, ref task }: &Rows<D, W>,
     part: &Part,
-    e: *mut D::Scalar,
-    fresh: bool,
+    RowOf { i, e, fresh, all }: RowOf<D::Scalar>,
     mut state: [D::Scalar; 2],
 ) -> [D::Scalar; 2] {
-    let i = part.row;
     let most = (CHUNK_BYTES / (task.n * size_of::<D>()).max(1)).clamp(16, CHUNK);
     let mut weights = Lines([D::Scalar::ZERO; CHUNK]);
     // SAFETY: the promise of `fused_rows`; chunks are inside `part`, and a chunk's weights fit the buffer.
@@ -204,14 +221,19 @@ unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
                 with_width!(tile, dots_tile::<S, D>(simd, tile, (c, task.c.1), &rows, len, w));
             }
             let values = if task.values.is_null() { task.values } else { task.values.wrapping_add(start) };
-            edge.apply::<S, true>(simd, w, values, len);
-            let mut rescale = D::Scalar::ONE;
-            if softmax {
-                (state, rescale) = softmax_step::<S, D::Scalar>(simd, state, w, len);
-            }
+            edge.apply::<S, true>(simd, w, w, values, len);
             let fresh = fresh && start == part.start;
-            // A softmax reads the row again; so do further chunks.
-            let stream = task.stream && !D::NARROW && !softmax && fresh && part.last && start + len == part.end;
+            // The row's only chunk.
+            let only = fresh && part.last && start + len == part.end;
+            let mut rescale = D::Scalar::ONE;
+            if softmax && only && all {
+                let [m, _] = exponentials::<S, D::Scalar, true>(simd, D::Scalar::NEG_INFINITY, w, w, len, true);
+                state = [m, D::Scalar::ONE];
+            } else if softmax {
+                (state, rescale) = softmax_step::<S, D::Scalar, true>(simd, state, w, w, len);
+            }
+            // Further chunks read the row again; so does a softmax that is not divided yet.
+            let stream = task.stream && !D::NARROW && only && (all || !softmax);
             let mode = Accumulate { fresh, rescale, stream };
             for tile in tiles_of::<S, D>(task.width, 8) {
                 let mut rows = task.rows_of(task.d, start, tile);

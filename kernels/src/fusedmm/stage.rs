@@ -6,6 +6,7 @@ use crate::arch::dispatch_compiled;
 use crate::block::Block;
 use crate::edge::{BuiltIn, Custom, Edge, Weights};
 use crate::exp;
+use crate::tile::Lines;
 use crate::{Arch, RowPtr, Scalar};
 
 /// The edge function over the dots of rows of a CSR pattern.
@@ -58,21 +59,21 @@ impl<T: Scalar, W: Weights<T>> WithSimd for RowsTask<T, W> {
         // SAFETY: the promise of `edge_rows`.
         unsafe {
             let values = if task.values.is_null() { task.values } else { task.values.wrapping_add(begin) };
-            edge.apply::<S, false>(simd, task.weights, values, end - begin);
             if !softmax {
+                edge.apply::<S, false>(simd, task.weights, task.weights, values, end - begin);
                 return;
             }
+            let mut logits = Logits::new(edge, task.weights, values, end - begin);
             for i in task.rows[0]..task.rows[1] {
                 let row = [task.row_ptr.at(i), task.row_ptr.at(i + 1)];
                 let [first, last] = [row[0].max(begin), row[1].min(end)];
                 if first >= last {
                     continue;
                 }
-                let (w, len) = (task.weights.add(first - begin), last - first);
-                let state = exponentials::<S, T>(simd, w, len);
-                if row == [first, last] {
-                    scale_row::<S, T>(simd, w, len, T::ONE / state[1]);
-                } else {
+                let all = row == [first, last];
+                let (from, w) = logits.take::<S>(simd, last - first);
+                let state = exponentials::<S, T, false>(simd, T::NEG_INFINITY, from, w, last - first, all);
+                if !all {
                     (*task.partial)[usize::from(row[0] == first)] = state;
                 }
             }
@@ -80,25 +81,87 @@ impl<T: Scalar, W: Weights<T>> WithSimd for RowsTask<T, W> {
     }
 }
 
-/// Makes e^(w - m) of `len` logits, m the largest: (m, their sum).
+/// Logits that are made of the dots of some rows at a time, beside them: the weights of a row, which take the place of its dots, would
+/// hold up the logits of the next one there (`exponentials`).
+struct Logits<T, W> {
+    edge: W,
+    /// The dots to come, and their values, unless null.
+    dots: *mut T,
+    values: *const T,
+    len: usize,
+    room: Lines<[T; LOGITS]>,
+    /// Those in the room that were not taken yet.
+    made: [usize; 2],
+}
+
+/// Logits that are made at a time.
+const LOGITS: usize = 1024;
+
+impl<T: Scalar, W: Weights<T>> Logits<T, W> {
+    fn new(edge: W, dots: *mut T, values: *const T, len: usize) -> Self {
+        Self { edge, dots, values, len, room: Lines([T::ZERO; LOGITS]), made: [0, 0] }
+    }
+
+    /// The next `n` logits, and where their dots are.
+    ///
+    /// # Safety
+    /// There are `len` dots and, unless null, values; no more are taken. The logits are used before the next are taken.
+    #[inline(always)]
+    unsafe fn take<S: Simd>(&mut self, simd: S, n: usize) -> (*const T, *mut T) {
+        let dots = self.dots;
+        let mut from = dots.cast_const();
+        // SAFETY: the caller's promise; as many are made as there is room for.
+        unsafe {
+            if n > LOGITS {
+                self.edge.apply::<S, false>(simd, dots, dots, self.values, n);
+                self.made = [0, 0];
+            } else {
+                if self.made[1] - self.made[0] < n {
+                    self.made = [0, LOGITS.min(self.len)];
+                    self.edge.apply::<S, false>(simd, dots, self.room.0.as_mut_ptr(), self.values, self.made[1]);
+                }
+                from = self.room.0.as_ptr().add(self.made[0]);
+                self.made[0] += n;
+            }
+            self.dots = dots.add(n);
+            if !self.values.is_null() {
+                self.values = self.values.add(n);
+            }
+        }
+        self.len -= n;
+        (from, dots)
+    }
+}
+
+/// w = e^(logits - m), m the largest of `len` logits and of `least`: (m, their sum), by which they are divided if the logits are `all` of
+/// a row. The last register is stored whole where there is `ROOM`. What is stored under a mask cannot be forwarded: loads that follow at
+/// once from the register's place, those of the next row among them, wait until it is in the cache.
 ///
 /// # Safety
-/// `w` holds `len` elements, at least one.
+/// `logits` and `w`, which may be the same, hold `len` elements, at least one; where there is `ROOM`, `w` has it for whole registers.
 #[inline(always)]
-unsafe fn exponentials<S: Simd, T: Scalar>(simd: S, w: *mut T, len: usize) -> [T; 2] {
+pub(super) unsafe fn exponentials<S: Simd, T: Scalar, const ROOM: bool>(
+    simd: S,
+    least: T,
+    logits: *const T,
+    w: *mut T,
+    len: usize,
+    all: bool,
+) -> [T; 2] {
     let lanes = T::lanes::<S>();
     let whole = len / lanes * lanes;
     let mask = T::first_lanes(simd, len - whole);
-    // SAFETY: the caller's promise; what lies beyond the last whole register is masked, and there are as many ones as any
-    // register has lanes.
+    // SAFETY: the caller's promise; what lies beyond the last whole register is masked, or in the room of `w`, and there are as many
+    // ones as any register has lanes.
     unsafe {
-        let mut largest = T::splat(simd, T::NEG_INFINITY);
+        let mut largest = T::splat(simd, least);
         for at in (0..whole).step_by(lanes) {
-            largest = T::vmax(simd, largest, T::load(simd, w.add(at)));
+            largest = T::vmax(simd, largest, T::load(simd, logits.add(at)));
         }
-        let (tail, ones) = (T::load_masked(simd, mask, w.add(whole)), T::load_masked(simd, mask, T::ONES.as_ptr()));
+        let (mut tail, ones) = (T::splat(simd, T::ZERO), T::load_masked(simd, mask, T::ONES.as_ptr()));
         if whole < len {
-            // Infinity in the mask, and minus infinity beyond it, where the loads give zeros.
+            tail = T::load_masked(simd, mask, logits.add(whole));
+            // Infinity in the mask, and minus infinity beyond it, where the load gives zeros.
             let signs = T::vsub(simd, T::vadd(simd, ones, ones), T::splat(simd, T::ONE));
             let limit = T::vmul(simd, signs, T::splat(simd, -T::NEG_INFINITY));
             largest = T::vmax(simd, largest, T::vmin(simd, limit, tail));
@@ -107,46 +170,53 @@ unsafe fn exponentials<S: Simd, T: Scalar>(simd: S, w: *mut T, len: usize) -> [T
         let shift = T::splat(simd, m);
         let mut sum = T::splat(simd, T::ZERO);
         for at in (0..whole).step_by(lanes) {
-            let x = exp::<T, S>(simd, T::vsub(simd, T::load(simd, w.add(at)), shift));
+            let x = exp::<T, S>(simd, T::vsub(simd, T::load(simd, logits.add(at)), shift));
             T::store(simd, w.add(at), x);
             sum = T::vadd(simd, sum, x);
         }
         if whole < len {
-            let x = exp::<T, S>(simd, T::vsub(simd, tail, shift));
-            T::store_masked(simd, mask, w.add(whole), x);
-            sum = T::vmul_add(simd, x, ones, sum);
+            tail = exp::<T, S>(simd, T::vsub(simd, tail, shift));
+            sum = T::vmul_add(simd, tail, ones, sum);
         }
-        [m, T::reduce_sum(simd, sum)]
+        let sum = T::reduce_sum(simd, sum);
+        if all {
+            let factor = T::splat(simd, T::ONE / sum);
+            for at in (0..whole).step_by(lanes) {
+                T::store(simd, w.add(at), T::vmul(simd, factor, T::load(simd, w.add(at))));
+            }
+            tail = T::vmul(simd, factor, tail);
+        }
+        if whole < len {
+            if ROOM { T::store(simd, w.add(whole), tail) } else { T::store_masked(simd, mask, w.add(whole), tail) }
+        }
+        [m, sum]
     }
 }
 
-/// Takes `len` logits into (m, l): they become e^(w - m). Also the factor e^(old m - new m).
+/// Takes `len` logits into (m, l): w = e^(logits - m). Also the factor e^(old m - new m).
 ///
 /// # Safety
-/// `w` holds `len` elements, at least one.
+/// As [`exponentials`].
 #[inline(always)]
-pub(super) unsafe fn softmax_step<S: Simd, T: Scalar>(simd: S, [m, l]: [T; 2], w: *mut T, len: usize) -> ([T; 2], T) {
+pub(super) unsafe fn softmax_step<S: Simd, T: Scalar, const ROOM: bool>(
+    simd: S,
+    [m, l]: [T; 2],
+    logits: *const T,
+    w: *mut T,
+    len: usize,
+) -> ([T; 2], T) {
     // SAFETY: the caller's promise.
-    unsafe {
-        let mut largest = m;
-        for t in 0..len {
-            let x = *w.add(t);
-            largest = if x > largest { x } else { largest };
-        }
-        let shift = T::splat(simd, largest);
-        let mut sum = T::splat(simd, T::ZERO);
-        for at in (0..len).step_by(T::lanes::<S>()) {
-            let mask = T::first_lanes(simd, len - at);
-            let x = exp::<T, S>(simd, T::vsub(simd, T::load_masked(simd, mask, w.add(at)), shift));
-            T::store_masked(simd, mask, w.add(at), x);
-            // Read back, so that the lanes outside the mask add nothing.
-            sum = T::vadd(simd, sum, T::load_masked(simd, mask, w.add(at)));
-        }
-        let rescale = T::reduce_max(simd, exp::<T, S>(simd, T::splat(simd, m - largest)));
-        // Nothing was there to rescale (and -inf - -inf is no number) while m is -inf.
-        let rescale = if m == T::NEG_INFINITY { T::ZERO } else { rescale };
-        ([largest, l * rescale + T::reduce_sum(simd, sum)], rescale)
-    }
+    let [largest, sum] = unsafe { exponentials::<S, T, ROOM>(simd, m, logits, w, len, false) };
+    let rescale = if m == T::NEG_INFINITY {
+        // Nothing was there to rescale, and -inf - -inf is no number.
+        T::ZERO
+    } else if m == largest {
+        // Of the parts of a row, few raise m.
+        T::ONE
+    } else {
+        T::reduce_max(simd, exp::<T, S>(simd, T::splat(simd, m - largest)))
+    };
+    ([largest, l * rescale + sum], rescale)
 }
 
 /// row = factor row.
@@ -212,36 +282,38 @@ impl<T: Scalar, W: Weights<T>> WithSimd for EdgeTask<'_, T, W> {
         let Self { edge, softmax, task } = self;
         // SAFETY: the promise of `edge_block`.
         unsafe {
-            edge.apply::<S, false>(simd, task.weights, task.values, task.nnz);
-            if softmax {
-                let mut w = task.weights;
-                for pair in task.block.pairs {
-                    for row in pair.rows {
-                        w = task.softmax::<S>(simd, row, w, pair.nnz());
-                    }
+            if !softmax {
+                edge.apply::<S, false>(simd, task.weights, task.weights, task.values, task.nnz);
+                return;
+            }
+            let mut logits = Logits::new(edge, task.weights, task.values, task.nnz);
+            for pair in task.block.pairs {
+                for row in pair.rows {
+                    let nnz = pair.nnz() as usize;
+                    task.softmax::<S>(simd, row, logits.take::<S>(simd, nnz), nnz);
                 }
-                for segment in task.block.segments {
-                    w = task.softmax::<S>(simd, segment.row, w, segment.nnz);
-                }
+            }
+            for segment in task.block.segments {
+                let nnz = segment.nnz as usize;
+                task.softmax::<S>(simd, segment.row, logits.take::<S>(simd, nnz), nnz);
             }
         }
     }
 }
 
 impl<T: Scalar> EdgeBlock<'_, T> {
-    /// Takes the `nnz` logits of `row` at `w` into its state; the end of them.
+    /// Takes the `nnz` logits of `row` into its state, and makes weights of them.
     ///
     /// # Safety
-    /// `w` holds them, and the row has a state.
+    /// The logits and the weights are those of the row, which has a state.
     #[inline(always)]
-    unsafe fn softmax<S: Simd>(&self, simd: S, row: u32, w: *mut T, nnz: u32) -> *mut T {
-        let (row, nnz) = (row as usize, nnz as usize);
+    unsafe fn softmax<S: Simd>(&self, simd: S, row: u32, (logits, w): (*const T, *mut T), nnz: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            let (state, rescale) = softmax_step::<S, T>(simd, *self.states.add(row), w, nnz);
-            *self.states.add(row) = state;
-            *self.rescale.add(row) = rescale;
-            w.add(nnz)
+            let state = self.states.add(row as usize);
+            let rescale;
+            (*state, rescale) = softmax_step::<S, T, false>(simd, *state, logits, w, nnz);
+            *self.rescale.add(row as usize) = rescale;
         }
     }
 }

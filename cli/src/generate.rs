@@ -17,8 +17,8 @@ pub struct Args {
     /// A matrix (uniform:MxK@SPARSITY, pruned:MxK@SPARSITY as networks are by magnitude, banded:MxK:DISTANCE@SPARSITY,
     /// blocks:MxK:SIZE@SPARSITY on the diagonal, both full without @SPARSITY, rmat:SCALE:NNZ of 2^SCALE vertices); a named tensor
     /// (regS to irr2L4d, skew3d, skew3d-large, skew4d, vast-like to deli4d-like), MODEL:DIMS:NNZ, or a model with --dims and --nnz:
-    /// kron, kron-bernoulli (a draw for every place; NNZ are expected), powerlaw, powerlaw-slices, skew,
-    /// best-ttm, best-mttkrp, worst-ttm, worst-mttkrp. What has two modes is written as a matrix, too
+    /// kron, kron-bernoulli (a draw for every place; NNZ are expected, before places outside DIMS are left out), powerlaw,
+    /// powerlaw-slices, skew, best-ttm, best-mttkrp, worst-ttm, worst-mttkrp. What has two modes is written as a matrix, too
     name: String,
     /// File to write: .mtx or .smtx, .gz may follow, for a matrix; .tns, .tns.gz or .tnsb for a tensor
     #[arg(long, value_name = "FILE")]

@@ -141,6 +141,10 @@ fn small_tensor(folder: &Path) -> std::path::PathBuf {
 fn economics_of_formats() {
     let folder = tempfile::tempdir().unwrap();
     let (data, out) = (small_tensor(folder.path()), folder.path().join("out"));
+    // With a header, which gives the order.
+    let file = data.join("small.tns");
+    let entries = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("3\n7 5 6\n{entries}")).unwrap();
     let done = bench(&out, &["mmcsf", "--data", data.to_str().unwrap()], None);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     let cases = results(&out)["cases"].as_array().unwrap().clone();

@@ -211,9 +211,10 @@ pub fn run(args: &Args) -> Result<Verdict> {
         .filter(|&job| words.iter().all(|word| jobs[job].id.to_lowercase().contains(word.as_str())))
         .collect();
     if wanted.is_empty() {
-        let example = jobs.first().map_or("none", |job| job.id.as_str());
         let list = if args.quick { "no case of the short list, which --quick takes," } else { "no case" };
-        let detail = format!("{list} has the words {:?}; cases are called like {example:?}", args.filter);
+        let names =
+            jobs.first().map_or("there are none".to_owned(), |job| format!("they are called like {:?}", job.id));
+        let detail = format!("{list} has the words {:?}; {names}", args.filter);
         return Err(Error::Argument { name: "filter", detail });
     }
     writable(&args.out)?;

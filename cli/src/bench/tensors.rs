@@ -165,7 +165,8 @@ pub fn cuts<'a>(inputs: impl Iterator<Item = &'a Input>) -> Vec<String> {
     super::summary::distinct(inputs.filter_map(Input::cut)).into_iter().map(str::to_owned).collect()
 }
 
-/// The order of a tensor in a file, from its first line of numbers; 0 when it has none, or is no text.
+/// The order of a tensor in a file, from its first line of numbers: a header's, which is the order, or an entry; 0 when it has none, or is
+/// no text.
 pub fn order_of(path: &std::path::Path) -> usize {
     use std::io::{BufRead, BufReader, Read};
     let Ok(file) = std::fs::File::open(path) else { return 0 };
@@ -174,7 +175,11 @@ pub fn order_of(path: &std::path::Path) -> usize {
         if compressed { Box::new(flate2::read::MultiGzDecoder::new(file)) } else { Box::new(file) };
     let mut lines = BufReader::new(text).lines().map_while(std::result::Result::ok);
     let line = lines.find(|line| !line.trim().is_empty() && !line.starts_with('#'));
-    line.map_or(0, |line| line.split_whitespace().count().saturating_sub(1))
+    let words: Vec<&str> = line.iter().flat_map(|line| line.split_whitespace()).collect();
+    match words[..] {
+        [order] => order.parse().unwrap_or(0),
+        _ => words.len().saturating_sub(1),
+    }
 }
 
 /// The last tensor, which several jobs in a row share, with what was made of it.

@@ -15,7 +15,7 @@ use sparsimd_kernels::{
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
 use super::row_sums::{RowSums, Widened};
-use super::run::{CarryOuts, Shared, scratch, shared_rows};
+use super::run::{CarryOuts, Shared, scratch, shared_rows, work};
 use super::values::Values;
 use crate::cpu::Cpu;
 use crate::cut;
@@ -149,7 +149,7 @@ impl Cpu {
         let values = |k: usize, room: &mut Aligned<D::Scalar>| {
             values.map_or(std::ptr::null(), |values| values.of_task(self.arch(), tasks[k].nonzeros, room))
         };
-        let work = pattern.nnz().saturating_mul(n + width);
+        let work = work(pattern.nnz(), n + width);
         if (b.data().as_ptr(), b.stride()) == (d.data().as_ptr(), d.stride()) {
             self.for_each(tasks.len(), work, |k| {
                 let (mut row, mut room) = (scratch::<D::Scalar>(if D::NARROW { width } else { 0 }), scratch(0));
@@ -255,7 +255,7 @@ impl Cpu {
         e: MatMut<'_, D>,
     ) {
         let (width, vectors) = (e.cols(), plan.tile_vectors);
-        let work = panel.nnz().saturating_mul(dense.c.cols() + width);
+        let work = work(panel.nnz(), dense.c.cols() + width);
         let (lde, out) = (e.stride(), Shared(e.into_data().as_mut_ptr()));
         self.for_each(panel.row_blocks().len(), work, |k| {
             let row_block = &panel.row_blocks()[k];

@@ -3,7 +3,7 @@
 use sparsimd_kernels::{HeadRows, Scalar, SddmmHeads, SpmmHeads, sddmm_heads, spmm_heads};
 
 use super::operand::{SparseOperand, check_columns};
-use super::run::{CarryOuts, Shared};
+use super::run::{CarryOuts, Shared, work};
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
@@ -95,7 +95,7 @@ impl Cpu {
         let carry_out = carry_outs.shared(tasks);
         let (ldc, out) = (c.stride(), Shared(c.reborrow().into_data().as_mut_ptr()));
         let arch = self.arch().dividing::<T>(n / heads);
-        self.for_each(tasks.len(), pattern.nnz().saturating_mul(n), |k| {
+        self.for_each(tasks.len(), work(pattern.nnz(), n), |k| {
             let task = SpmmHeads {
                 rows: head_rows(pattern, &tasks[k], b, heads, direct.prefetch_distance),
                 values: values.as_ptr(),
@@ -127,7 +127,7 @@ impl Cpu {
         let tasks = &direct.tasks;
         let out = Shared(out.as_mut_ptr());
         let arch = self.arch().dividing::<T>(c.cols() / heads);
-        self.for_each(tasks.len(), pattern.nnz().saturating_mul(c.cols()), |k| {
+        self.for_each(tasks.len(), work(pattern.nnz(), c.cols()), |k| {
             let task = SddmmHeads {
                 rows: head_rows(pattern, &tasks[k], b, heads, direct.prefetch_distance),
                 c: c.data().as_ptr(),

@@ -4,7 +4,7 @@ use sparsimd_kernels::semiring::Semiring;
 use sparsimd_kernels::{Arithmetic, Number, Pairs, Scalar, pair_rows_elementwise, pair_rows_reduce};
 
 use super::operand::{SparseOperand, check_columns};
-use super::run::Shared;
+use super::run::{Shared, work};
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
@@ -121,7 +121,7 @@ impl Cpu {
             prepared.panels_for(Op::Sddmm, self)?;
         }
         let direct = self.direct(Op::Sddmm, a, pattern, n)?;
-        self.for_each(direct.tasks.len(), pattern.nnz().saturating_mul(n), |k| {
+        self.for_each(direct.tasks.len(), work(pattern.nnz(), n), |k| {
             run(Pairs {
                 row_ptr: pattern.row_ptr().raw(),
                 columns: pattern.col_idx().as_ptr(),

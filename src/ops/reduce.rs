@@ -8,7 +8,7 @@ use sparsimd_kernels::{
 
 use super::operand::SparseOperand;
 use super::prepare::Direct;
-use super::run::{CarryOuts, Shared, scratch};
+use super::run::{CarryOuts, Shared, scratch, work};
 use super::spmm::check_operands;
 use super::values::Values;
 use crate::cpu::Cpu;
@@ -177,7 +177,7 @@ impl Cpu {
         let mut carry_outs = CarryOuts::new(tasks, n, false);
         let carry_out = carry_outs.shared(tasks);
         let out = Shared(c.reborrow().into_data().as_mut_ptr());
-        self.for_each(tasks.len(), rows.pattern.nnz().saturating_mul(n), |k| {
+        self.for_each(tasks.len(), work(rows.pattern.nnz(), n), |k| {
             let mut room = scratch(0);
             let values = rows.values_of(self.arch(), &tasks[k], &mut room);
             let task = rows.task(&tasks[k], values, (out.get(), ldc), n, carry_out(k)[0]);
@@ -204,7 +204,7 @@ impl Cpu {
         let (ldc, out) = (c.stride(), Shared(c.into_data().as_mut_ptr()));
         let columns_of = |vectors: usize| vectors * self.arch().vector_bytes() / size_of::<T>();
         let (tile, pass) = (columns_of(plan.tile_vectors), columns_of(plan.pass_vectors));
-        self.for_each(panel.row_blocks().len(), pattern.nnz().saturating_mul(n), |k| {
+        self.for_each(panel.row_blocks().len(), work(pattern.nnz(), n), |k| {
             let row_block = &panel.row_blocks()[k];
             for i in row_block.rows.clone() {
                 let none = pattern.row_ptr().at(i) == pattern.row_ptr().at(i + 1);
@@ -301,7 +301,7 @@ impl Cpu {
         let (carry_out, carry_position) = (carry_outs.shared(tasks), carry_positions.shared(tasks));
         let (ldc, out) = (c.stride(), Shared(c.reborrow().into_data().as_mut_ptr()));
         let places = Shared(positions.as_mut_ptr());
-        self.for_each(tasks.len(), pattern.nnz().saturating_mul(n), |k| {
+        self.for_each(tasks.len(), work(pattern.nnz(), n), |k| {
             let mut room = scratch(0);
             let values = rows.values_of(self.arch(), &tasks[k], &mut room);
             let task = rows.task(&tasks[k], values, (out.get(), ldc), n, carry_out(k)[0]);

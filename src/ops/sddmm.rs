@@ -5,7 +5,7 @@ use sparsimd_kernels::{Number, Scalar, SddmmPanel, SddmmRows, Stored, sddmm_pane
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
 use super::row_sums::Widened;
-use super::run::scratch;
+use super::run::{scratch, work};
 use super::values::{Values, ValuesMut};
 use crate::cpu::Cpu;
 use crate::dense::{MatRef, check_shape};
@@ -116,7 +116,7 @@ impl Cpu {
         let n = c.cols();
         let tasks = &direct.tasks;
         let (arch, out) = (self.arch(), out.shared());
-        self.for_each(tasks.len(), pattern.nnz().saturating_mul(n), |k| {
+        self.for_each(tasks.len(), work(pattern.nnz(), n), |k| {
             let Task { rows, nonzeros, .. } = tasks[k];
             let mut room = scratch(0);
             let values = values.map_or(std::ptr::null(), |values| values.of_task(arch, nonzeros, &mut room));
@@ -152,7 +152,7 @@ impl Cpu {
         mut out: ValuesMut<'_, D::Scalar>,
     ) {
         let n = c.cols();
-        let work = out.len().saturating_mul(n);
+        let work = work(out.len(), n);
         let out = out.shared();
         self.for_each(panel.row_blocks().len(), work, |k| {
             let row_block = &panel.row_blocks()[k];

@@ -5,7 +5,7 @@ use sparsimd_kernels::{Number, SpmmPanel, SpmmRows, Stored, scale_rows, spmm_pan
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
 use super::row_sums::RowSums;
-use super::run::{CarryOuts, Shared, scratch};
+use super::run::{CarryOuts, Shared, scratch, work};
 use super::values::Values;
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef, check_shape};
@@ -139,7 +139,7 @@ impl Cpu {
         // Parts of narrow rows would be rounded each.
         let width = if D::NARROW { pattern.cols() } else { direct.width };
         let (ldc, out) = (c.stride(), Shared(c.reborrow().into_data().as_mut_ptr()));
-        self.for_each(tasks.len(), pattern.nnz().saturating_mul(n), |k| {
+        self.for_each(tasks.len(), work(pattern.nnz(), n), |k| {
             let task = &tasks[k];
             if skip {
                 let begun = task.rows[0] + usize::from(task.continues);
@@ -194,7 +194,7 @@ impl Cpu {
         let (ldc, out) = (c.stride(), Shared(c.into_data().as_mut_ptr()));
         let columns_of = |vectors: usize| vectors * self.arch().vector_bytes() / size_of::<D::Scalar>();
         let (tile, pass) = (columns_of(plan.tile_vectors), columns_of(plan.pass_vectors));
-        self.for_each(panel.row_blocks().len(), values.len().saturating_mul(n), |k| {
+        self.for_each(panel.row_blocks().len(), work(values.len(), n), |k| {
             let row_block = &panel.row_blocks()[k];
             let (rows, c) = (row_block.rows.len(), out.get().wrapping_add(row_block.rows.start * ldc));
             if alpha == D::Scalar::ZERO {

@@ -3,7 +3,7 @@
 use sparsimd_kernels::{Scalar, SpmmRows, spmm_rows};
 
 use super::long_fibers::{long_fibers, without};
-use super::run::Shared;
+use super::run::{Shared, work};
 use super::ttm::cut_fibers;
 use crate::cpu::Cpu;
 use crate::dense::MatRef;
@@ -41,7 +41,7 @@ impl Cpu {
         let runs = without(cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads()), &long);
         let fibers = RowPointers::of(x.ptr);
         let y = Shared(y.as_mut_ptr());
-        self.for_each(runs.len(), x.nnz() + x.len(), |k| {
+        self.for_each(runs.len(), work(x.nnz() + x.len(), 1), |k| {
             let task = SpmmRows {
                 row_ptr: fibers.raw(),
                 columns: x.leaf.as_ptr(),

@@ -9,7 +9,7 @@ use sparsimd_kernels::{Scalar, Stored, TtmFibers, ttm_fibers};
 
 use super::long_fibers::{long_fibers, without};
 use super::operand::check_columns;
-use super::run::Shared;
+use super::run::{Shared, work};
 use crate::cpu::Cpu;
 use crate::cut;
 use crate::dense::{ALIGN, Mat, MatMut, MatRef, check_shape};
@@ -280,7 +280,7 @@ impl Cpu {
         let columns = || (0..cols).step_by(width);
         let tasks: Vec<_> = runs.iter().flat_map(|run| columns().map(move |at| (run.start, run.end, at))).collect();
         let shared = Shared(y.as_mut_ptr());
-        let work = x.leaf.len().saturating_mul(x.block * cols);
+        let work = work(x.leaf.len(), x.block * cols);
         self.for_each(tasks.len(), work, |k| {
             let (first, end, at) = tasks[k];
             let fibers = Blocks { ptr: &x.ptr[first..=end], ..*x };

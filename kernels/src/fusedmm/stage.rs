@@ -205,7 +205,7 @@ pub(super) unsafe fn softmax_step<S: Simd, T: Scalar, const ROOM: bool>(
     w: *mut T,
     len: usize,
 ) -> ([T; 2], T) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `exponentials` asks of its caller what this function asks of its own.
     let [largest, sum] = unsafe { exponentials::<S, T, ROOM>(simd, m, logits, w, len, false) };
     let rescale = if m == T::NEG_INFINITY {
         // Nothing was there to rescale, and -inf - -inf is no number.

@@ -1,5 +1,6 @@
 //! SpMM with one column, SpMV: c_i = alpha sum over row i of a_ij b_j + beta c_i, straight from CSR.
 
+use crate::prefetch::prefetch_l1;
 use crate::spmm::SpmmRows;
 use crate::walk::Part;
 use crate::{Number, Stored};
@@ -13,6 +14,21 @@ use crate::{Number, Stored};
 pub(crate) unsafe fn spmv<D: Stored>(task: &SpmmRows<D>) {
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
+        match task.ldb {
+            1 => spmv_rows::<D, true>(task),
+            _ => spmv_rows::<D, false>(task),
+        }
+    }
+}
+
+/// Rows of a b whose elements are next to each other (`DENSE`), or as far apart as the task says.
+///
+/// # Safety
+/// As [`spmm_rows`](crate::spmm_rows).
+#[inline(always)]
+unsafe fn spmv_rows<D: Stored, const DENSE: bool>(task: &SpmmRows<D>) {
+    // SAFETY: the promise of `spmm_rows`.
+    unsafe {
         let mut next = task.row_ptr.at(task.rows[0]);
         for row in task.rows[0]..task.rows[1] {
             let start = next.max(task.nonzeros[0]);
@@ -20,7 +36,7 @@ pub(crate) unsafe fn spmv<D: Stored>(task: &SpmmRows<D>) {
             let end = next.min(task.nonzeros[1]);
             let part = Part { row, slot: 0, start, end, first: true, last: true };
             let (carries, c, beta) = task.target(&part);
-            let sum = task.alpha * spmv_row(task, start, end);
+            let sum = task.alpha * spmv_row::<D, DENSE>(task, start, end);
             if carries.is_null() {
                 *c = D::narrow(if beta == D::Scalar::ZERO { sum } else { sum + beta * (*c).widen() });
             } else {
@@ -30,32 +46,62 @@ pub(crate) unsafe fn spmv<D: Stored>(task: &SpmmRows<D>) {
     }
 }
 
-/// Sum over the nonzeros p from `start` to `end` of a_p b_(j_p), in eight partial sums: one of its own is a chain of dependent
+/// Nonzeros ahead of which columns and values are prefetched.
+const AHEAD: usize = 256;
+
+/// Sum over the nonzeros p from `start` to `end` of a_p b_(j_p), in four partial sums: one of its own is a chain of dependent
 /// additions.
 ///
 /// # Safety
 /// As [`spmm_rows`](crate::spmm_rows); the nonzeros are the task's.
 #[inline(always)]
-unsafe fn spmv_row<D: Stored>(task: &SpmmRows<D>, start: usize, end: usize) -> D::Scalar {
-    const SUMS: usize = 8;
-    let mut sums = [D::Scalar::ZERO; SUMS];
-    // SAFETY: the nonzeros below `end` are the task's, and their columns rows of B.
+unsafe fn spmv_row<D: Stored, const DENSE: bool>(task: &SpmmRows<D>, start: usize, end: usize) -> D::Scalar {
+    let mut sums = [D::Scalar::ZERO; 4];
+    let mut p = start;
+    // SAFETY: the nonzeros below `end` are the task's.
     unsafe {
-        let term = |p: usize| {
-            let j = *task.columns.wrapping_add(p) as usize;
-            *task.values.wrapping_add(p) * (*task.b.wrapping_add(j * task.ldb)).widen()
-        };
-        let mut p = start;
-        while p + SUMS <= end {
-            for (u, sum) in sums.iter_mut().enumerate() {
-                *sum += term(p + u);
-            }
-            p += SUMS;
+        while p + 8 <= end {
+            // The hardware's own prefetches come late where rows of b come from L3 (2^20 rows, 8 M nonzeros: 17.7 ms, 15.9 with these).
+            prefetch_l1(task.columns.wrapping_add(p + AHEAD));
+            prefetch_l1(task.values.wrapping_add(p + AHEAD));
+            add_products::<D, DENSE, 8>(task, p, &mut sums);
+            p += 8;
         }
-        for (u, p) in (p..end).enumerate() {
-            sums[u] += term(p);
+        if p + 4 <= end {
+            add_products::<D, DENSE, 4>(task, p, &mut sums);
+            p += 4;
+        }
+        match end.saturating_sub(p) {
+            1 => add_products::<D, DENSE, 1>(task, p, &mut sums),
+            2 => add_products::<D, DENSE, 2>(task, p, &mut sums),
+            3 => add_products::<D, DENSE, 3>(task, p, &mut sums),
+            _ => {}
         }
     }
-    let [a, b, c, d, e, f, g, h] = sums;
-    ((a + b) + (c + d)) + ((e + f) + (g + h))
+    (sums[0] + sums[1]) + (sums[2] + sums[3])
+}
+
+/// Adds a_p b_(j_p) of the nonzeros p, p + 1, ..., p + `COUNT` - 1 to `sums` in turns.
+///
+/// # Safety
+/// As [`spmm_rows`](crate::spmm_rows); the nonzeros are the task's.
+#[inline(always)]
+unsafe fn add_products<D: Stored, const DENSE: bool, const COUNT: usize>(
+    task: &SpmmRows<D>,
+    p: usize,
+    sums: &mut [D::Scalar; 4],
+) {
+    let mut b = [D::Scalar::ZERO; COUNT];
+    for (u, b) in b.iter_mut().enumerate() {
+        // SAFETY: the nonzero is the task's, and its column a row of B.
+        unsafe {
+            // Volatile: the compiler would make a gather of the loads of b, which takes twice as long as they do (Zen 4).
+            let j = task.columns.wrapping_add(p + u).read_volatile() as usize;
+            *b = (*task.b.wrapping_add(if DENSE { j } else { j * task.ldb })).widen();
+        }
+    }
+    for (u, &b) in b.iter().enumerate() {
+        // SAFETY: the nonzero is the task's.
+        sums[u % 4] += unsafe { *task.values.wrapping_add(p + u) } * b;
+    }
 }

@@ -18,8 +18,8 @@ const LOOKS: usize = 64;
 /// Looks for the end of a loop before the processor is given to others.
 const PATIENCE: usize = 1 << 14;
 
-/// How many times as long as waking helpers takes a loop must take for that to pay: it costs the caller a part in so many, and
-/// a helper comes when some ten of these have passed.
+/// How many times as long as waking helpers takes loops must have taken without them for that to pay: it costs the caller a part in so
+/// many, and a helper comes when some ten of these have passed. One loop may be too short, and the next ones follow it.
 const WAKING_PAYS: u64 = 20;
 
 /// Nanoseconds that waking helpers takes the caller, before the first time: a system call.
@@ -70,6 +70,8 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     /// Nanoseconds that waking helpers takes the caller.
     waking: AtomicU64,
+    /// Nanoseconds of the loops that helpers missed since they were woken.
+    missed: AtomicU64,
 }
 
 /// The threads of a pool for short loops.
@@ -95,6 +97,7 @@ impl Team {
             dismissals: AtomicUsize::new(0),
             panic: Mutex::new(None),
             waking: AtomicU64::new(WAKING),
+            missed: AtomicU64::new(0),
         };
         let helping = (0..threads).map(|_| AtomicBool::new(false)).collect();
         Self { shared: Arc::new(shared), spin, helping, binding }
@@ -131,7 +134,10 @@ impl Team {
         // Nobody is inside when this ends, be it by a panic.
         let closed = Closing(shared);
         let waking = shared.waking.load(Ordering::Relaxed);
-        if missing && nanoseconds > WAKING_PAYS * waking {
+        let missed = if missing { shared.missed.load(Ordering::Relaxed).saturating_add(nanoseconds) } else { 0 };
+        let wake = missed > WAKING_PAYS * waking;
+        shared.missed.store(if wake { 0 } else { missed }, Ordering::Relaxed);
+        if wake {
             let start = Instant::now();
             self.wake(pool);
             // A thread that wakes up on the caller's processor may stop it for a while: that says little of the next time.

@@ -12,6 +12,7 @@ use std::{fmt, slice};
 use aligned_vec::{AVec, ConstAlign};
 
 use crate::error::{Error, Result};
+use crate::memory::advise_huge_pages;
 
 /// Bytes of a cache line, and of the widest vector register that pulp knows: the alignment of every owned array.
 pub const ALIGN: usize = 64;
@@ -46,31 +47,6 @@ pub(crate) fn zeroed<T: Copy + Default>(mut data: Aligned<T>, len: usize) -> Ali
     advise_huge_pages(data.as_mut_ptr(), len);
     data.resize(len, T::default());
     data
-}
-
-/// An empty array with room for `len` elements, on huge pages likewise: filling it for the first time then costs a fraction
-/// of the page faults.
-pub(crate) fn reserved<T>(len: usize) -> Vec<T> {
-    let mut data = Vec::with_capacity(len);
-    advise_huge_pages(data.as_mut_ptr(), len);
-    data
-}
-
-/// Bytes of a huge page on x86-64 and most AArch64 systems; an array of fewer has none.
-const HUGE_PAGE: usize = 2 << 20;
-
-/// Asks for huge pages under `len` elements at `data`, before they are first touched. A request: it may go unheard.
-pub(crate) fn advise_huge_pages<T>(data: *mut T, len: usize) {
-    #[cfg(target_os = "linux")]
-    if len * size_of::<T>() >= HUGE_PAGE {
-        // Whole pages only: the first and last are shared with other allocations.
-        let start = data.addr().next_multiple_of(4096);
-        let end = (data.addr() + len * size_of::<T>()) / 4096 * 4096;
-        // SAFETY: the range is inside one live allocation; the advice changes no contents.
-        unsafe { libc::madvise(data.with_addr(start).cast(), end.saturating_sub(start), libc::MADV_HUGEPAGE) };
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = (data, len, HUGE_PAGE);
 }
 
 /// Where `data` is.

@@ -8,7 +8,6 @@ use std::fmt::Display;
 
 use bytemuck::Zeroable;
 
-use crate::dense::advise_huge_pages;
 use crate::error::{Error, Result};
 
 /// Bytes from which the system is asked how much memory is free. Linux grants more than it has, and ends the process when
@@ -39,7 +38,41 @@ pub(crate) fn reserve<E>(what: impl Display, len: usize) -> Result<Vec<E>> {
     available(&what, bytes)?;
     let mut array = Vec::new();
     array.try_reserve_exact(len).map_err(|_| refused(&what, bytes))?;
+    advise_huge_pages(array.as_mut_ptr(), len);
     Ok(array)
+}
+
+/// An empty array with room for `len` elements, on huge pages where it is large and the system offers them: reading it then takes
+/// fewer address translations, which in a virtual machine cost more than the memory itself (31 GB/s on one thread, 9 to 20 on
+/// pages of 4 KiB), and filling it for the first time a fraction of the page faults.
+pub(crate) fn reserved<T>(len: usize) -> Vec<T> {
+    let mut data = Vec::with_capacity(len);
+    advise_huge_pages(data.as_mut_ptr(), len);
+    data
+}
+
+/// A copy of `data`, on huge pages likewise.
+pub(crate) fn copied<T: Copy>(data: &[T]) -> Vec<T> {
+    let mut copy = reserved(data.len());
+    copy.extend_from_slice(data);
+    copy
+}
+
+/// Bytes of a huge page on x86-64 and most AArch64 systems; an array of fewer has none.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Asks for huge pages under `len` elements at `data`, before they are first touched. A request: it may go unheard.
+pub(crate) fn advise_huge_pages<T>(data: *mut T, len: usize) {
+    #[cfg(target_os = "linux")]
+    if len * size_of::<T>() >= HUGE_PAGE {
+        // Whole pages only: the first and last are shared with other allocations.
+        let start = data.addr().next_multiple_of(4096);
+        let end = (data.addr() + len * size_of::<T>()) / 4096 * 4096;
+        // SAFETY: the range is inside one live allocation; the advice changes no contents.
+        unsafe { libc::madvise(data.with_addr(start).cast(), end.saturating_sub(start), libc::MADV_HUGEPAGE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (data, len, HUGE_PAGE);
 }
 
 /// Makes room for `more` elements of `what` behind those of `array`: for twice as many as there are, if there is too little.

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rayon::prelude::*;
 
+use crate::memory::reserved;
+
 /// Elements of one task in loops whose work for an element is small.
 pub(crate) const GRAIN: usize = 1 << 14;
 
@@ -95,7 +97,7 @@ pub(crate) fn map_tasks<R: Send>(n: usize, f: impl Fn(usize) -> R + Sync) -> Vec
 
 /// `f(i)` for i in 0..n, many by one task.
 pub(crate) fn map<R: Send>(n: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
-    let mut out = Vec::with_capacity(n);
+    let mut out = reserved(n);
     let slots = Slots::of(&mut out);
     // SAFETY: ranges are disjoint and below the capacity.
     ranges(n, GRAIN, |range| range.for_each(|i| unsafe { slots.write(i, f(i)) }));

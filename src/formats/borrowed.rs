@@ -14,6 +14,7 @@ use super::check_dims;
 use super::csr::{Csr, Pattern, Place, Violation};
 use crate::dense::check_range;
 use crate::error::{Error, Result};
+use crate::memory::{copied, reserved};
 
 /// An integer type that row pointers of a borrowed matrix may have: u32, i32, u64, i64 or usize.
 pub trait PointerIndex: sealed::Pointer {}
@@ -301,8 +302,9 @@ impl<'a> PatternRef<'a> {
     /// The pattern in memory of its own; what is borrowed from an `Arc<Pattern>` is shared and not copied.
     pub fn to_pattern(self) -> Arc<Pattern> {
         let copy = || {
-            let row_ptr = (0..=self.rows).map(|i| self.row_ptr.at(i)).collect();
-            Arc::new(Pattern::from_parts(self.rows, self.cols, row_ptr, self.col_idx.to_vec()))
+            let mut row_ptr = reserved(self.rows + 1);
+            row_ptr.extend((0..=self.rows).map(|i| self.row_ptr.at(i)));
+            Arc::new(Pattern::from_parts(self.rows, self.cols, row_ptr, copied(self.col_idx)))
         };
         self.owner.map_or_else(copy, Arc::clone)
     }
@@ -416,7 +418,7 @@ impl<'a, T: Copy> CsrRef<'a, T> {
 
     /// The matrix in memory of its own; a pattern that is borrowed from an `Arc<Pattern>` is shared.
     pub fn to_csr(self) -> Csr<T> {
-        Csr::from_parts(self.pattern.to_pattern(), self.values.to_vec())
+        Csr::from_parts(self.pattern.to_pattern(), copied(self.values))
     }
 }
 

@@ -8,9 +8,10 @@ use sparsimd_kernels::Scalar;
 use super::csr::{Csr, Pattern};
 use super::transpose::places;
 use super::{ColumnIndex, check_dims};
+use crate::cut;
 use crate::error::{Error, Result};
+use crate::memory::{self, copied, reserved};
 use crate::parallel::{self, GRAIN, Slots};
-use crate::{cut, memory};
 
 /// A sparse matrix as a list of `(row, column, value)`; any order, no duplicates required.
 #[derive(Clone, Debug, PartialEq)]
@@ -185,7 +186,7 @@ impl<'a, T: Scalar> CooRef<'a, T> {
     fn copied_by_rows(&self) -> (Vec<usize>, Vec<u32>, Vec<T>) {
         let (row_ptr, _) = places(1, self.rows, |_| self.row_idx);
         let chunks = self.values.len().div_ceil(GRAIN);
-        let (mut col_idx, mut values) = (Vec::new(), Vec::new());
+        let (mut col_idx, mut values) = (reserved(self.values.len()), reserved(self.values.len()));
         let range = |k: usize| k * GRAIN..self.values.len().min((k + 1) * GRAIN);
         parallel::extend_from_parts(&mut col_idx, chunks, |k| &self.col_idx[range(k)]);
         parallel::extend_from_parts(&mut values, chunks, |k| &self.values[range(k)]);
@@ -197,7 +198,7 @@ impl<'a, T: Scalar> CooRef<'a, T> {
         let nnz = self.values.len();
         let range = |t: usize| cut::share(nnz, t, parts)..cut::share(nnz, t + 1, parts);
         let (row_ptr, mut next) = places(parts, self.rows, |t| &self.row_idx[range(t)]);
-        let (mut col_idx, mut values) = (Vec::<u32>::with_capacity(nnz), Vec::<T>::with_capacity(nnz));
+        let (mut col_idx, mut values) = (reserved::<u32>(nnz), reserved::<T>(nnz));
         let (columns_at, values_at) = (Slots::of(&mut col_idx), Slots::of(&mut values));
         parallel::chunks_mut(&mut next, 1, |t, next| {
             for p in range(t) {
@@ -281,7 +282,7 @@ pub(crate) fn counting_sort(keys: &[u32], bound: usize, first: Option<&[usize]>)
 impl<T: Scalar> From<&Csr<T>> for Coo<T> {
     fn from(a: &Csr<T>) -> Self {
         let pattern = a.pattern();
-        let mut row_idx = Vec::with_capacity(pattern.nnz());
+        let mut row_idx = reserved(pattern.nnz());
         for i in 0..pattern.rows() {
             row_idx.resize(pattern.row_ptr()[i + 1], i as u32);
         }
@@ -289,8 +290,8 @@ impl<T: Scalar> From<&Csr<T>> for Coo<T> {
             rows: pattern.rows(),
             cols: pattern.cols(),
             row_idx,
-            col_idx: pattern.col_idx().to_vec(),
-            values: a.values().to_vec(),
+            col_idx: copied(pattern.col_idx()),
+            values: copied(a.values()),
         }
     }
 }

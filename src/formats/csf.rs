@@ -10,7 +10,8 @@ use sparsimd_kernels::Scalar;
 
 use super::coo_tensor::CooTensor;
 use crate::error::{Error, Result};
-use crate::{memory, parallel};
+use crate::memory::{self, copied, zeros};
+use crate::parallel;
 
 /// Nonzeros of one parallel task of the construction: large enough that counting per level costs nothing.
 const TASK: usize = 1 << 16;
@@ -70,8 +71,8 @@ impl CsfPattern {
         });
         let counts = counts.into_iter().collect::<Result<Vec<_>>>()?;
         let total = |l: usize| counts.iter().map(|count| count[l]).sum::<usize>();
-        let mut idx: Vec<Vec<u32>> = (0..order).map(|l| vec![0; total(l)]).collect();
-        let mut ptr: Vec<Vec<usize>> = (0..order - 1).map(|l| vec![0; total(l) + 1]).collect();
+        let mut idx: Vec<Vec<u32>> = (0..order).map(|l| zeros("CSF", total(l))).collect::<Result<_>>()?;
+        let mut ptr: Vec<Vec<usize>> = (0..order - 1).map(|l| zeros("CSF", total(l) + 1)).collect::<Result<_>>()?;
         for l in 0..order - 1 {
             *ptr[l].last_mut().expect("one entry more than nodes") = idx[l + 1].len();
         }
@@ -106,7 +107,8 @@ impl CsfPattern {
     /// often as needed, so that none has more; the nonzeros keep their order.
     pub(crate) fn split_fibers(&self, longest: usize) -> Self {
         let order = self.order();
-        let (mut ptr, mut idx) = (self.ptr.clone(), self.idx.clone());
+        let mut ptr: Vec<_> = self.ptr.iter().map(|level| copied(level)).collect();
+        let mut idx: Vec<_> = self.idx.iter().map(|level| copied(level)).collect();
         if let Some(level) = order.checked_sub(2)
             && !parallel::all(self.nodes(level), |fiber| self.children(level, fiber).len() <= longest)
         {

@@ -6,6 +6,7 @@ use sparsimd_kernels::Stored;
 
 use super::{CsrRef, PatternRef, check_dims};
 use crate::error::{Error, Result};
+use crate::memory::reserved;
 
 /// Where the nonzeros of a matrix are.
 ///
@@ -163,7 +164,8 @@ impl<D: Stored> Csr<D> {
     /// ```
     #[inline(never)]
     pub fn stored_as<V: Stored<Scalar = D::Scalar>>(&self) -> Csr<V> {
-        let values = self.values.iter().map(|x| V::narrow(x.widen())).collect();
+        let mut values = reserved(self.nnz());
+        values.extend(self.values.iter().map(|x| V::narrow(x.widen())));
         Csr { pattern: self.pattern.clone(), values }
     }
 }
@@ -238,6 +240,8 @@ impl<T: Copy> Csr<T> {
     /// A^T, which is also A by columns (CSC).
     pub fn transpose(&self) -> Self {
         let (pattern, order) = self.pattern.transpose();
-        Self { pattern, values: order.iter().map(|&p| self.values[p]).collect() }
+        let mut values = reserved(self.nnz());
+        values.extend(order.iter().map(|&p| self.values[p]));
+        Self { pattern, values }
     }
 }

@@ -8,7 +8,8 @@ use sparsimd_kernels::{
     Arch, Block, ColumnSet, OFFSETS_PER_WORD, PAIRED_LANES, Pair, RowSegment, pair_rows, prefetch_row,
 };
 
-use crate::dense::{addresses, reserved};
+use crate::dense::addresses;
+use crate::memory::reserved;
 
 /// Fewest common columns that make a pair. Rows taken together for less gain nothing.
 const LEAST_SHARED: u32 = 2;

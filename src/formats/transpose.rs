@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::{Pattern, PatternRef};
 use crate::cut;
+use crate::memory::reserved;
 use crate::parallel::{self, Slots};
 
 impl Pattern {
@@ -44,7 +45,7 @@ pub(super) fn places<'a>(
         _ => parallel::map_tasks(parts, count),
     };
     // Counts become places.
-    let mut ptr = Vec::with_capacity(bound + 1);
+    let mut ptr = reserved(bound + 1);
     let mut place = 0;
     for key in 0..bound {
         ptr.push(place);
@@ -66,7 +67,7 @@ impl PatternRef<'_> {
         let (row_ptr, mut next) = places(parts, self.cols(), |t| {
             &self.col_idx()[self.row_ptr().at(bounds[t])..self.row_ptr().at(bounds[t + 1])]
         });
-        let (mut col_idx, mut order) = (Vec::<u32>::with_capacity(nnz), Vec::<usize>::with_capacity(nnz));
+        let (mut col_idx, mut order) = (reserved::<u32>(nnz), reserved::<usize>(nnz));
         let (rows_at, order_at) = (Slots::of(&mut col_idx), Slots::of(&mut order));
         let scatter = |rows: &[usize], next: &mut Vec<usize>| {
             for i in rows[0]..rows[1] {

@@ -7,11 +7,11 @@ use sparsimd_kernels::mttkrp::{Run, TILED_PADDING, Tile};
 
 use super::{Offsets, Tiled, TiledSpec, TiledTask};
 use crate::cut;
-use crate::dense::reserved;
 use crate::error::{Error, Result};
 use crate::formats::packing::mode_bits;
 use crate::formats::radix::{self, Key};
 use crate::formats::{CooTensor, MAX_ORDER};
+use crate::memory::reserved;
 use crate::parallel;
 
 /// Mean nonzeros of a run below which a tile's runs are sorted by length: with short runs the mispredicted ends cost

@@ -427,5 +427,31 @@ fn a_device_has_a_roofline_of_its_own() {
             assert!(Path::new(picture.as_str().unwrap()).exists());
         }
     }
-    assert!(refused(&["roofline", "--device", "hetero", "--out", out]).contains("of one device"));
+}
+
+#[test]
+fn the_processor_and_a_device_have_a_roofline_together() {
+    let Some(device) = device() else { return };
+    let (name, ..) = features(&device);
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    for (input, format, operations) in [
+        (["--random", "300x200@0.9"], "auto", 3),
+        (["--generate", "skew:40x30x20:2000"], "csf-all", 5),
+        (["--generate", "skew:40x30x20:2000"], "hicoo", 4),
+    ] {
+        let args = ["roofline", "--device", "hetero:0.5", "--repeat", "1", "--format", format, "--out", out, "--json"];
+        let report = json(&[&args[..], &input[..]].concat());
+        let text = report["device"].as_str().unwrap();
+        assert!(text.starts_with("cpu + ") && text.contains(name), "{report}");
+        assert_eq!(report["points"].as_array().unwrap().len(), operations, "{report}");
+        let rate = |of: &str, key: &str| report[of][key].as_f64().unwrap();
+        let own = report["cpu_ceilings"]["fma_f32"]["all"].as_f64().unwrap();
+        let both = own + rate("device_ceilings", "multiply_add");
+        assert!((rate("ceilings", "multiply_add") - both).abs() < 1e-6 * both, "{report}");
+        assert!(rate("ceilings", "near") > rate("ceilings", "memory"), "{report}");
+        for point in report["points"].as_array().unwrap() {
+            assert!(point["gflops"].as_f64().unwrap() > 0.0, "{report}");
+        }
+    }
 }

@@ -5,11 +5,10 @@ use sparsimd::formats::FiberCoo;
 use sparsimd::gpu::{DeviceCeilings, DeviceScalar, Gpu, Kind};
 use sparsimd::ops::{Arithmetic, TtmAlgorithm};
 use sparsimd::plan::{Op, PlanOptions, TensorOptions};
-use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, Result, edge, generate};
+use sparsimd::{CooTensor, Cpu, Csr, Mat, Result, edge, generate};
 use sparsimd_measure::{TensorCounts, TensorOp, Work};
 
 use super::{Args, Loaded, Operation, Point, Roofline, point_lines};
-use crate::device::Devices;
 use crate::matrix::REUSE;
 use crate::mttkrp::format_of;
 use crate::timing::Times;
@@ -24,12 +23,40 @@ struct Level {
     multiply_add: f64,
 }
 
-/// GFLOP/s and GB/s.
+/// A device's ceilings in GFLOP/s and GB/s.
 #[derive(Serialize)]
-struct Ceilings {
-    multiply_add: f64,
+pub struct DeviceReport {
+    pub multiply_add: f64,
     levels: Vec<Level>,
     device_clock: bool,
+}
+
+impl DeviceReport {
+    /// Of what was measured.
+    pub fn of(measured: DeviceCeilings) -> Self {
+        let level = |l: &sparsimd::gpu::DeviceLevel| Level {
+            name: l.name,
+            bytes: l.bytes,
+            copy: l.copy,
+            add: l.add,
+            multiply_add: l.multiply_add,
+        };
+        let DeviceCeilings { multiply_add, device_clock, .. } = measured;
+        Self { multiply_add, levels: measured.levels.iter().map(level).collect(), device_clock }
+    }
+
+    /// GB/s of the nearest level and of the memory.
+    pub fn ends(&self) -> [f64; 2] {
+        [self.levels.first(), self.levels.last()].map(|level| level.map_or(0.0, |l| l.multiply_add))
+    }
+}
+
+/// Whether the device is the processor, by its driver, and a mark that says so.
+pub fn mark_of(gpu: &Gpu) -> (bool, &'static str) {
+    match gpu.info().kind {
+        Kind::Cpu => (true, " (the processor's driver)"),
+        _ => (false, ""),
+    }
 }
 
 #[derive(Serialize)]
@@ -40,41 +67,27 @@ struct Report<'a> {
     /// The device is the processor, by its driver: figures of no other device.
     on_processor: bool,
     points: &'a [Point],
-    ceilings: Ceilings,
+    ceilings: DeviceReport,
     pictures: Vec<String>,
 }
 
 /// Measures the device and the operations on it, prints both and draws them.
-pub fn draw<T: DeviceScalar>(args: &Args, cpu: &Cpu) -> Result<Verdict> {
-    let Some(Devices::One(gpu)) = Devices::open(&args.place, cpu)? else {
-        let detail = "a roofline is of one device: cpu or gpu[:INDEX|:NAME]".to_owned();
-        return Err(Error::Argument { name: "device", detail });
-    };
+pub fn draw<T: DeviceScalar>(args: &Args, cpu: &Cpu, gpu: &Gpu) -> Result<Verdict> {
     let (input, operations) = match args.load::<T>(cpu)? {
-        Loaded::Matrix(name, a) => (args.matrix_name(&name, &a), matrix_operations(args, cpu, &gpu, &a)?),
-        Loaded::Tensor(name, x) => (args.tensor_name(&name, &x), tensor_operations(args, cpu, &gpu, &x)?),
+        Loaded::Matrix(name, a) => (args.matrix_name(&name, &a), matrix_operations(args, cpu, gpu, &a)?),
+        Loaded::Tensor(name, x) => (args.tensor_name(&name, &x), tensor_operations(args, cpu, gpu, &x)?),
     };
     output::note("measuring the device's ceilings, some seconds ...");
-    let measured = gpu.ceilings::<T>()?;
+    let measured = DeviceReport::of(gpu.ceilings::<T>()?);
     let levels: Vec<(String, f64)> = measured.levels.iter().map(|l| (l.name.to_owned(), l.multiply_add)).collect();
-    let (near, far) = (levels.first().map_or(0.0, |l| l.1), levels.last().map_or(0.0, |l| l.1));
+    let [near, far] = measured.ends();
     let points = super::points(operations, measured.multiply_add, near, far);
     let name = &gpu.info().name;
-    let on_processor = gpu.info().kind == Kind::Cpu;
-    let mark = if on_processor { " (the processor's driver)" } else { "" };
+    let (on_processor, mark) = mark_of(gpu);
     let title = format!("{name}{mark}: {}  |  {input}", T::NAME);
     let picture = Roofline { title, levels: &levels, fma: measured.multiply_add, add: None, points: &points };
     let pictures = picture.save(&args.out)?.map(|path| path.display().to_string()).to_vec();
     if args.json {
-        let level = |l: &sparsimd::gpu::DeviceLevel| Level {
-            name: l.name,
-            bytes: l.bytes,
-            copy: l.copy,
-            add: l.add,
-            multiply_add: l.multiply_add,
-        };
-        let DeviceCeilings { multiply_add, device_clock, .. } = measured;
-        let ceilings = Ceilings { multiply_add, levels: measured.levels.iter().map(level).collect(), device_clock };
         let dtype = T::NAME;
         output::json(&Report {
             input: &input,
@@ -82,7 +95,7 @@ pub fn draw<T: DeviceScalar>(args: &Args, cpu: &Cpu) -> Result<Verdict> {
             device: name,
             on_processor,
             points: &points,
-            ceilings,
+            ceilings: measured,
             pictures,
         })?;
         return Ok(Verdict::Good);

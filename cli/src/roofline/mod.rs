@@ -1,6 +1,7 @@
 //! `sparsimd roofline`.
 
 mod device;
+mod hetero;
 mod picture;
 
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use sparsimd::plan::{MttkrpFormat, Op, PlanOptions, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, Result, Scalar, edge};
 use sparsimd_measure::{Ceilings, TensorCounts, TensorOp, Work};
 
-use super::device::{DeviceName, DeviceScalar, Place};
+use super::device::{DeviceScalar, Devices, Place};
 use super::executor::Executor;
 use super::machine::{ceilings, f32_lanes, table};
 use super::matrix::REUSE;
@@ -122,8 +123,10 @@ pub fn run(args: &Args) -> Result<Verdict> {
 
 fn draw<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
     let cpu = args.executor.cpu()?;
-    if args.place.device != DeviceName::Cpu {
-        return device::draw::<T>(args, &cpu);
+    match &Devices::open(&args.place, &cpu)? {
+        None => {}
+        Some(Devices::One(gpu)) => return device::draw::<T>(args, &cpu, gpu),
+        Some(devices @ Devices::Both(both)) => return hetero::draw::<T>(args, &cpu, devices, both),
     }
     // The input first: a mistake there should not wait for the machine to be measured.
     let (input, operations) = match args.load::<T>(&cpu)? {

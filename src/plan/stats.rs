@@ -9,6 +9,9 @@ const WIDTH_BITS: [u32; 4] = [5, 6, 7, 8];
 /// Rows that are looked at for the number of row segments; more would tell the same.
 const SAMPLE: usize = 512;
 
+/// Nonzeros that are looked at for how often columns repeat.
+const SAMPLED_COLUMNS: usize = 4096;
+
 /// Facts about a sparsity pattern.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stats {
@@ -26,6 +29,8 @@ pub struct Stats {
     per_segment: [f64; WIDTH_BITS.len()],
     /// Columns from the first to the last nonzero of two neighbouring rows, in the median; all where it is not known.
     pub(super) span: usize,
+    /// Nonzeros in the column of a nonzero, in the mean, by those of a uniformly random pattern of the same size; 1 where it is not known.
+    pub(super) column_skew: f64,
 }
 
 impl Stats {
@@ -49,6 +54,8 @@ impl Stats {
                 *segments += row.windows(2).filter(|w| (w[0] ^ w[1]) >> bits != 0).count();
             }
         }
+        let from_sample =
+            (0..rows).step_by(step).flat_map(|i| pattern.row(i)).step_by(nnz.div_ceil(SAMPLED_COLUMNS).max(1));
         let per_segment = segments.map(|segments| nnz as f64 / segments.max(1) as f64);
         spans.sort_unstable();
         Self {
@@ -59,13 +66,23 @@ impl Stats {
             max_row: lens().max().unwrap_or(0),
             per_segment,
             span: spans.get(spans.len() / 2).map_or(pattern.cols(), |&span| span as usize),
+            column_skew: column_skew(pattern.cols(), from_sample.copied().collect()),
         }
     }
 
     /// The size of `pattern` and nothing else, without a pass over it: enough for the direct path.
     pub(crate) fn size_of(pattern: PatternRef<'_>) -> Self {
         let (rows, cols, nnz) = (pattern.rows(), pattern.cols(), pattern.nnz());
-        Self { rows, cols, nnz, empty_rows: 0, max_row: 0, per_segment: [0.0; WIDTH_BITS.len()], span: cols }
+        Self {
+            rows,
+            cols,
+            nnz,
+            empty_rows: 0,
+            max_row: 0,
+            per_segment: [0.0; WIDTH_BITS.len()],
+            span: cols,
+            column_skew: 1.0,
+        }
     }
 
     /// Whether the pattern is a band so narrow that rows of B, of which `row_bytes` are read at a time, stay in L1 from one of its
@@ -91,9 +108,45 @@ impl Stats {
     }
 }
 
+/// How many times as often as uniformly random ones two of `sample`, columns below `cols`, are the same.
+fn column_skew(cols: usize, mut sample: Vec<u32>) -> f64 {
+    sample.sort_unstable();
+    let pairs = |n: usize| (n * n.saturating_sub(1) / 2) as f64;
+    let same: f64 = sample.chunk_by(|a, b| a == b).map(|equal| pairs(equal.len())).sum();
+    let expected = pairs(sample.len()) / cols.max(1) as f64;
+    // A few pairs may be chance.
+    if same < 8.0 { 1.0 } else { same / expected.max(f64::MIN_POSITIVE) }
+}
+
 /// Columns from the first to the last nonzero of these rows, whose columns ascend; none where they are empty.
 fn span(rows: [&[u32]; 2]) -> Option<u32> {
     let first = rows.iter().filter_map(|row| row.first()).min()?;
     let last = rows.iter().filter_map(|row| row.last()).max()?;
     Some(last.saturating_sub(*first) + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::Pattern;
+
+    /// `rows` rows of four nonzeros in 10 000 columns, anywhere, `hot` of them in the first four.
+    fn skew(rows: usize, hot: usize) -> f64 {
+        let row = |i: usize| {
+            let anywhere = (hot..4).map(move |k| (4 + (i * 4 + k) * 7919 % 9996) as u32);
+            let mut row: Vec<u32> = (0..hot as u32).chain(anywhere).collect();
+            row.sort_unstable();
+            row
+        };
+        let columns = (0..rows).flat_map(row).collect();
+        Stats::of(&*Pattern::new(rows, 10_000, (0..=rows).map(|i| 4 * i).collect(), columns).unwrap()).column_skew
+    }
+
+    #[test]
+    fn repeating_columns_are_told_from_random_ones() {
+        assert!(skew(20_000, 0) < 2.0, "{}", skew(20_000, 0));
+        assert!(skew(20_000, 1) > 100.0 && skew(20_000, 3) > skew(20_000, 1));
+        // Too few to tell, and none.
+        assert_eq!((skew(2, 0), skew(0, 0)), (1.0, 1.0));
+    }
 }

@@ -49,14 +49,18 @@ unsafe fn spmv_rows<D: Stored, const DENSE: bool>(task: &SpmmRows<D>) {
 /// Nonzeros ahead of which columns and values are prefetched.
 const AHEAD: usize = 256;
 
-/// Sum over the nonzeros p from `start` to `end` of a_p b_(j_p), in four partial sums: one of its own is a chain of dependent
-/// additions.
+/// Partial sums of a row: one alone is a chain of dependent additions. Narrow elements are widened eight at a time.
+const fn sums_of<D: Stored>() -> usize {
+    if D::NARROW { 8 } else { 4 }
+}
+
+/// Sum over the nonzeros p from `start` to `end` of a_p b_(j_p).
 ///
 /// # Safety
 /// As [`spmm_rows`](crate::spmm_rows); the nonzeros are the task's.
 #[inline(always)]
 unsafe fn spmv_row<D: Stored, const DENSE: bool>(task: &SpmmRows<D>, start: usize, end: usize) -> D::Scalar {
-    let mut sums = [D::Scalar::ZERO; 4];
+    let mut sums = [D::Scalar::ZERO; 8];
     let mut p = start;
     // SAFETY: the nonzeros below `end` are the task's.
     unsafe {
@@ -78,7 +82,9 @@ unsafe fn spmv_row<D: Stored, const DENSE: bool>(task: &SpmmRows<D>, start: usiz
             _ => {}
         }
     }
-    (sums[0] + sums[1]) + (sums[2] + sums[3])
+    let [a, b, c, d, e, f, g, h] = sums;
+    let sum = (a + b) + (c + d);
+    if D::NARROW { sum + ((e + f) + (g + h)) } else { sum }
 }
 
 /// Adds a_p b_(j_p) of the nonzeros p, p + 1, ..., p + `COUNT` - 1 to `sums` in turns.
@@ -89,19 +95,21 @@ unsafe fn spmv_row<D: Stored, const DENSE: bool>(task: &SpmmRows<D>, start: usiz
 unsafe fn add_products<D: Stored, const DENSE: bool, const COUNT: usize>(
     task: &SpmmRows<D>,
     p: usize,
-    sums: &mut [D::Scalar; 4],
+    sums: &mut [D::Scalar; 8],
 ) {
-    let mut b = [D::Scalar::ZERO; COUNT];
+    let mut b = [D::narrow(D::Scalar::ZERO); COUNT];
     for (u, b) in b.iter_mut().enumerate() {
         // SAFETY: the nonzero is the task's, and its column a row of B.
         unsafe {
-            // Volatile: the compiler would make a gather of the loads of b, which takes twice as long as they do (Zen 4).
-            let j = task.columns.wrapping_add(p + u).read_volatile() as usize;
-            *b = (*task.b.wrapping_add(if DENSE { j } else { j * task.ldb })).widen();
+            // Volatile: the compiler would make a gather of the loads of b, which takes twice as long as they do (Zen 4). There is none of
+            // narrow elements.
+            let j = task.columns.wrapping_add(p + u);
+            let j = if D::NARROW { *j } else { j.read_volatile() } as usize;
+            *b = *task.b.wrapping_add(if DENSE { j } else { j * task.ldb });
         }
     }
     for (u, &b) in b.iter().enumerate() {
         // SAFETY: the nonzero is the task's.
-        sums[u % 4] += unsafe { *task.values.wrapping_add(p + u) } * b;
+        sums[u % sums_of::<D>()] += unsafe { *task.values.wrapping_add(p + u) } * b.widen();
     }
 }

@@ -71,6 +71,15 @@ pub struct SparseFns<T> {
         c: *mut T,
         ldc: c_int,
     ) -> c_int,
+    pub(crate) vector: unsafe extern "C" fn(
+        operation: c_int,
+        alpha: T,
+        a: Handle,
+        description: Description,
+        b: *const T,
+        beta: T,
+        c: *mut T,
+    ) -> c_int,
 }
 
 /// `f32` or `f64`: which of a library's functions to call.

@@ -1,4 +1,4 @@
-//! MKL's inspector-executor product of a CSR matrix and a dense one, beside its BLAS.
+//! MKL's inspector-executor products of a CSR matrix with a dense one and with a vector, beside its BLAS.
 
 use std::ffi::{c_char, c_int};
 use std::marker::PhantomData;
@@ -17,6 +17,8 @@ const INDEX_BASE_ZERO: c_int = 0;
 const LAYOUT_ROW_MAJOR: c_int = 101;
 const GENERAL: Description = Description { kind: 20, fill: 40, diagonal: 50 };
 const MEMORY_AGGRESSIVE: c_int = 81;
+/// Products that it may count on.
+const CALLS: c_int = 1000;
 const INTERFACE_LP64: c_int = 0;
 const THREADING_INTEL: c_int = 0;
 
@@ -26,6 +28,7 @@ pub struct Mkl {
     blas: Blas,
     sparse: Both<SparseFns<f32>, SparseFns<f64>>,
     hint: unsafe extern "C" fn(Handle, c_int, Description, c_int, c_int, c_int) -> c_int,
+    vector_hint: unsafe extern "C" fn(Handle, c_int, Description, c_int) -> c_int,
     memory: unsafe extern "C" fn(Handle, c_int) -> c_int,
     optimise: unsafe extern "C" fn(Handle) -> c_int,
     destroy: unsafe extern "C" fn(Handle) -> c_int,
@@ -77,13 +80,16 @@ impl Mkl {
                     single: SparseFns {
                         create: library.function(&["mkl_sparse_s_create_csr"])?,
                         product: library.function(&["mkl_sparse_s_mm"])?,
+                        vector: library.function(&["mkl_sparse_s_mv"])?,
                     },
                     double: SparseFns {
                         create: library.function(&["mkl_sparse_d_create_csr"])?,
                         product: library.function(&["mkl_sparse_d_mm"])?,
+                        vector: library.function(&["mkl_sparse_d_mv"])?,
                     },
                 },
                 hint: library.function(&["mkl_sparse_set_mm_hint"])?,
+                vector_hint: library.function(&["mkl_sparse_set_mv_hint"])?,
                 memory: library.function(&["mkl_sparse_set_memory_hint"])?,
                 optimise: library.function(&["mkl_sparse_optimize"])?,
                 destroy: library.function(&["mkl_sparse_destroy"])?,
@@ -182,7 +188,10 @@ impl<'a, T: Element> MklCsr<'a, T> {
         let matrix = Self { mkl, handle, rows, cols, n, _starts: starts, _arrays: PhantomData };
         // SAFETY: the handle is valid. Hints may be refused without harm; only the inspection must succeed.
         let status = unsafe {
-            (mkl.hint)(handle, NON_TRANSPOSE, GENERAL, LAYOUT_ROW_MAJOR, columns_of_b, 1000);
+            match n {
+                1 => (mkl.vector_hint)(handle, NON_TRANSPOSE, GENERAL, CALLS),
+                _ => (mkl.hint)(handle, NON_TRANSPOSE, GENERAL, LAYOUT_ROW_MAJOR, columns_of_b, CALLS),
+            };
             (mkl.memory)(handle, MEMORY_AGGRESSIVE);
             (mkl.optimise)(handle)
         };
@@ -190,7 +199,7 @@ impl<'a, T: Element> MklCsr<'a, T> {
         Ok(matrix)
     }
 
-    /// C = A B, of the number of columns that was announced.
+    /// C = A B, of the number of columns that was announced; by the product with a vector where it is one and lies together.
     ///
     /// # Errors
     /// [`Error::Operands`] when a slice is too short for its shape; [`Error::Status`].
@@ -203,10 +212,17 @@ impl<'a, T: Element> MklCsr<'a, T> {
             let detail = format!("B has {} elements at stride {ldb}, C {} at {ldc}", b.len(), c.len());
             return Err(Error::Operands(detail));
         }
+        let functions = T::sparse_of(&self.mkl.sparse);
+        if (n, ldb, ldc) == (1, 1, 1) {
+            let (b, c) = (b.as_ptr(), c.as_mut_ptr());
+            // SAFETY: b has an element for each column and c one for each row, checked above; c is exclusive.
+            let status = unsafe { (functions.vector)(NON_TRANSPOSE, T::ONE, self.handle, GENERAL, b, T::default(), c) };
+            return expect("mkl_sparse_mv", status);
+        }
         let (n, ldb, ldc) = (n as c_int, ldb as c_int, ldc as c_int);
         // SAFETY: B and C hold rows of n elements at their strides, checked above; C is exclusive.
         let status = unsafe {
-            (T::sparse_of(&self.mkl.sparse).product)(
+            (functions.product)(
                 NON_TRANSPOSE,
                 T::ONE,
                 self.handle,

@@ -42,6 +42,19 @@ fn check_sparse<T: Element + From<i8> + Into<f64> + std::fmt::Debug>(mkl: &Mkl) 
     let (row_ptr, columns) = ([0, 2, 2, 3], [0u32, 3, 1]);
     let values = [2, 3, -1].map(T::from);
     let (n, ldb, ldc) = (2, 3, 4);
+    // By the product with a matrix and, of one column that lies together, with a vector.
+    for (ldb, ldc) in [(1, 1), (2, 3)] {
+        let b = numbers::<T>(4 * ldb);
+        let mut c = vec![T::from(9); 3 * ldc];
+        let a = MklCsr::new(mkl, (3, 4, 1), &row_ptr, &columns, &values).unwrap();
+        a.multiply(&b, ldb, &mut c, ldc).unwrap();
+        for i in 0..3 {
+            let nonzeros = row_ptr[i]..row_ptr[i + 1];
+            let want: f64 = nonzeros.map(|p| values[p].into() * b[columns[p] as usize * ldb].into()).sum();
+            assert_eq!(c[i * ldc].into(), want, "{i} at {ldb}, {ldc}");
+        }
+        assert!(matches!(a.multiply(&b[..3 * ldb], ldb, &mut c, ldc), Err(Error::Operands(_))));
+    }
     let b = numbers::<T>(4 * ldb);
     let mut c = vec![T::from(9); 3 * ldc];
     let a = MklCsr::new(mkl, (3, 4, n), &row_ptr, &columns, &values).unwrap();

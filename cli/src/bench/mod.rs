@@ -102,7 +102,7 @@ enum SuiteName {
     Esimd,
     /// The same operations on every .smtx file below --data: patterns of pruned networks
     Dlmc,
-    /// The same operations on every .mtx file below --data: graphs and other real matrices, N = 128
+    /// The same operations on every .mtx file below --data: graphs and other real matrices, N = 128; SpMV
     Graphs,
     /// TEW, TS, TTV, TTM and MTTKRP in COO and HiCOO against their rooflines, on the .tns files below --data or on the synthetic
     /// tensors of the PASTA paper
@@ -198,7 +198,7 @@ pub fn run(args: &Args) -> Result<Verdict> {
     let mut suite: Box<dyn Suite> = match args.suite {
         SuiteName::Esimd => Box::new(esimd::Esimd::new(args.quick)),
         SuiteName::Dlmc => Box::new(Files::new(&args.data()?, ".smtx", &[32, 128], args.quick)?),
-        SuiteName::Graphs => Box::new(Files::new(&args.data()?, ".mtx", &[128], args.quick)?),
+        SuiteName::Graphs => Box::new(Files::new(&args.data()?, ".mtx", &[1, 128], args.quick)?),
         SuiteName::Pasta => Box::new(pasta::Pasta::new(args.data.as_deref(), args.form())?),
         SuiteName::Mmcsf => Box::new(mmcsf::MmCsf::new(args.data.as_deref(), args.form())?),
         SuiteName::Cp => Box::new(cp::Cp::new(args.data.as_deref(), args.quick)?),

@@ -27,21 +27,44 @@ pub(crate) unsafe fn spmv<D: Stored>(task: &SpmmRows<D>) {
 /// As [`spmm_rows`](crate::spmm_rows).
 #[inline(always)]
 unsafe fn spmv_rows<D: Stored, const DENSE: bool>(task: &SpmmRows<D>) {
+    let [first, end] = task.rows;
+    // The rows between the first and the last are the task's alone, with all their nonzeros.
+    let inner = (first + 1).min(end);
+    let last = inner.max(end.saturating_sub(1));
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
-        let mut next = task.row_ptr.at(task.rows[0]);
-        for row in task.rows[0]..task.rows[1] {
-            let start = next.max(task.nonzeros[0]);
+        for row in first..inner {
+            shared_row::<D, DENSE>(task, row);
+        }
+        let mut next = task.row_ptr.at(inner);
+        for row in inner..last {
+            let start = next;
             next = task.row_ptr.at(row + 1);
-            let end = next.min(task.nonzeros[1]);
-            let part = Part { row, slot: 0, start, end, first: true, last: true };
-            let (carries, c, beta) = task.target(&part);
-            let sum = task.alpha * spmv_row::<D, DENSE>(task, start, end);
-            if carries.is_null() {
-                *c = D::narrow(if beta == D::Scalar::ZERO { sum } else { sum + beta * (*c).widen() });
-            } else {
-                *carries = sum;
-            }
+            let sum = task.alpha * spmv_row::<D, DENSE>(task, start, next);
+            let c = task.c.wrapping_add(row * task.ldc);
+            *c = D::narrow(if task.beta == D::Scalar::ZERO { sum } else { sum + task.beta * (*c).widen() });
+        }
+        for row in last..end {
+            shared_row::<D, DENSE>(task, row);
+        }
+    }
+}
+
+/// A row that another task may have a part of.
+///
+/// # Safety
+/// As [`spmm_rows`](crate::spmm_rows); the row is the task's.
+#[inline(always)]
+unsafe fn shared_row<D: Stored, const DENSE: bool>(task: &SpmmRows<D>, row: usize) {
+    // SAFETY: the promise of `spmm_rows`.
+    unsafe {
+        let (start, end) = (task.row_ptr.at(row).max(task.nonzeros[0]), task.row_ptr.at(row + 1).min(task.nonzeros[1]));
+        let (carries, c, beta) = task.target(&Part { row, slot: 0, start, end, first: true, last: true });
+        let sum = task.alpha * spmv_row::<D, DENSE>(task, start, end);
+        if carries.is_null() {
+            *c = D::narrow(if beta == D::Scalar::ZERO { sum } else { sum + beta * (*c).widen() });
+        } else {
+            *carries = sum;
         }
     }
 }
@@ -49,10 +72,8 @@ unsafe fn spmv_rows<D: Stored, const DENSE: bool>(task: &SpmmRows<D>) {
 /// Nonzeros ahead of which columns and values are prefetched.
 const AHEAD: usize = 256;
 
-/// Partial sums of a row: one alone is a chain of dependent additions. Narrow elements are widened eight at a time.
-const fn sums_of<D: Stored>() -> usize {
-    if D::NARROW { 8 } else { 4 }
-}
+/// Nonzeros that are taken together.
+const CHUNK: usize = 8;
 
 /// Sum over the nonzeros p from `start` to `end` of a_p b_(j_p).
 ///
@@ -60,56 +81,79 @@ const fn sums_of<D: Stored>() -> usize {
 /// As [`spmm_rows`](crate::spmm_rows); the nonzeros are the task's.
 #[inline(always)]
 unsafe fn spmv_row<D: Stored, const DENSE: bool>(task: &SpmmRows<D>, start: usize, end: usize) -> D::Scalar {
-    let mut sums = [D::Scalar::ZERO; 8];
+    // One sum alone would be a chain of dependent additions.
+    let mut sums = [D::Scalar::ZERO; CHUNK];
     let mut p = start;
-    // SAFETY: the nonzeros below `end` are the task's.
+    // SAFETY: the nonzeros below `end` and below the task's are there.
     unsafe {
-        while p + 8 <= end {
+        while p + CHUNK < end {
             // The hardware's own prefetches come late where rows of b come from L3 (2^20 rows, 8 M nonzeros: 17.7 ms, 15.9 with these).
             prefetch_l1(task.columns.wrapping_add(p + AHEAD));
             prefetch_l1(task.values.wrapping_add(p + AHEAD));
-            add_products::<D, DENSE, 8>(task, p, &mut sums);
-            p += 8;
+            let products = products::<D, DENSE, CHUNK>(task, p);
+            (0..CHUNK).for_each(|u| sums[u] += products[u]);
+            p += CHUNK;
         }
-        if p + 4 <= end {
-            add_products::<D, DENSE, 4>(task, p, &mut sums);
-            p += 4;
-        }
-        match end.saturating_sub(p) {
-            1 => add_products::<D, DENSE, 1>(task, p, &mut sums),
-            2 => add_products::<D, DENSE, 2>(task, p, &mut sums),
-            3 => add_products::<D, DENSE, 3>(task, p, &mut sums),
-            _ => {}
+        // Nonzeros of the next rows are multiplied, too, and left out: a branch for each number of nonzeros would be mispredicted in most
+        // rows of a graph.
+        if p + CHUNK <= task.nonzeros[1] {
+            if p + CHUNK / 2 < end {
+                add_first::<D, DENSE, CHUNK>(task, p, end - p, &mut sums);
+            } else {
+                add_first::<D, DENSE, { CHUNK / 2 }>(task, p, end - p, &mut sums);
+            }
+        } else {
+            for p in p..end {
+                let b = *task.b.wrapping_add(*task.columns.wrapping_add(p) as usize * task.ldb);
+                sums[0] += *task.values.wrapping_add(p) * b.widen();
+            }
         }
     }
     let [a, b, c, d, e, f, g, h] = sums;
-    let sum = (a + b) + (c + d);
-    if D::NARROW { sum + ((e + f) + (g + h)) } else { sum }
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
 }
 
-/// Adds a_p b_(j_p) of the nonzeros p, p + 1, ..., p + `COUNT` - 1 to `sums` in turns.
+/// Adds the first `own` of the products of `COUNT` nonzeros from p on to `sums`.
 ///
 /// # Safety
 /// As [`spmm_rows`](crate::spmm_rows); the nonzeros are the task's.
 #[inline(always)]
-unsafe fn add_products<D: Stored, const DENSE: bool, const COUNT: usize>(
+unsafe fn add_first<D: Stored, const DENSE: bool, const COUNT: usize>(
     task: &SpmmRows<D>,
     p: usize,
-    sums: &mut [D::Scalar; 8],
+    own: usize,
+    sums: &mut [D::Scalar; CHUNK],
 ) {
+    // SAFETY: the caller's promise.
+    let products = unsafe { products::<D, DENSE, COUNT>(task, p) };
+    for (u, product) in products.into_iter().enumerate() {
+        sums[u] += if u < own { product } else { D::Scalar::ZERO };
+    }
+}
+
+/// a_p b_(j_p) of `COUNT` nonzeros from p on.
+///
+/// # Safety
+/// As [`spmm_rows`](crate::spmm_rows); the nonzeros are the task's.
+#[inline(always)]
+unsafe fn products<D: Stored, const DENSE: bool, const COUNT: usize>(
+    task: &SpmmRows<D>,
+    p: usize,
+) -> [D::Scalar; COUNT] {
     let mut b = [D::narrow(D::Scalar::ZERO); COUNT];
-    for (u, b) in b.iter_mut().enumerate() {
-        // SAFETY: the nonzero is the task's, and its column a row of B.
-        unsafe {
+    let mut products = [D::Scalar::ZERO; COUNT];
+    // SAFETY: the nonzeros are the task's, and their columns rows of B.
+    unsafe {
+        for (u, b) in b.iter_mut().enumerate() {
             // Volatile: the compiler would make a gather of the loads of b, which takes twice as long as they do (Zen 4). There is none of
             // narrow elements.
             let j = task.columns.wrapping_add(p + u);
             let j = if D::NARROW { *j } else { j.read_volatile() } as usize;
             *b = *task.b.wrapping_add(if DENSE { j } else { j * task.ldb });
         }
+        for (u, product) in products.iter_mut().enumerate() {
+            *product = *task.values.wrapping_add(p + u) * b[u].widen();
+        }
     }
-    for (u, &b) in b.iter().enumerate() {
-        // SAFETY: the nonzero is the task's.
-        sums[u % sums_of::<D>()] += unsafe { *task.values.wrapping_add(p + u) } * b.widen();
-    }
+    products
 }

@@ -221,8 +221,10 @@ fn ping_pongs_are_simulated_and_measured() {
         println!("skipped: smpirun is not installed");
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().to_str().unwrap();
+    // A folder that is made.
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("out");
+    let out = dir.to_str().unwrap();
     let (status, text, err) = sparsimd(2, &["simulate", "--ping-pong", "--mpi", "--json", "--out", out]);
     assert_eq!(status, Some(0), "{err}");
     let rows: Vec<&str> = text.split("{\"bytes\":").skip(1).collect();
@@ -239,7 +241,7 @@ fn ping_pongs_are_simulated_and_measured() {
             near(of("fitted_s"), of("measured_s").max(latency), 1.05);
         }
     }
-    let measured = dir.path().join("measured.xml");
+    let measured = dir.join("measured.xml");
     let (status, text, err) =
         sparsimd(1, &["simulate", "--ping-pong", "--json", "--platform", measured.to_str().unwrap()]);
     assert_eq!((status, text.matches("\"measured_s\":null").count()), (Some(0), 6), "{err}");

@@ -113,7 +113,8 @@ fn report(args: &Args, platform: &Platform, measured: Option<[f64; BYTES.len()]>
     }
     let fitted = measured.map(|seconds| {
         let (latency, long) = (seconds[0], seconds[BYTES.len() - 1]);
-        Platform::of(latency, LONG as f64 / (long - latency).max(f64::MIN_POSITIVE))
+        // Where ranks wait for a processor, the shortest message may take longer than the longest. SimGrid aborts at no time at all.
+        Platform::of(latency, LONG as f64 / (long - latency).max(latency / 100.0))
     });
     let mut rows = Vec::new();
     for (k, bytes) in BYTES.into_iter().enumerate() {
@@ -127,7 +128,8 @@ fn report(args: &Args, platform: &Platform, measured: Option<[f64; BYTES.len()]>
     }
     if let (Some(folder), Some(fitted)) = (&args.out, &fitted) {
         let path = folder.join("measured.xml");
-        std::fs::write(&path, &fitted.text).map_err(|source| Error::Io { path: path.clone(), source })?;
+        let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, &fitted.text));
+        written.map_err(|source| Error::Io { path: path.clone(), source })?;
     }
     let Cluster { latency, bandwidth, .. } = platform.cluster;
     let [measured_latency_s, measured_bandwidth] =

@@ -245,6 +245,20 @@ fn ping_pongs_are_simulated_and_measured() {
     let (status, text, err) =
         sparsimd(1, &["simulate", "--ping-pong", "--json", "--platform", measured.to_str().unwrap()]);
     assert_eq!((status, text.matches("\"measured_s\":null").count()), (Some(0), 6), "{err}");
+    // A cluster on which more bytes are under way than a TCP window has: the model knows of none.
+    let far = folder.path().join("far.xml");
+    let text = std::fs::read_to_string(&measured).unwrap();
+    let replaced = |text: &str, name: &str, value: &str| {
+        let (before, rest) = text.split_once(&format!(" {name}=\"")).unwrap();
+        format!("{before} {name}=\"{value}\"{}", rest.split_once('"').unwrap().1)
+    };
+    std::fs::write(&far, replaced(&replaced(&text, "lat", "1150us"), "bw", "180GBps")).unwrap();
+    let (status, text, err) = sparsimd(1, &["simulate", "--ping-pong", "--json", "--platform", far.to_str().unwrap()]);
+    assert_eq!(status, Some(0), "{err}");
+    for row in text.split("{\"bytes\":").skip(1) {
+        let [simulated, model] = ["simulated_s", "model_s"].map(|key| number(row, key).parse::<f64>().unwrap());
+        assert!((simulated - model).abs() < 0.01 * model, "{row}");
+    }
     let (status, _, err) = sparsimd(3, &["simulate", "--ping-pong", "--mpi"]);
     assert!(status == Some(2) && err.contains("ping-pong: 3 ranks; a ping-pong has two"), "{err}");
 }

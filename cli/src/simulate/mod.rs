@@ -273,8 +273,13 @@ fn replay(platform: &Platform, steps: &[Vec<Step>]) -> Result<f64> {
     let mut command = Command::new("smpirun");
     command.current_dir(folder.path()).args(["-np", &steps.len().to_string()]);
     command.arg("-platform").arg(&cluster).arg("-hostfile").arg(&hosts).arg("-replay").arg(&traces);
-    // The platform's figures as they are: no factors that were fitted to other networks.
-    command.args(["--cfg=smpi/bw-factor:0:1", "--cfg=smpi/lat-factor:0:1", "--cfg=network/crosstraffic:0"]);
+    // The platform's figures as they are: no factors that were fitted to other networks, and no window of TCP.
+    command.args([
+        "--cfg=smpi/bw-factor:0:1",
+        "--cfg=smpi/lat-factor:0:1",
+        "--cfg=network/crosstraffic:0",
+        "--cfg=network/TCP-gamma:0",
+    ]);
     let done = match command.output() {
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
             let detail = "smpirun is not installed (Debian: libsimgrid-dev)".to_owned();

@@ -364,6 +364,10 @@ fn affinity_of_process() -> Option<CpuSet> {
     (!set.is_empty()).then_some(set)
 }
 
+/// Bytes of the stack of a thread that reads files, and of what it allocates when it starts.
+const READER_STACK: usize = if cfg!(debug_assertions) { 2 << 20 } else { 512 << 10 };
+const READER_ROOM: usize = 128 << 10;
+
 /// Starts a thread that reads files beside the caller's work, and may run wherever the process's first thread may: a thread that a pinned
 /// worker has started is bound to the worker's processor, and would take turns with it. Nothing depends on that but time.
 pub(crate) fn start_reader<'scope, T: Send + 'scope>(
@@ -374,8 +378,11 @@ pub(crate) fn start_reader<'scope, T: Send + 'scope>(
         unbind();
         read()
     };
-    let started = thread::Builder::new().name("sparsimd-read".to_owned()).spawn_scoped(scope, run);
-    started.map_err(|e| Error::Unavailable { what: "a thread", detail: e.to_string() })
+    let refused = |e: std::io::Error| Error::Unavailable { what: "a thread", detail: e.to_string() };
+    // A thread that starts and finds no room for its signal stack ends the process: room is asked for first.
+    drop(memmap2::MmapMut::map_anon(READER_STACK + READER_ROOM).map_err(refused)?);
+    let reader = thread::Builder::new().name("sparsimd-read".to_owned()).stack_size(READER_STACK);
+    reader.spawn_scoped(scope, run).map_err(refused)
 }
 
 fn unbind() {

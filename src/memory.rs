@@ -51,11 +51,16 @@ pub(crate) fn reserved<T>(len: usize) -> Vec<T> {
     data
 }
 
+/// All of `items`, on huge pages likewise.
+pub(crate) fn collected<T>(items: impl ExactSizeIterator<Item = T>) -> Vec<T> {
+    let mut all = reserved(items.len());
+    all.extend(items);
+    all
+}
+
 /// A copy of `data`, on huge pages likewise.
 pub(crate) fn copied<T: Copy>(data: &[T]) -> Vec<T> {
-    let mut copy = reserved(data.len());
-    copy.extend_from_slice(data);
-    copy
+    collected(data.iter().copied())
 }
 
 /// Bytes of a huge page on x86-64 and most AArch64 systems; an array of fewer has none.

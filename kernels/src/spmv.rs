@@ -41,8 +41,7 @@ unsafe fn spmv_rows<D: Stored, const DENSE: bool>(task: &SpmmRows<D>) {
             let start = next;
             next = task.row_ptr.at(row + 1);
             let sum = task.alpha * spmv_row::<D, DENSE>(task, start, next);
-            let c = task.c.wrapping_add(row * task.ldc);
-            *c = D::narrow(if task.beta == D::Scalar::ZERO { sum } else { sum + task.beta * (*c).widen() });
+            put(task.c.wrapping_add(row * task.ldc), sum, task.beta);
         }
         for row in last..end {
             shared_row::<D, DENSE>(task, row);
@@ -62,11 +61,21 @@ unsafe fn shared_row<D: Stored, const DENSE: bool>(task: &SpmmRows<D>, row: usiz
         let (carries, c, beta) = task.target(&Part { row, slot: 0, start, end, first: true, last: true });
         let sum = task.alpha * spmv_row::<D, DENSE>(task, start, end);
         if carries.is_null() {
-            *c = D::narrow(if beta == D::Scalar::ZERO { sum } else { sum + beta * (*c).widen() });
+            put(c, sum, beta);
         } else {
             *carries = sum;
         }
     }
+}
+
+/// c = `sum` + `beta` c; c is not read where beta is 0.
+///
+/// # Safety
+/// `c` is valid for reads and writes, and no one else uses it meanwhile.
+#[inline(always)]
+unsafe fn put<D: Stored>(c: *mut D, sum: D::Scalar, beta: D::Scalar) {
+    // SAFETY: the caller's promise.
+    unsafe { *c = D::narrow(if beta == D::Scalar::ZERO { sum } else { sum + beta * (*c).widen() }) };
 }
 
 /// Nonzeros ahead of which columns and values are prefetched.

@@ -14,7 +14,7 @@ use super::check_dims;
 use super::csr::{Csr, Pattern, Place, Violation};
 use crate::dense::check_range;
 use crate::error::{Error, Result};
-use crate::memory::{copied, reserved};
+use crate::memory::{collected, copied};
 
 /// An integer type that row pointers of a borrowed matrix may have: u32, i32, u64, i64 or usize.
 pub trait PointerIndex: sealed::Pointer {}
@@ -302,8 +302,7 @@ impl<'a> PatternRef<'a> {
     /// The pattern in memory of its own; what is borrowed from an `Arc<Pattern>` is shared and not copied.
     pub fn to_pattern(self) -> Arc<Pattern> {
         let copy = || {
-            let mut row_ptr = reserved(self.rows + 1);
-            row_ptr.extend((0..=self.rows).map(|i| self.row_ptr.at(i)));
+            let row_ptr = collected((0..self.rows + 1).map(|i| self.row_ptr.at(i)));
             Arc::new(Pattern::from_parts(self.rows, self.cols, row_ptr, copied(self.col_idx)))
         };
         self.owner.map_or_else(copy, Arc::clone)

@@ -6,7 +6,7 @@ use sparsimd_kernels::Stored;
 
 use super::{CsrRef, PatternRef, check_dims};
 use crate::error::{Error, Result};
-use crate::memory::reserved;
+use crate::memory::collected;
 
 /// Where the nonzeros of a matrix are.
 ///
@@ -164,8 +164,7 @@ impl<D: Stored> Csr<D> {
     /// ```
     #[inline(never)]
     pub fn stored_as<V: Stored<Scalar = D::Scalar>>(&self) -> Csr<V> {
-        let mut values = reserved(self.nnz());
-        values.extend(self.values.iter().map(|x| V::narrow(x.widen())));
+        let values = collected(self.values.iter().map(|x| V::narrow(x.widen())));
         Csr { pattern: self.pattern.clone(), values }
     }
 }
@@ -240,8 +239,6 @@ impl<T: Copy> Csr<T> {
     /// A^T, which is also A by columns (CSC).
     pub fn transpose(&self) -> Self {
         let (pattern, order) = self.pattern.transpose();
-        let mut values = reserved(self.nnz());
-        values.extend(order.iter().map(|&p| self.values[p]));
-        Self { pattern, values }
+        Self { pattern, values: collected(order.iter().map(|&p| self.values[p])) }
     }
 }

@@ -6,7 +6,7 @@ use sparsimd::gpu::{DeviceCeilings, DeviceScalar, Gpu, Kind};
 use sparsimd::ops::{Arithmetic, TtmAlgorithm};
 use sparsimd::plan::{Op, PlanOptions, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Csr, Mat, Result, edge, generate};
-use sparsimd_measure::{TensorCounts, TensorOp, Work};
+use sparsimd_measure::{TensorCounts, Work};
 
 use super::{Args, Loaded, Operation, Point, Roofline, point_lines};
 use crate::matrix::REUSE;
@@ -59,16 +59,23 @@ pub fn mark_of(gpu: &Gpu) -> (bool, &'static str) {
     }
 }
 
+/// What is printed as JSON of operations on a device, alone or beside the processor.
 #[derive(Serialize)]
-struct Report<'a> {
-    input: &'a str,
-    dtype: &'static str,
-    device: &'a str,
+pub struct Report<'a, C> {
+    pub input: &'a str,
+    pub dtype: &'static str,
+    pub device: &'a str,
     /// The device is the processor, by its driver: figures of no other device.
-    on_processor: bool,
-    points: &'a [Point],
+    pub on_processor: bool,
+    pub points: &'a [Point],
+    #[serde(flatten)]
+    pub ceilings: C,
+    pub pictures: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Alone {
     ceilings: DeviceReport,
-    pictures: Vec<String>,
 }
 
 /// Measures the device and the operations on it, prints both and draws them.
@@ -95,7 +102,7 @@ pub fn draw<T: DeviceScalar>(args: &Args, cpu: &Cpu, gpu: &Gpu) -> Result<Verdic
             device: name,
             on_processor,
             points: &points,
-            ceilings: measured,
+            ceilings: Alone { ceilings: measured },
             pictures,
         })?;
         return Ok(Verdict::Good);
@@ -144,18 +151,12 @@ fn matrix_operations<T: DeviceScalar>(args: &Args, cpu: &Cpu, gpu: &Gpu, a: &Csr
     let sddmm = measure(gpu, args, || gpu.sddmm(&prepared, &c, &b, &mut values))?;
     let prepared = prepare(Op::FusedMm)?;
     let fused = measure(gpu, args, || gpu.fusedmm(&prepared, edge::Identity, &c, &b, &d, &mut rows))?;
-    let operation = |label, work, times| Operation { label, format: None, work, times };
-    Ok(vec![
-        operation("SpMM", Work::spmm::<T>(pattern, args.n), spmm),
-        operation("SDDMM", Work::sddmm::<T>(pattern, args.n), sddmm),
-        operation("FusedMM", Work::fusedmm::<T>(pattern, args.n), fused),
-    ])
+    Ok(super::of_matrix::<T>(pattern, args.n, [spmm, sddmm, fused]))
 }
 
 fn tensor_operations<T: DeviceScalar>(args: &Args, cpu: &Cpu, gpu: &Gpu, x: &CooTensor<T>) -> Result<Vec<Operation>> {
     let mode = args.mode_of(x)?;
     let counts = cpu.install(|| TensorCounts::of(x))?;
-    let work = |op| counts.work::<T>(op, mode, args.rank);
     let dense = |rows: usize, which| cpu.install(|| generate::uniform_dense::<T>(rows, args.rank, args.seed + which));
     let fibers = cpu.install(|| FiberCoo::new(x.clone(), mode))?;
     let on_device = gpu.fibers(&fibers)?;
@@ -169,13 +170,7 @@ fn tensor_operations<T: DeviceScalar>(args: &Args, cpu: &Cpu, gpu: &Gpu, x: &Coo
     let u = gpu.mat(dense(x.dims()[mode], 1)?.as_ref())?;
     let mut rows = gpu.zeros(fibers.num_fibers(), args.rank)?;
     let ttm = measure(gpu, args, || gpu.ttm_into(&on_device, &u, TtmAlgorithm::Auto, &mut rows))?;
-    let coo = |label, op, times| Operation { label, format: Some("coo"), work: work(op), times };
-    let mut operations = vec![
-        coo("TEW", TensorOp::Tew, tew),
-        coo("TS", TensorOp::Ts, ts),
-        coo("TTV", TensorOp::Ttv, ttv),
-        coo("TTM", TensorOp::Ttm, ttm),
-    ];
+    let mut operations = super::of_tensor::<T>(&counts, mode, args.rank, [tew, ts, ttv, ttm]);
     if x.order() > 1 {
         let factors = x.dims().iter().zip(0..).map(|(&rows, m)| dense(rows, m)).collect::<Result<Vec<_>>>()?;
         let views: Vec<_> = factors.iter().map(Mat::as_ref).collect();

@@ -7,10 +7,10 @@ use sparsimd::hetero::{Hetero, HeteroCsr, HeteroFibers, HeteroTensor};
 use sparsimd::ops::{Arithmetic, TtmAlgorithm};
 use sparsimd::plan::{MttkrpFormat, Op, PlanOptions, TensorOptions};
 use sparsimd::{CooTensor, Cpu, Csr, Mat, Result, edge, generate};
-use sparsimd_measure::{TensorCounts, TensorOp, Work};
+use sparsimd_measure::{Ceilings, TensorCounts, Work};
 
-use super::device::{DeviceReport, mark_of};
-use super::{Args, Loaded, Operation, Point, Roofline, point_lines};
+use super::device::{DeviceReport, Report, mark_of};
+use super::{Args, Loaded, Operation, Roofline, point_lines};
 use crate::device::Devices;
 use crate::machine::ceilings;
 use crate::matrix::REUSE;
@@ -28,18 +28,12 @@ struct Sum {
     memory: f64,
 }
 
+/// Where the device is the processor, by its driver, the sum counts it twice.
 #[derive(Serialize)]
-struct Report<'a> {
-    input: &'a str,
-    dtype: &'static str,
-    device: &'a str,
-    /// The device is the processor, by its driver: the sum counts it twice.
-    on_processor: bool,
-    points: &'a [Point],
+struct Together<'a> {
     ceilings: Sum,
-    cpu_ceilings: &'a sparsimd_measure::Ceilings,
+    cpu_ceilings: &'a Ceilings,
     device_ceilings: DeviceReport,
-    pictures: Vec<String>,
 }
 
 /// Measures the processor, the device and the operations on both, prints all and draws them.
@@ -52,15 +46,8 @@ pub fn draw<T: DeviceScalar>(args: &Args, cpu: &Cpu, devices: &Devices, both: &H
     let (own, _, _) = ceilings(cpu, args.fresh)?;
     output::note("measuring the device's ceilings, some seconds ...");
     let device = DeviceReport::of(both.gpu().ceilings::<T>()?);
-    let is_f32 = size_of::<T>() == size_of::<f32>();
-    let fma = if is_f32 { own.fma_f32.all } else { own.fma_f64.all };
-    let read = |level: Option<&sparsimd_measure::LevelCeiling>| level.map_or(0.0, |l| l.read.all);
-    let [near, far] = device.ends();
-    let sum = Sum {
-        multiply_add: fma + device.multiply_add,
-        near: read(own.levels.first()) + near,
-        memory: read(own.levels.last()) + far,
-    };
+    let ([fma, _], [own_near, own_far], [near, far]) = (super::peaks::<T>(&own), super::ends(&own), device.ends());
+    let sum = Sum { multiply_add: fma + device.multiply_add, near: own_near + near, memory: own_far + far };
     let points = super::points(operations, sum.multiply_add, sum.near, sum.memory);
     let name = devices.name();
     let (on_processor, mark) = mark_of(both.gpu());
@@ -75,9 +62,7 @@ pub fn draw<T: DeviceScalar>(args: &Args, cpu: &Cpu, devices: &Devices, both: &H
             device: &name,
             on_processor,
             points: &points,
-            ceilings: sum,
-            cpu_ceilings: &own,
-            device_ceilings: device,
+            ceilings: Together { ceilings: sum, cpu_ceilings: &own, device_ceilings: device },
             pictures,
         })?;
         return Ok(Verdict::Good);
@@ -91,8 +76,8 @@ pub fn draw<T: DeviceScalar>(args: &Args, cpu: &Cpu, devices: &Devices, both: &H
             device.multiply_add,
             sum.multiply_add
         ),
-        format!("{:<23}{:>12.1}{near:>12.1}{:>12.1}  GB/s", "nearest level", read(own.levels.first()), sum.near),
-        format!("{:<23}{:>12.1}{far:>12.1}{:>12.1}  GB/s", "memory", read(own.levels.last()), sum.memory),
+        format!("{:<23}{:>12.1}{near:>12.1}{:>12.1}  GB/s", "nearest level", own_near, sum.near),
+        format!("{:<23}{:>12.1}{far:>12.1}{:>12.1}  GB/s", "memory", own_far, sum.memory),
     ];
     lines.extend(point_lines(&format!("{input}, {}", T::NAME), &points, ["memory roof", "near roof"]));
     lines.push(format!("drawn to {}", pictures.join(" and ")));
@@ -114,12 +99,7 @@ fn matrix_operations<T: DeviceScalar>(args: &Args, cpu: &Cpu, both: &Hetero, a: 
     let sddmm = measure(args, || both.sddmm(&mut a, c.as_ref(), b.as_ref(), &mut values))?;
     let fused =
         measure(args, || both.fusedmm(&mut a, edge::Identity, c.as_ref(), b.as_ref(), d.as_ref(), rows.as_mut()))?;
-    let operation = |label, work, times| Operation { label, format: None, work, times };
-    Ok(vec![
-        operation("SpMM", Work::spmm::<T>(&pattern, args.n), spmm),
-        operation("SDDMM", Work::sddmm::<T>(&pattern, args.n), sddmm),
-        operation("FusedMM", Work::fusedmm::<T>(&pattern, args.n), fused),
-    ])
+    Ok(super::of_matrix::<T>(&pattern, args.n, [spmm, sddmm, fused]))
 }
 
 /// Times `run` after a run that cuts, uploads and measures the rates of both sides.
@@ -148,14 +128,7 @@ fn tensor_operations<T: DeviceScalar>(
     let mut shared = HeteroFibers::new(&fibers);
     let ttv = measure(args, || both.ttv_into(&mut shared, &v, &mut y))?;
     let ttm = measure(args, || both.ttm_into(&mut shared, u.as_ref(), TtmAlgorithm::Auto, rows.as_mut()))?;
-    let coo =
-        |label, op, times| Operation { label, format: Some("coo"), work: counts.work::<T>(op, mode, args.rank), times };
-    let mut operations = vec![
-        coo("TEW", TensorOp::Tew, tew),
-        coo("TS", TensorOp::Ts, ts),
-        coo("TTV", TensorOp::Ttv, ttv),
-        coo("TTM", TensorOp::Ttm, ttm),
-    ];
+    let mut operations = super::of_tensor::<T>(&counts, mode, args.rank, [tew, ts, ttv, ttm]);
     // Both sides have a tree for each mode, and no other format.
     let format = MttkrpFormat::CsfAll;
     if x.order() > 1 && format_of(args.format).is_none_or(|asked| asked == format) {

@@ -12,7 +12,7 @@ use sparsimd::generate::{self, TensorSpec};
 use sparsimd::io::{ReadOptions, read_matrix};
 use sparsimd::ops::Arithmetic;
 use sparsimd::plan::{MttkrpFormat, Op, PlanOptions, TensorOptions};
-use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, Result, Scalar, edge};
+use sparsimd::{CooTensor, Cpu, Csr, Error, Mat, Pattern, Result, Scalar, edge};
 use sparsimd_measure::{Ceilings, TensorCounts, TensorOp, Work};
 
 use super::device::{DeviceScalar, Devices, Place};
@@ -134,11 +134,8 @@ fn draw<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
         Loaded::Tensor(name, x) => (args.tensor_name(&name, &x), args.tensor_operations(&cpu, &x)?),
     };
     let (ceilings, _, kept) = ceilings(&cpu, args.fresh)?;
-    let is_f32 = size_of::<T>() == size_of::<f32>();
-    let (fma, add) = if is_f32 { (ceilings.fma_f32, ceilings.add_f32) } else { (ceilings.fma_f64, ceilings.add_f64) };
-    let bandwidth = |level: Option<&sparsimd_measure::LevelCeiling>| level.map_or(0.0, |l| l.read.all);
-    let (near, far) = (bandwidth(ceilings.levels.first()), bandwidth(ceilings.levels.last()));
-    let points = points(operations, fma.all, near, far);
+    let ([fma, add], [near, far]) = (peaks::<T>(&ceilings), ends(&ceilings));
+    let points = points(operations, fma, near, far);
     let title = format!(
         "{}: {}, {}, {} thread(s)  |  {input}",
         cpu.machine().processor(),
@@ -146,7 +143,7 @@ fn draw<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
         T::NAME,
         ceilings.threads
     );
-    let picture = Roofline { title, levels: &levels_of(&ceilings), fma: fma.all, add: Some(add.all), points: &points };
+    let picture = Roofline { title, levels: &levels_of(&ceilings), fma, add: Some(add), points: &points };
     let pictures = picture.save(&args.out)?.map(|path| path.display().to_string());
     if args.json {
         let pictures = pictures.to_vec();
@@ -160,6 +157,37 @@ fn draw<T: DeviceScalar>(args: &Args) -> Result<Verdict> {
     lines.push(format!("drawn to {}", pictures.join(" and ")));
     output::line(&lines.join("\n"))?;
     Ok(Verdict::Good)
+}
+
+/// GFLOP/s of multiply-adds and of additions, all threads together.
+fn peaks<T: Scalar>(ceilings: &Ceilings) -> [f64; 2] {
+    let is_f32 = size_of::<T>() == size_of::<f32>();
+    let both = if is_f32 { [ceilings.fma_f32, ceilings.add_f32] } else { [ceilings.fma_f64, ceilings.add_f64] };
+    both.map(|rate| rate.all)
+}
+
+/// GB/s of the nearest level and of the memory, all threads together.
+fn ends(ceilings: &Ceilings) -> [f64; 2] {
+    [ceilings.levels.first(), ceilings.levels.last()].map(|level| level.map_or(0.0, |l| l.read.all))
+}
+
+/// SpMM, SDDMM and FusedMM on `pattern`, which took `times`.
+fn of_matrix<T: Scalar>(pattern: &Pattern, n: usize, times: [Times; 3]) -> Vec<Operation> {
+    let [spmm, sddmm, fused] = times;
+    let operation = |label, work, times| Operation { label, format: None, work, times };
+    vec![
+        operation("SpMM", Work::spmm::<T>(pattern, n), spmm),
+        operation("SDDMM", Work::sddmm::<T>(pattern, n), sddmm),
+        operation("FusedMM", Work::fusedmm::<T>(pattern, n), fused),
+    ]
+}
+
+/// TEW, TS, TTV and TTM on coordinates, in `mode` and with `rank` columns, which took `times`.
+fn of_tensor<T: Scalar>(counts: &TensorCounts, mode: usize, rank: usize, times: [Times; 4]) -> Vec<Operation> {
+    let operations = [("TEW", TensorOp::Tew), ("TS", TensorOp::Ts), ("TTV", TensorOp::Ttv), ("TTM", TensorOp::Ttm)];
+    let operation =
+        |((label, op), times)| Operation { label, format: Some("coo"), work: counts.work::<T>(op, mode, rank), times };
+    operations.into_iter().zip(times).map(operation).collect()
 }
 
 /// The operations under roofs of `fma` GFLOP/s and of the GB/s of the nearest and the farthest level.
@@ -252,12 +280,7 @@ impl Args {
         let fused = Times::measure(self.repeat, || {
             cpu.fusedmm(&prepared, edge::Identity, c.as_ref(), b.as_ref(), d.as_ref(), rows.as_mut())
         })?;
-        let operation = |label, work, times| Operation { label, format: None, work, times };
-        Ok(vec![
-            operation("SpMM", Work::spmm::<T>(pattern, self.n), spmm),
-            operation("SDDMM", Work::sddmm::<T>(pattern, self.n), sddmm),
-            operation("FusedMM", Work::fusedmm::<T>(pattern, self.n), fused),
-        ])
+        Ok(of_matrix::<T>(pattern, self.n, [spmm, sddmm, fused]))
     }
 
     /// The mode of the tensor operations, after it and the rank have been checked.
@@ -276,7 +299,6 @@ impl Args {
     fn tensor_operations<T: Scalar>(&self, cpu: &Cpu, x: &CooTensor<T>) -> Result<Vec<Operation>> {
         let (order, mode) = (x.order(), self.mode_of(x)?);
         let counts = cpu.install(|| TensorCounts::of(x))?;
-        let work = |op| counts.work::<T>(op, mode, self.rank);
         let u = cpu.install(|| generate::uniform_dense::<T>(x.dims()[mode], self.rank, self.seed + 1))?;
         let v: Vec<T> = generate::uniform_values(x.dims()[mode], self.seed + 2);
         let fibers = cpu.install(|| FiberCoo::new(x.clone(), mode))?;
@@ -289,13 +311,7 @@ impl Args {
             Times::measure(self.repeat, || cpu.ts_values(Arithmetic::Mul, x.values(), T::from_f64(1.5), &mut values))?;
         let ttv = Times::measure(self.repeat, || cpu.ttv_into(&fibers, &v, &mut y))?;
         let ttm = Times::measure(self.repeat, || cpu.ttm_into(&fibers, u.as_ref(), Default::default(), rows.as_mut()))?;
-        let coo = |label, op, times| Operation { label, format: Some("coo"), work: work(op), times };
-        let mut operations = vec![
-            coo("TEW", TensorOp::Tew, tew),
-            coo("TS", TensorOp::Ts, ts),
-            coo("TTV", TensorOp::Ttv, ttv),
-            coo("TTM", TensorOp::Ttm, ttm),
-        ];
+        let mut operations = of_tensor::<T>(&counts, mode, self.rank, [tew, ts, ttv, ttm]);
         if order > 1 {
             let factor =
                 |(m, &rows): (usize, &usize)| generate::uniform_dense::<T>(rows, self.rank, self.seed + m as u64);

@@ -163,7 +163,7 @@ instances! { decompositions<T: Scalar>:
 }
 
 #[cfg(feature = "vulkan")]
-use crate::gpu::{DeviceScalar, DeviceStored, Gpu, GpuPrepared, Portable};
+use crate::gpu::{DeviceScalar, DeviceStored, Gpu, Portable};
 #[cfg(feature = "vulkan")]
 use crate::hetero::Hetero;
 
@@ -185,9 +185,6 @@ instances! { device<T: DeviceScalar>:
     Gpu::tensor_of_blocks::<T>,
     Gpu::chain::<T>,
     Gpu::ttm_chain::<T>,
-    Gpu::prepare::<T>,
-    GpuPrepared::<T>::set_values,
-    GpuPrepared::<T>::swap_values,
     Hetero::elementwise::<T>,
     Hetero::ttm_into::<T>,
     Hetero::ttv_into::<T>,
@@ -199,8 +196,8 @@ instances! { device<T: DeviceScalar>:
 instances! { stored_on_device<D: DeviceStored>:
     Gpu::mat::<D>,
     Gpu::zeros::<D>,
-    Gpu::spmm_operand::<D>,
-    Gpu::spmm_t_operand::<D>,
+    Gpu::spmm::<D>,
+    Gpu::spmm_t::<D>,
     Gpu::sampled::<D>,
     Gpu::fusedmm_of::<D>,
     Gpu::spmm_streamed::<D>,

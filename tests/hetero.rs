@@ -43,7 +43,7 @@ fn every_share_of_a_matrix_gives_the_reference() {
             for (m, k, sparsity) in [(200, 150, 0.8), (120, 90, 0.7), (1, 40, 0.1), (0, 5, 0.5), (90, 30, 1.0)] {
                 let a: Csr<f32> = random_matrix(m, k, sparsity, 3).unwrap();
                 let mut shared = HeteroCsr::new(a.clone());
-                // One matrix by panels on both sides.
+                // One matrix by panels on the processor.
                 if m == 200 {
                     for op in [Op::Spmm, Op::Sddmm, Op::FusedMm] {
                         shared.prepare(&PlanOptions::new(op, 33).strategy(Strategy::Panel)).unwrap();

@@ -87,19 +87,9 @@ fn matrix_operations() {
         }
     }
     on_device(name, &[&["sddmm", "--edge", "scale"], &random[..], &["--device", "gpu"]].concat());
-    for (path, panels) in [("panel", true), ("direct", false), ("auto", true)] {
-        for op in [&["spmm"][..], &["sddmm"], &["sddmm", "--edge", "scale"], &["fusedmm", "--edge", "sigmoid"]] {
-            let dense = ["--random", "200x300@0.7", "-n", "48", "--device", "gpu", "--path", path];
-            let args = [op, &dense].concat();
-            on_device(name, &args);
-            let text = String::from_utf8(sparsimd(&[&args[..], &["--repeat", "1"]].concat()).stdout).unwrap();
-            assert_eq!(text.contains("workgroup memory"), panels, "{args:?}: {text}");
-        }
-    }
-    // Rows too wide for panels.
-    let wide = ["fusedmm", "--random", "200x300@0.7", "-n", "600", "--device", "gpu"];
-    on_device(name, &wide);
-    assert!(refused(&[&wide[..], &["--path", "panel"]].concat()).contains("600 columns"));
+    // A device has no panels.
+    assert!(refused(&[&["spmm"], &random[..], &["--device", "gpu", "--path", "panel"]].concat()).contains("by rows"));
+    on_device(name, &["fusedmm", "--random", "200x300@0.7", "-n", "600", "--device", "gpu"]);
     if double {
         on_device(name, &[&["spmm", "--dtype", "f64"], &random[..], &["--device", "gpu"]].concat());
     }
@@ -108,8 +98,6 @@ fn matrix_operations() {
             for place in ["gpu", "hetero:0.4"] {
                 on_device(name, &[op, &random[..], &["--dtype", dtype, "--device", place]].concat());
             }
-            let args = [op, &random[..], &["--dtype", dtype, "--device", "gpu", "--path", "panel"]].concat();
-            assert!(refused(&args).contains(dtype), "{args:?}");
         }
     }
     let named = format!("gpu:{name}");
@@ -150,7 +138,7 @@ fn bench_on_a_device() {
         assert!(ours["figures"]["call ms"].as_f64().unwrap() >= 0.9e3 * ours["min_s"].as_f64().unwrap() || !clock);
         assert!(ours["figures"]["upload ms"].as_f64().unwrap() > 0.0);
     }
-    assert!(cases.iter().all(|case| case["samples"][0]["detail"] == "by panels"), "{plain}");
+    assert!(cases.iter().all(|case| case["samples"][0]["detail"] == "by rows"), "{plain}");
     assert!(plain["summary"].as_array().unwrap().iter().any(|r| r["against"] == "FMA peak"));
 
     // Nobody there: named and left out.

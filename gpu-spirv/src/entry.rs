@@ -3,18 +3,15 @@
 use sparsimd_gpu_abi::ceiling::REGISTERS;
 use sparsimd_gpu_abi::edge::SOFTMAX;
 use sparsimd_gpu_abi::{
-    CeilingParams, ElementwiseParams, FusedParams, MttkrpParams, SddmmParams, SpmmParams, TILE_BYTES, Tiled, WORKGROUP,
+    CeilingParams, ElementwiseParams, FusedParams, MttkrpParams, SddmmParams, SpmmParams, WORKGROUP,
 };
 use spirv_std::glam::{UVec2, UVec3, UVec4};
 use spirv_std::spirv;
 
 use crate::memory::{Halves, HalvesMut};
-use crate::panels::{Panels, ThreadIndex, Tile};
 use crate::spmm::{Nonzeros, Shape};
 use crate::team::{Place, Subgroup, linear};
-use crate::{
-    ceilings, elements, elementwise, fusedmm, fusedmm_tiled, gather, mttkrp, sddmm, sddmm_tiled, spmm, spmm_tiled, ttv,
-};
+use crate::{ceilings, elements, elementwise, fusedmm, gather, mttkrp, sddmm, spmm, ttv};
 
 /// A dense operand whose blocks lie in memory as `$m`, to read or to write.
 macro_rules! blocks {
@@ -41,8 +38,7 @@ macro_rules! dense_entry_points {
             #[spirv(local_invocation_index)] local: u32,
             #[spirv(spec_constant(id = 0, default = 8))] team: u32,
             #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
-            #[spirv(spec_constant(id = 4, default = 4))] step: u32,
-            #[spirv(spec_constant(id = 5, default = 0))] format: u32,
+            #[spirv(spec_constant(id = 3, default = 0))] format: u32,
             #[spirv(push_constant)] p: &SpmmParams<$t>,
             #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] idx: &[u32],
@@ -56,7 +52,7 @@ macro_rules! dense_entry_points {
             let place = Place::new(linear(workgroup, workgroups), local, team);
             let nonzeros = Nonzeros { idx, idx4, val, val4 };
             let (b, c) = (blocks!(read $m, b, format), blocks!(write $m, c, format));
-            spmm::body(Shape { team, registers }, step, p, place, workgroup.z, tasks, nonzeros, b, c, partial);
+            spmm::body(Shape { team, registers }, p, place, workgroup.z, tasks, nonzeros, b, c, partial);
         }
 
         /// [`spmm::reduce`] on the device.
@@ -66,7 +62,7 @@ macro_rules! dense_entry_points {
             #[spirv(num_workgroups)] workgroups: UVec3,
             #[spirv(local_invocation_index)] local: u32,
             #[spirv(spec_constant(id = 2, default = 0))] variant: u32,
-            #[spirv(spec_constant(id = 5, default = 0))] format: u32,
+            #[spirv(spec_constant(id = 3, default = 0))] format: u32,
             #[spirv(push_constant)] p: &SpmmParams<$t>,
             #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] partial: &[$v],
@@ -87,7 +83,7 @@ macro_rules! dense_entry_points {
             #[spirv(subgroup_local_invocation_id)] invocation: u32,
             #[spirv(spec_constant(id = 0, default = 8))] team: u32,
             #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
-            #[spirv(spec_constant(id = 5, default = 0))] format: u32,
+            #[spirv(spec_constant(id = 3, default = 0))] format: u32,
             #[spirv(push_constant)] p: &SddmmParams<$t>,
             #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] idx4: &[UVec4],
@@ -113,7 +109,7 @@ macro_rules! dense_entry_points {
             #[spirv(spec_constant(id = 0, default = 8))] team: u32,
             #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
             #[spirv(spec_constant(id = 2, default = 0))] variant: u32,
-            #[spirv(spec_constant(id = 5, default = 0))] format: u32,
+            #[spirv(spec_constant(id = 3, default = 0))] format: u32,
             #[spirv(push_constant)] p: &FusedParams<$t>,
             #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] idx4: &[UVec4],
@@ -138,92 +134,6 @@ macro_rules! dense_entry_points {
 /// The other kernels.
 macro_rules! entry_points {
     ($t:ident, $v:ident) => {
-        /// [`spmm_tiled::body`] on the device.
-        #[spirv(compute(threads(128)))]
-        pub fn spmm_tiled(
-            #[spirv(workgroup_id)] workgroup: UVec3,
-            #[spirv(num_workgroups)] workgroups: UVec3,
-            #[spirv(local_invocation_index)] local: u32,
-            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
-            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
-            #[spirv(spec_constant(id = 3, default = 1))] parts: u32,
-            #[spirv(push_constant)] p: &Tiled<SpmmParams<$t>>,
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] rows: &[UVec4],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] ptr: &[u32],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] columns: &[UVec2],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] values: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] b: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] c: &mut [$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] partial: &mut [$v],
-            #[spirv(workgroup)] memory: &mut [$v; TILE_BYTES / size_of::<$v>()],
-        ) {
-            let thread = ThreadIndex { group: linear(workgroup, workgroups), local, tile: workgroup.z };
-            let (shape, panels) = (Shape { team, registers }, Panels { rows, ptr, columns });
-            spmm_tiled::body(shape, parts, p, thread, panels, values, b, c, partial, &mut Tile(memory));
-        }
-
-        /// [`sddmm_tiled::body`] on the device.
-        #[spirv(compute(threads(128)))]
-        pub fn sddmm_tiled(
-            #[spirv(workgroup_id)] workgroup: UVec3,
-            #[spirv(num_workgroups)] workgroups: UVec3,
-            #[spirv(subgroup_id)] subgroup: u32,
-            #[spirv(num_subgroups)] subgroups: u32,
-            #[spirv(subgroup_local_invocation_id)] invocation: u32,
-            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
-            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
-            #[spirv(spec_constant(id = 3, default = 1))] parts: u32,
-            #[spirv(push_constant)] p: &Tiled<SddmmParams<$t>>,
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] rows: &[UVec4],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] ptr: &[u32],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] columns: &[UVec2],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] order: &[UVec4],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] val: &[$t],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] c: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] b: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] out: &mut [$t],
-            #[spirv(workgroup)] memory: &mut [$v; TILE_BYTES / size_of::<$v>()],
-        ) {
-            let lanes = Subgroup::new(invocation, team);
-            let thread = ThreadIndex::of_subgroup(linear(workgroup, workgroups), subgroup, subgroups, invocation);
-            let (shape, panels) = (Shape { team, registers }, Panels { rows, ptr, columns });
-            sddmm_tiled::body(shape, parts, p, thread, lanes, panels, order, val, c, b, out, &mut Tile(memory));
-        }
-
-        /// [`fusedmm_tiled::body`] on the device.
-        #[spirv(compute(threads(128)))]
-        pub fn fusedmm_tiled(
-            #[spirv(workgroup_id)] workgroup: UVec3,
-            #[spirv(num_workgroups)] workgroups: UVec3,
-            #[spirv(subgroup_id)] subgroup: u32,
-            #[spirv(num_subgroups)] subgroups: u32,
-            #[spirv(subgroup_local_invocation_id)] invocation: u32,
-            #[spirv(spec_constant(id = 0, default = 8))] team: u32,
-            #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
-            #[spirv(spec_constant(id = 2, default = 0))] variant: u32,
-            #[spirv(spec_constant(id = 3, default = 1))] parts: u32,
-            #[spirv(push_constant)] p: &Tiled<FusedParams<$t>>,
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] rows: &[UVec4],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] ptr: &[u32],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 2)] columns: &[UVec2],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 3)] val: &[$t],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 4)] c: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 5)] b: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 6)] d: &[$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 7)] e: &mut [$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 8)] partial: &mut [$v],
-            #[spirv(storage_buffer, descriptor_set = 0, binding = 9)] stats: &mut [$t],
-            #[spirv(workgroup)] memory: &mut [$v; 2 * TILE_BYTES / size_of::<$v>()],
-        ) {
-            let lanes = Subgroup::new(invocation, team);
-            let thread = ThreadIndex::of_subgroup(linear(workgroup, workgroups), subgroup, subgroups, invocation);
-            let (shape, panels) = (Shape { team, registers }, Panels { rows, ptr, columns });
-            let memory = &mut Tile(memory);
-            fusedmm_tiled::body(
-                shape, variant, parts, p, thread, lanes, panels, val, c, b, d, e, partial, stats, memory,
-            );
-        }
-
         /// [`fusedmm::apply`] on the device.
         #[spirv(compute(threads(128)))]
         pub fn edge(
@@ -267,7 +177,6 @@ macro_rules! entry_points {
             #[spirv(local_invocation_index)] local: u32,
             #[spirv(spec_constant(id = 0, default = 8))] team: u32,
             #[spirv(spec_constant(id = 1, default = 1))] registers: u32,
-            #[spirv(spec_constant(id = 4, default = 4))] step: u32,
             #[spirv(push_constant)] p: &MttkrpParams<$t>,
             #[spirv(storage_buffer, descriptor_set = 0, binding = 0)] tasks: &[UVec4],
             #[spirv(storage_buffer, descriptor_set = 0, binding = 1)] order: &[u32],
@@ -284,21 +193,7 @@ macro_rules! entry_points {
             let place = Place::new(linear(workgroup, workgroups), local, team);
             let shape = Shape { team, registers };
             let nonzeros = Nonzeros { idx, idx4, val, val4 };
-            mttkrp::fibers(
-                shape,
-                step,
-                p,
-                place,
-                workgroup.z,
-                tasks,
-                order,
-                ptr,
-                table,
-                nonzeros,
-                factors,
-                out,
-                partial,
-            );
+            mttkrp::fibers(shape, p, place, workgroup.z, tasks, order, ptr, table, nonzeros, factors, out, partial);
         }
 
         /// [`mttkrp::nonzeros`] on the device.

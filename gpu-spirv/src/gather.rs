@@ -1,6 +1,4 @@
-//! Gather: `out_p = x[order_p]`, and 0 where the order has [`NOTHING`]: the values of A^T, or of A by panels, from those of A.
-
-use sparsimd_gpu_abi::NOTHING;
+//! Gather: `out_p = x[order_p]`: the values of A^T from those of A.
 
 use crate::block::{Element, at, put};
 
@@ -8,7 +6,6 @@ use crate::block::{Element, at, put};
 #[inline(always)]
 pub fn body<E: Element>(n: u32, i: u32, order: &[u32], x: &[E], out: &mut [E]) {
     if i < n {
-        let from = at(order, i);
-        put(out, i, if from == NOTHING { E::ZERO } else { at(x, from) });
+        put(out, i, at(x, at(order, i)));
     }
 }

@@ -16,14 +16,10 @@ pub mod elementwise;
 #[cfg(target_arch = "spirv")]
 pub mod entry;
 pub mod fusedmm;
-pub mod fusedmm_tiled;
 pub mod gather;
 pub mod memory;
 pub mod mttkrp;
-pub mod panels;
 pub mod sddmm;
-pub mod sddmm_tiled;
 pub mod spmm;
-pub mod spmm_tiled;
 pub mod team;
 pub mod ttv;

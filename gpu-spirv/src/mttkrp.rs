@@ -82,7 +82,6 @@ fn add<V: Block>(p: &MttkrpParams<V::Element>, out: &mut [V], i: u32, j: u32, su
 #[inline(always)]
 pub fn fibers<V: Block>(
     shape: Shape,
-    step: u32,
     p: &MttkrpParams<V::Element>,
     place: Place,
     tile: u32,
@@ -106,7 +105,7 @@ pub fn fibers<V: Block>(
     while i < end {
         let fiber = if p.ordered != 0 { at(order, i) } else { i };
         let (from, to) = (at(ptr, fiber), at(ptr, fiber + 1));
-        let mut sum = accumulate(shape, step, nonzeros, factors, p.f_stride, p.f_offset + first, last, from, to);
+        let mut sum = accumulate(shape, nonzeros, factors, p.f_stride, p.f_offset + first, last, from, to);
         times_rows(shape, p, &mut sum, fiber, table, factors, first);
         each_register!(shape.registers, |R| {
             acc[R] = acc[R].plus(sum[R]);

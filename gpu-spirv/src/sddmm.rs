@@ -55,71 +55,6 @@ pub fn reduce_quad<E: Element, T: Team>(team: T, s: [E; 4]) -> E {
     sum_from(team, transpose(team, s), 4)
 }
 
-/// The first sums of this lane with the second ones of the lane whose number differs by `mask`.
-///
-/// Where `first` is of sum 0 and `second` of sum 1 in a lane without the bit `mask`, and the other way round in a lane with it, each
-/// lane gets its own sum of both lanes and selects nothing. So sums that are spread over lanes halve with each step of the mask.
-#[inline(always)]
-pub fn fold<E: Element, T: Team>(team: T, mask: u32, first: [E; 4], second: [E; 4]) -> [E; 4] {
-    [
-        first[0] + team.shuffle_xor(second[0], mask),
-        first[1] + team.shuffle_xor(second[1], mask),
-        first[2] + team.shuffle_xor(second[2], mask),
-        first[3] + team.shuffle_xor(second[3], mask),
-    ]
-}
-
-/// Brings sixteen sums `[x][y]`, each spread over a quad of lanes, to the lanes: lane l gets `[l mod 4][y]`. What a lane has at
-/// `[x]` must be its share of the sums number x XOR (l mod 4), as for [`fold`].
-#[inline(always)]
-pub fn fold_quad<E: Element, T: Team>(team: T, s: [[E; 4]; 4]) -> [E; 4] {
-    fold(team, 2, fold(team, 1, s[0], s[1]), fold(team, 1, s[2], s[3]))
-}
-
-/// Which of four sums a lane has after [`Share::fold`].
-#[derive(Clone, Copy)]
-pub struct Share {
-    /// From this one on,
-    pub first: u32,
-    /// as many as these: 4, 2 or 1.
-    pub count: u32,
-    mask: u32,
-}
-
-impl Share {
-    /// The share of a lane of `team`, where the lanes whose numbers differ by the multiples of `mask` divide the sums.
-    #[inline(always)]
-    pub fn of<T: Team>(team: T, mask: u32) -> Self {
-        let (lane, size) = (team.lane(), team.size());
-        let first = lane / mask % 2 * 2 + lane / (2 * mask) % 2;
-        Self {
-            first,
-            count: if size <= mask {
-                4
-            } else if size == 2 * mask {
-                2
-            } else {
-                1
-            },
-            mask,
-        }
-    }
-
-    /// Brings four sums to the lanes that divide them. What a lane has at `[y]` must be its share of sum number y XOR `first`.
-    #[inline(always)]
-    pub fn fold<E: Element, T: Team>(self, team: T, s: [E; 4]) -> [E; 4] {
-        if self.count == 4 {
-            return s;
-        }
-        let two = [s[0] + team.shuffle_xor(s[2], self.mask), s[1] + team.shuffle_xor(s[3], self.mask)];
-        if self.count == 2 {
-            return [two[0], two[1], E::ZERO, E::ZERO];
-        }
-        let one = two[0] + team.shuffle_xor(two[1], 2 * self.mask);
-        [sum_from(team, one, 4 * self.mask), E::ZERO, E::ZERO, E::ZERO]
-    }
-}
-
 /// A dense operand: its blocks, how many lie from one row to the next, and the first block of a row.
 #[derive(Clone, Copy)]
 pub struct Dense<B> {
@@ -253,16 +188,12 @@ pub fn body<V: Block, B: Blocks<Block = V>, T: Team>(
     }
 }
 
+/// `out_i = alpha dot [a_i] [+ out_i]`, for a nonzero of the task.
 #[inline(always)]
 fn store<E: Element>(p: &SddmmParams<E>, i: u32, start: u32, end: u32, dot: E, val: &[E], out: &mut [E]) {
-    if i >= start && i < end {
-        leave(p, i, dot, val, out);
+    if i < start || i >= end {
+        return;
     }
-}
-
-/// `out_i = alpha dot [a_i] [+ out_i]`.
-#[inline(always)]
-pub fn leave<E: Element>(p: &SddmmParams<E>, i: u32, dot: E, val: &[E], out: &mut [E]) {
     let mut x = p.alpha * dot;
     if p.scaled != 0 {
         x = x * at(val, i);

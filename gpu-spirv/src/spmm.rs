@@ -11,8 +11,7 @@
 //! A load that is the same for the whole team is one wavefront of the load unit, so four indices and four values cost
 //! half a wavefront per nonzero beside the four of B's row (32 lanes x 16 bytes); handing them round by subgroup
 //! shuffles would cost two. The loop therefore needs no subgroup operation. The indices of the next four nonzeros are
-//! loaded before the current four are used; a lane of few registers takes eight at a time instead (specialisation). The
-//! algorithm is that of the ESIMD paper (one output row in registers) with the row swizzle and long-row splitting of
+//! loaded before the current four are used. The algorithm is that of the ESIMD paper (one output row in registers) with the row swizzle and long-row splitting of
 //! Sputnik (Gale et al., 2020), both prepared by the host as a list of tasks.
 
 use sparsimd_gpu_abi::{SpmmParams, WHOLE};
@@ -72,12 +71,11 @@ fn add_one<V: Block, B: Blocks<Block = V>>(
 }
 
 /// Adds the nonzeros `start .. end` times their rows of B to the register block of one lane; `first` is the lane's first
-/// block of a row of B, and its others follow `shape.team` apart, none past `last`. The rows of B of `step` nonzeros, 4
-/// or 8, are loaded before the first is used.
+/// block of a row of B, and its others follow `shape.team` apart, none past `last`. The rows of B of four nonzeros are
+/// loaded before the first is used.
 #[inline(always)]
 pub fn accumulate<V: Block, B: Blocks<Block = V>>(
     shape: Shape,
-    step: u32,
     nonzeros: Nonzeros<'_, V>,
     b: B,
     b_stride: u32,
@@ -98,26 +96,6 @@ pub fn accumulate<V: Block, B: Blocks<Block = V>>(
     while p < end && p & 3 != 0 {
         add_one(shape, nonzeros, b, b_stride, &at_block, p, &mut acc);
         p += 1;
-    }
-    if step == 8 {
-        while p + 8 <= end {
-            let (rows, v) = (at(nonzeros.idx4, p / 4) * b_stride, at(nonzeros.val4, p / 4));
-            let (rows2, v2) = (at(nonzeros.idx4, p / 4 + 1) * b_stride, at(nonzeros.val4, p / 4 + 1));
-            each_register!(shape.registers, |R| {
-                let b0 = b.get(rows.x + at_block[R]);
-                let b1 = b.get(rows.y + at_block[R]);
-                let b2 = b.get(rows.z + at_block[R]);
-                let b3 = b.get(rows.w + at_block[R]);
-                let b4 = b.get(rows2.x + at_block[R]);
-                let b5 = b.get(rows2.y + at_block[R]);
-                let b6 = b.get(rows2.z + at_block[R]);
-                let b7 = b.get(rows2.w + at_block[R]);
-                acc[R] = acc[R].add_scaled(v.x(), b0).add_scaled(v.y(), b1).add_scaled(v.z(), b2).add_scaled(v.w(), b3);
-                acc[R] = acc[R].add_scaled(v2.x(), b4).add_scaled(v2.y(), b5);
-                acc[R] = acc[R].add_scaled(v2.z(), b6).add_scaled(v2.w(), b7);
-            });
-            p += 8;
-        }
     }
     if p + 4 <= end {
         let mut k = at(nonzeros.idx4, p / 4);
@@ -195,7 +173,6 @@ pub fn store_sums<V: Block>(
 #[inline(always)]
 pub fn body<V: Block, B: Blocks<Block = V>, C: BlocksMut<Block = V> + ?Sized>(
     shape: Shape,
-    step: u32,
     p: &SpmmParams<V::Element>,
     place: Place,
     tile: u32,
@@ -211,7 +188,7 @@ pub fn body<V: Block, B: Blocks<Block = V>, C: BlocksMut<Block = V> + ?Sized>(
     }
     let (row, start, end, first) = (item.task.x, item.task.y, item.task.z, item.first);
     let last = p.b_offset + p.width - 1;
-    let acc = accumulate(shape, step, nonzeros, b, p.b_stride, p.b_offset + first, last, start, end);
+    let acc = accumulate(shape, nonzeros, b, p.b_stride, p.b_offset + first, last, start, end);
     store_sums(shape, item, p.width, acc, partial, |j, sum| store(p, c, row, j, sum));
 }
 

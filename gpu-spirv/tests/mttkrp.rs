@@ -142,7 +142,7 @@ fn every_body_agrees_with_the_sum() {
         for team in 0..tasks.len() as u32 {
             for lane in (0..4).filter(|_| skip < 2) {
                 let (place, out) = (Place { team, lane }, &mut out);
-                mttkrp::fibers(shape, 8, &p, place, 0, &tasks, &order, &ptr, &table, nonzeros, &factors, out, &mut []);
+                mttkrp::fibers(shape, &p, place, 0, &tasks, &order, &ptr, &table, nonzeros, &factors, out, &mut []);
             }
         }
         // Two teams to a subgroup.

@@ -7,7 +7,7 @@ use sparsimd_gpu_host::{Binding, Buffer, Pipeline, Recorder};
 use super::kernels::{ELEMENTS, groups};
 use super::operands::{GpuMat, GpuValues, Panel};
 use super::pieces::{Piece, pieces};
-use super::sparse::GpuPattern;
+use super::sparse::{Cut, GpuPattern};
 use super::tensor::{GpuFactors, GpuTensor};
 use super::{DeviceScalar, Gpu};
 use crate::error::{Error, Result};
@@ -29,19 +29,18 @@ impl Gpu {
         y: &mut GpuMat<T>,
     ) -> Result<()> {
         self.check_steps("TTM by elements", pattern.row_lengths().map(|nonzeros| COUNTED * nonzeros))?;
+        let rows = pattern.tasks(Cut::Whole)?;
         let pieces = pieces(u, y, y.blocks());
         let kernel = self.shared.kernels.get::<T, MttkrpParams<T>>(ELEMENTS, ALONE, 0)?;
         let outputs: Vec<_> = y.parts_mut().iter_mut().map(Panel::bind_mut).collect();
         let seconds = self.state().stream.record(|r| {
             for piece in &pieces {
-                for (chunk, (_, val)) in pattern.chunks.iter().zip(&values.chunks) {
+                for ((chunk, tasks), (_, val)) in pattern.chunks.iter().zip(&*rows).zip(&values.chunks) {
                     let idx = chunk.idx.bind();
                     let operands = [idx, idx, idx, val.bind(), u.parts()[piece.b].bind(), outputs[piece.c]];
                     // SAFETY: tasks name rows of Y and nonzeros of the chunk, indices are below U's rows, and without levels
                     // neither pointers nor coordinates are read.
-                    unsafe {
-                        self.launch(r, &kernel, &chunk.whole_rows().tasks, piece, piece.tensor::<T>(0), operands)
-                    }?;
+                    unsafe { self.launch(r, &kernel, &tasks.tasks, piece, piece.tensor::<T>(0), operands) }?;
                 }
             }
             Ok::<_, Error>(())

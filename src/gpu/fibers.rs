@@ -4,7 +4,7 @@ use sparsimd_gpu_abi::WORKGROUP;
 
 use super::kernels::{TTV, groups};
 use super::operands::{GpuMat, GpuValues};
-use super::sparse::GpuCsr;
+use super::sparse::{Cut, GpuCsr};
 use super::{DeviceScalar, Gpu};
 use crate::error::{Error, Result};
 use crate::formats::{Csr, Fibers, Pattern};
@@ -103,11 +103,12 @@ impl Gpu {
         let team = Team { registers: 1, ..self.team::<T>((x.nnz() / x.len().max(1)).max(1)) };
         let lanes = team.lanes as usize;
         self.check_steps(OP, x.rows.pattern.row_lengths().map(|nonzeros| nonzeros.div_ceil(lanes)))?;
+        let fibers = x.rows.pattern.tasks(Cut::Whole)?;
         let kernel = self.shared.kernels.get::<T, u32>(TTV, team, 0)?;
         let output = y.bind_mut();
         let seconds = self.state().stream.record(|r| {
-            for (chunk, (_, val)) in x.rows.pattern.chunks.iter().zip(&x.rows.values.chunks) {
-                let tasks = &chunk.whole_rows().tasks;
+            for ((chunk, tasks), (_, val)) in x.rows.pattern.chunks.iter().zip(&*fibers).zip(&x.rows.values.chunks) {
+                let tasks = &tasks.tasks;
                 let groups = groups(self.device(), tasks.len(), WORKGROUP as usize / lanes, 1);
                 let bindings = [tasks.bind(), chunk.idx.bind(), val.bind(), v.bind(), output];
                 // SAFETY: tasks name fibers, elements of y, and nonzeros of the chunk; indices are below v's length.

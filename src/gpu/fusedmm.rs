@@ -9,48 +9,44 @@ use super::edge::{DeviceEdge, EdgeKind};
 use super::kernels::{EDGE, FUSEDMM, REDUCE_ROWS, groups};
 use super::operands::{GpuMat, GpuValues};
 use super::pieces::{pieces, reduce_rows};
-use super::prepare::GpuOperand;
-use super::sparse::GpuCsr;
+use super::sparse::{Cut, GpuCsr, TaskBuffers};
 use super::{DeviceScalar, DeviceStored, Gpu, Scratch, State};
 use crate::error::{Error, Result};
-use crate::plan::{Op, Team};
+use crate::plan::Team;
 
 impl Gpu {
     /// E_i = sum over j of f(C_i . B_j, a_ij) D_j for the nonzeros (i, j) of A, f the edge function.
     ///
     /// `a` is m x k, `c` m x n, `b` k x n, `d` k x n', `e` m x n'. The edge values are never stored, except for operands that are cut
     /// into panels or whose rows are longer than a team's registers (more than 512 columns with subgroups of 32): these go
-    /// through SDDMM, the edge function and SpMM. By rows, or by the panels that [`Gpu::prepare`] made where `n` and
-    /// n' allow it.
+    /// through SDDMM, the edge function and SpMM.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the shapes or the devices of the operands differ or A was prepared for another operation,
-    /// [`Error::Device`] when the device fails, [`Error::Unavailable`] for a softmax, where edge values are stored, over rows of more than
+    /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails, [`Error::Unavailable`] for a softmax, where edge values are stored, over rows of more than
     /// 21845 nonzeros for each lane of a team where the processor is the device.
-    pub fn fusedmm<'a, D: DeviceStored>(
+    pub fn fusedmm<D: DeviceStored>(
         &self,
-        a: impl Into<GpuOperand<'a, D::Sum>>,
+        a: &GpuCsr<D::Sum>,
         edge: impl DeviceEdge<D::Sum>,
         c: &GpuMat<D>,
         b: &GpuMat<D>,
         d: &GpuMat<D>,
         e: &mut GpuMat<D>,
     ) -> Result<()> {
-        self.fusedmm_of(a.into(), edge.kind(), c, b, d, e)
+        self.fusedmm_of(a, edge.kind(), c, b, d, e)
     }
 
     /// [`Gpu::fusedmm`] with the edge function chosen at run time.
     #[inline(never)]
     pub(crate) fn fusedmm_of<D: DeviceStored>(
         &self,
-        operand: GpuOperand<'_, D::Sum>,
+        a: &GpuCsr<D::Sum>,
         edge: EdgeKind<D::Sum>,
         c: &GpuMat<D>,
         b: &GpuMat<D>,
         d: &GpuMat<D>,
         e: &mut GpuMat<D>,
     ) -> Result<()> {
-        let a = operand.matrix();
         self.check_own("fusedmm", "A", &a.gpu)?;
         c.expect(self, "fusedmm", "C", a.rows(), c.cols())?;
         b.expect(self, "fusedmm", "B", a.cols(), c.cols())?;
@@ -58,21 +54,18 @@ impl Gpu {
         e.expect(self, "fusedmm", "E", a.rows(), d.cols())?;
         let widest = c.blocks().max(d.blocks());
         let one_panel = c.panels() == 1 && b.panels() == 1 && d.panels() == 1 && e.panels() == 1;
-        let usable = one_panel && self.fuses_by_panels::<D::Sum>(widest);
-        if let Some(panels) = operand.panels_for::<D>(Op::FusedMm)?.filter(|_| usable) {
-            return self.fused_by_panels(panels, edge, c, b, d, e);
-        }
-        let team = self.team::<D>(widest);
-        let slots = a.pattern.chunks.iter().map(|chunk| chunk.tasks.slots).max().unwrap_or(0);
+        let team = Team::of_fused(widest, a.nnz() / a.rows().max(1), self.shape::<D>());
+        let tasks = a.pattern.tasks_for(team.lanes)?;
+        let slots = tasks.iter().map(|tasks| tasks.slots).max().unwrap_or(0);
         let partial = slots * d.blocks() * BLOCK;
         let fits = widest <= team.blocks() && partial <= self.shape::<D>().max_len;
         match one_panel && fits {
-            true => self.fused(a, edge, c, b, d, e, team, slots),
+            true => self.fused(a, edge, c, b, d, e, team, &tasks),
             false => self.unfused(a, edge, c, b, d, e),
         }
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the operands of the operation, its team and its slots")]
+    #[allow(clippy::too_many_arguments, reason = "the operands of the operation, its team and its tasks")]
     fn fused<D: DeviceStored>(
         &self,
         a: &GpuCsr<D::Sum>,
@@ -82,7 +75,7 @@ impl Gpu {
         d: &GpuMat<D>,
         e: &mut GpuMat<D>,
         team: Team,
-        slots: usize,
+        tasks: &[TaskBuffers],
     ) -> Result<()> {
         let variant = edge.variant();
         let fuse = self.shared.kernels.get::<D, FusedParams<D::Sum>>(FUSEDMM, team, variant)?;
@@ -91,13 +84,13 @@ impl Gpu {
         let p = params(edge, 0, [c, b, d, e]);
         let mut state = self.state();
         let State { stream, scratch } = &mut *state;
+        let slots = tasks.iter().map(|tasks| tasks.slots).max().unwrap_or(0);
         let bytes = slots * e.blocks() * BLOCK * size_of::<D::Sum>();
         let partial = Scratch::grow(&mut scratch.partial, self.device(), bytes)?.bind_mut();
         let stats = Scratch::grow(&mut scratch.stats, self.device(), 2 * slots * size_of::<D::Sum>())?.bind_mut();
         let output = e.parts_mut()[0].bind_mut();
         let seconds = stream.record(|r| {
-            for (chunk, (_, val)) in a.pattern.chunks.iter().zip(&a.values.chunks) {
-                let tasks = &chunk.tasks;
+            for ((chunk, tasks), (_, val)) in a.pattern.chunks.iter().zip(tasks).zip(&a.values.chunks) {
                 let p = FusedParams { tasks: tasks.tasks.len() as u32, ..p };
                 let bindings = [
                     tasks.tasks.bind(),
@@ -142,7 +135,7 @@ impl Gpu {
             None => a.new_values()?,
         };
         let edges = slot.insert(kept);
-        self.sampled("fusedmm", a.into(), false, c, b, edges)?;
+        self.sampled("fusedmm", a, false, c, b, edges)?;
         self.apply_edge(a, edge, edges)?;
         self.product(D::Sum::ONE, &a.pattern, edges, d, D::Sum::ZERO, e)
     }
@@ -164,11 +157,12 @@ impl Gpu {
             "the edge function",
             a.pattern.row_lengths().map(|nonzeros| passes * nonzeros.div_ceil(lanes)),
         )?;
+        let rows = a.pattern.tasks(Cut::Whole)?;
         let kernel = self.shared.kernels.get::<T, FusedParams<T>>(EDGE, team, edge.variant())?;
         let outputs: Vec<_> = edges.chunks.iter_mut().map(|(_, buffer)| buffer.bind_mut()).collect();
         let seconds = self.state().stream.record(|r| {
-            for ((chunk, (_, val)), &output) in a.pattern.chunks.iter().zip(&a.values.chunks).zip(&outputs) {
-                let tasks = &chunk.whole_rows().tasks;
+            for ((tasks, (_, val)), &output) in rows.iter().zip(&a.values.chunks).zip(&outputs) {
+                let tasks = &tasks.tasks;
                 let p = FusedParams {
                     scale: edge.scale(),
                     zero: T::ZERO,

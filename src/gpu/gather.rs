@@ -1,4 +1,4 @@
-//! Elements in the order of a list: out_p = x[order_p], and 0 where the list has [`NOTHING`](sparsimd_gpu_abi::NOTHING).
+//! Elements in the order of a list: out_p = x[order_p].
 
 use sparsimd_gpu_abi::WORKGROUP;
 use sparsimd_gpu_host::{Binding, Buffer};
@@ -12,7 +12,7 @@ impl Gpu {
     /// out_p = x[order_p] for every p of `order`; the elements are `T`'s.
     ///
     /// # Safety
-    /// `order` names elements of `x`, or nothing, and `out` has an element for each of its own.
+    /// `order` names elements of `x`, and `out` has an element for each of its own.
     pub(super) unsafe fn gather<T: DeviceScalar>(
         &self,
         order: &Buffer<u32>,

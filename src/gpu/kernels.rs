@@ -45,12 +45,9 @@ macro_rules! kernels {
 
 kernels! {
     SPMM = "spmm", half;
-    SPMM_TILED = "spmm_tiled";
     REDUCE_ROWS = "reduce_rows", half;
     SDDMM = "sddmm", half;
-    SDDMM_TILED = "sddmm_tiled";
     FUSEDMM = "fusedmm", half;
-    FUSEDMM_TILED = "fusedmm_tiled";
     EDGE = "edge";
     GATHER = "gather";
     MTTKRP_FIBERS = "mttkrp_fibers";
@@ -68,29 +65,14 @@ pub(super) const MTTKRP_ATOMIC: Kernel =
 
 const MANIFEST: &str = include_str!("../../gpu-spirv/spv/manifest.json");
 
-/// What specialisation fixes of a kernel; it ignores what it has not.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Special {
-    /// The team.
-    pub(super) team: Team,
-    /// The edge function, or the operator.
-    pub(super) variant: u32,
-    /// Workgroups that share the same rows.
-    pub(super) parts: u32,
-}
-
-impl From<Team> for Special {
-    fn from(team: Team) -> Self {
-        Self { team, variant: 0, parts: 1 }
-    }
-}
-
 /// What makes one pipeline differ from another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     name: &'static str,
     storage: Storage,
-    special: Special,
+    team: Team,
+    /// The edge function, or the operator.
+    variant: u32,
 }
 
 /// The pipelines of one device, made when first asked for.
@@ -112,26 +94,17 @@ impl Kernels {
         team: Team,
         variant: u32,
     ) -> Result<Arc<Pipeline>> {
-        self.special::<D, P>(kernel, Special { variant, ..Special::from(team) })
-    }
-
-    /// `kernel` on dense operands of `D`, specialised, with push constants `P`.
-    pub(super) fn special<D: DeviceStored, P: PushConstants>(
-        &self,
-        kernel: Kernel,
-        special: Special,
-    ) -> Result<Arc<Pipeline>> {
-        self.made((kernel, special), (D::STORAGE, D::DTYPE), size_of::<P>())
+        self.made((kernel, team, variant), (D::STORAGE, D::DTYPE), size_of::<P>())
     }
 
     /// The pipeline of a specialised kernel on operands stored so, with `push` bytes of push constants; made if it is not there yet.
     fn made(
         &self,
-        (kernel, special): (Kernel, Special),
+        (kernel, team, variant): (Kernel, Team, u32),
         (storage, dtype): (Storage, &'static str),
         push: usize,
     ) -> Result<Arc<Pipeline>> {
-        let key = Key { name: kernel.name, storage, special };
+        let key = Key { name: kernel.name, storage, team, variant };
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pipeline) = made.get(&key) {
             return Ok(pipeline.clone());
@@ -146,13 +119,10 @@ impl Kernels {
             return Err(Error::Unavailable { what: "the operation on this element type", detail });
         };
         let module = Module::new(&self.manifest, file, bytes)?;
-        let Special { team: Team { lanes, registers }, variant, parts } = special;
         let constants = [
-            (spec::TEAM, lanes),
-            (spec::REGISTERS, registers),
+            (spec::TEAM, team.lanes),
+            (spec::REGISTERS, team.registers),
             (spec::VARIANT, variant),
-            (spec::PARTS, parts),
-            (spec::STEP, special.team.step()),
             (spec::FORMAT, if storage == Storage::Bf16 { format::BF16 } else { format::F16 }),
         ];
         let pipeline = Arc::new(Pipeline::new(&self.device, &module, push, &constants)?);

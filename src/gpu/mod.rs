@@ -27,7 +27,6 @@ mod sparse;
 mod spmm;
 mod streamed;
 mod tensor;
-mod tiled;
 mod ttm_chain;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,7 +35,6 @@ pub use ceilings::{DeviceCeilings, DeviceLevel};
 pub use edge::{DeviceEdge, EdgeKind};
 pub use fibers::GpuFibers;
 pub use operands::{GpuMat, GpuValues};
-pub use prepare::{GpuOperand, GpuPrepared};
 pub use sparse::GpuCsr;
 use sparsimd_gpu_host::{Buffer, Device, Instance, Pod, Stream};
 pub use sparsimd_gpu_host::{Choice, DeviceInfo, DeviceOptions, Kind};

@@ -30,17 +30,26 @@ pub struct GpuCsr<T> {
 
 /// The pattern's part.
 pub(super) struct GpuPattern {
+    gpu: Gpu,
     pub(super) host: Arc<Pattern>,
     pub(super) chunks: Vec<Chunk>,
+    /// Tasks that have been asked for, of each chunk.
+    made: Mutex<Vec<(Cut, Arc<[TaskBuffers]>)>>,
+}
+
+/// How rows are cut into tasks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// Not at all.
+    Whole,
+    /// Into parts of so many threads, by [`DeviceTasks::choose`].
+    Parts(usize),
 }
 
 /// Rows whose nonzeros one kernel sees.
 pub(super) struct Chunk {
     pub(super) range: RowChunk,
     pub(super) idx: Buffer<u32>,
-    pub(super) tasks: TaskBuffers,
-    /// Whole rows, where `tasks` cuts some.
-    whole: Option<TaskBuffers>,
 }
 
 /// Tasks in device memory.
@@ -67,13 +76,6 @@ impl GpuPattern {
     }
 }
 
-impl Chunk {
-    /// Tasks that are whole rows.
-    pub(super) fn whole_rows(&self) -> &TaskBuffers {
-        self.whole.as_ref().unwrap_or(&self.tasks)
-    }
-}
-
 impl TaskBuffers {
     pub(super) fn new(gpu: &Gpu, tasks: &DeviceTasks) -> Result<Self> {
         let upload = |data: &[[u32; 4]]| -> Result<Buffer<[u32; 4]>> {
@@ -97,7 +99,6 @@ impl GpuPattern {
                 host.row(row).len()
             ),
         })?;
-        let teams = gpu.shape::<u32>().resident;
         let chunks = chunks.into_iter().map(|range| {
             let columns = &host.col_idx()[range.nonzeros.clone()];
             // Kernels read indices by eights: what they read past the end must be a column too.
@@ -111,15 +112,35 @@ impl GpuPattern {
                     out[n..].fill(0);
                 })
             })?;
-            let tasks = DeviceTasks::choose(row_ptr, &range, teams);
-            let whole = match tasks.slots {
-                0 => None,
-                _ => Some(TaskBuffers::new(gpu, &DeviceTasks::whole(row_ptr, &range))?),
-            };
-            let tasks = TaskBuffers::new(gpu, &tasks)?;
-            Ok(Chunk { range, idx, tasks, whole })
+            Ok(Chunk { range, idx })
         });
-        Ok(Self { host: host.clone(), chunks: chunks.collect::<Result<_>>()? })
+        let chunks = chunks.collect::<Result<_>>()?;
+        Ok(Self { gpu: gpu.clone(), host: host.clone(), chunks, made: Mutex::default() })
+    }
+
+    /// The tasks of each chunk, made when first asked for.
+    pub(super) fn tasks(&self, cut: Cut) -> Result<Arc<[TaskBuffers]>> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, tasks)) = made.iter().find(|(of, _)| *of == cut) {
+            return Ok(tasks.clone());
+        }
+        let row_ptr = self.host.row_ptr();
+        let tasks = self.chunks.iter().map(|chunk| {
+            let tasks = match cut {
+                Cut::Whole => DeviceTasks::whole(row_ptr, &chunk.range),
+                Cut::Parts(parts) => DeviceTasks::choose(row_ptr, &chunk.range, parts),
+            };
+            TaskBuffers::new(&self.gpu, &tasks)
+        });
+        let tasks: Arc<[_]> = tasks.collect::<Result<_>>()?;
+        made.push((cut, tasks.clone()));
+        Ok(tasks)
+    }
+
+    /// The tasks for teams of so many lanes.
+    pub(super) fn tasks_for(&self, lanes: u32) -> Result<Arc<[TaskBuffers]>> {
+        let parts = DeviceTasks::parts(self.host.rows(), lanes, self.gpu.shape::<u32>());
+        self.tasks(Cut::Parts(parts))
     }
 
     /// Room for one value for each nonzero, of no certain content.

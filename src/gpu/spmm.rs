@@ -5,50 +5,30 @@ use sparsimd_gpu_abi::{BLOCK, SpmmParams, WORKGROUP};
 use super::kernels::{REDUCE_ROWS, SPMM, groups};
 use super::operands::{GpuMat, GpuValues, Panel};
 use super::pieces::{pieces, reduce_rows, widest};
-use super::prepare::GpuOperand;
-use super::sparse::GpuPattern;
+use super::sparse::{GpuCsr, GpuPattern};
 use super::{DeviceStored, Gpu, Scratch, State};
 use crate::error::{Error, Result};
-use crate::plan::Op;
 
 impl Gpu {
     /// C = alpha A B + beta C. As in BLAS, `c` is not read when `beta` is 0.
     ///
-    /// `a` is m x k, `b` k x n, `c` m x n. By rows, or by the panels that [`Gpu::prepare`] made: the two may differ
-    /// in the order of the sums, each gives the same bits every time.
+    /// `a` is m x k, `b` k x n, `c` m x n. The same bits every time.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the shapes or the devices of the operands differ or A was prepared for another operation,
-    /// [`Error::Device`] when the device fails.
-    pub fn spmm<'a, D: DeviceStored>(
-        &self,
-        alpha: D::Sum,
-        a: impl Into<GpuOperand<'a, D::Sum>>,
-        b: &GpuMat<D>,
-        beta: D::Sum,
-        c: &mut GpuMat<D>,
-    ) -> Result<()> {
-        self.spmm_operand(alpha, a.into(), b, beta, c)
-    }
-
-    /// [`Gpu::spmm`] of an operand.
+    /// [`Error::Shape`] when the shapes or the devices of the operands differ, [`Error::Device`] when the device fails.
     #[inline(never)]
-    pub(crate) fn spmm_operand<D: DeviceStored>(
+    pub fn spmm<D: DeviceStored>(
         &self,
         alpha: D::Sum,
-        operand: GpuOperand<'_, D::Sum>,
+        a: &GpuCsr<D::Sum>,
         b: &GpuMat<D>,
         beta: D::Sum,
         c: &mut GpuMat<D>,
     ) -> Result<()> {
-        let a = operand.matrix();
         self.check_own("spmm", "A", &a.gpu)?;
         b.expect(self, "spmm", "B", a.cols(), b.cols())?;
         c.expect(self, "spmm", "C", a.rows(), b.cols())?;
-        match operand.panels_for::<D>(Op::Spmm)? {
-            Some(panels) => self.product_by_panels(alpha, panels, b, beta, c),
-            None => self.product(alpha, &a.pattern, &a.values, b, beta, c),
-        }
+        self.product(alpha, &a.pattern, &a.values, b, beta, c)
     }
 
     /// C = alpha A^T B + beta C. As in BLAS, `c` is not read when `beta` is 0.
@@ -57,33 +37,18 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`Gpu::spmm`].
-    pub fn spmm_t<'a, D: DeviceStored>(
-        &self,
-        alpha: D::Sum,
-        a: impl Into<GpuOperand<'a, D::Sum>>,
-        b: &GpuMat<D>,
-        beta: D::Sum,
-        c: &mut GpuMat<D>,
-    ) -> Result<()> {
-        self.spmm_t_operand(alpha, a.into(), b, beta, c)
-    }
-
-    /// [`Gpu::spmm_t`] of an operand.
     #[inline(never)]
-    pub(crate) fn spmm_t_operand<D: DeviceStored>(
+    pub fn spmm_t<D: DeviceStored>(
         &self,
         alpha: D::Sum,
-        operand: GpuOperand<'_, D::Sum>,
+        a: &GpuCsr<D::Sum>,
         b: &GpuMat<D>,
         beta: D::Sum,
         c: &mut GpuMat<D>,
     ) -> Result<()> {
-        let a = operand.matrix();
         self.check_own("spmm_t", "A", &a.gpu)?;
         b.expect(self, "spmm_t", "B", a.rows(), b.cols())?;
         c.expect(self, "spmm_t", "C", a.cols(), b.cols())?;
-        // A^T has no panels.
-        operand.panels_for::<D>(Op::SpmmTransposed)?;
         a.with_transposed(|t| self.product(alpha, &t.pattern, &t.values, b, beta, c))
     }
 
@@ -97,7 +62,8 @@ impl Gpu {
         beta: D::Sum,
         c: &mut GpuMat<D>,
     ) -> Result<()> {
-        let slots = pattern.chunks.iter().map(|chunk| chunk.tasks.slots).max().unwrap_or(0);
+        let tasks = pattern.tasks_for(self.team::<D>(c.blocks()).lanes)?;
+        let slots = tasks.iter().map(|tasks| tasks.slots).max().unwrap_or(0);
         // Partial rows are kept for as many columns at a time as a kernel can see.
         let most = (self.shape::<D>().max_len / BLOCK / slots.max(1)).clamp(1, c.blocks());
         let pieces = pieces(b, c, most);
@@ -115,8 +81,7 @@ impl Gpu {
         let seconds = stream.record(|r| {
             for piece in &pieces {
                 let (b, c) = (b.parts()[piece.b].bind(), outputs[piece.c]);
-                for (chunk, (_, val)) in pattern.chunks.iter().zip(&values.chunks) {
-                    let tasks = &chunk.tasks;
+                for ((chunk, tasks), (_, val)) in pattern.chunks.iter().zip(&*tasks).zip(&values.chunks) {
                     let p = piece.product(alpha, beta, tasks.tasks.len());
                     let (idx, val) = (chunk.idx.bind(), val.bind());
                     let bindings = [tasks.tasks.bind(), idx, idx, val, val, b, c, partial];

@@ -108,7 +108,7 @@ impl Gpu {
                 let sparse = self.csr(&part.as_ref().row_range(rows.clone())?.to_csr())?;
                 let mut values = sparse.new_values()?;
                 let c = self.mat(c.row_range(rows.clone())?)?;
-                self.sampled(op, (&sparse).into(), scaled, &c, &on_device, &mut values)?;
+                self.sampled(op, &sparse, scaled, &c, &on_device, &mut values)?;
                 let mut got = vec![D::Sum::ZERO; nonzeros.len()];
                 values.download(&mut got)?;
                 places[nonzeros].iter().zip(got).for_each(|(&p, value)| out[p] = value);
@@ -160,7 +160,7 @@ impl Gpu {
             let part = self.csr(&a.as_ref().row_range(rows.clone())?.to_csr())?;
             let mut out = self.zeros(rows.len(), d.cols())?;
             let c = self.mat(c.row_range(rows.clone())?)?;
-            self.fusedmm_of((&part).into(), edge, &c, &device_b, &device_d, &mut out)?;
+            self.fusedmm_of(&part, edge, &c, &device_b, &device_d, &mut out)?;
             out.download(block(&mut e, &rows, &(0..d.cols()))?)?;
         }
         Ok(())

@@ -11,7 +11,7 @@ use crate::cpu::Cpu;
 use crate::dense::{Mat, MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::Csr;
-use crate::gpu::{DeviceEdge, DeviceScalar, EdgeKind, Gpu, GpuCsr, GpuOperand, GpuPrepared, Portable};
+use crate::gpu::{DeviceEdge, DeviceScalar, EdgeKind, Gpu, GpuCsr, Portable};
 use crate::ops::{Prepared, SparseOperand};
 use crate::plan::{Op, PlanOptions, Strategy};
 
@@ -40,22 +40,8 @@ impl<T: DeviceScalar> HostRows<T> {
     }
 }
 
-/// Some rows for a device, and the same prepared for each operation.
-struct DeviceRows<T> {
-    rows: GpuCsr<T>,
-    prepared: Vec<GpuPrepared<T>>,
-}
-
-impl<T: DeviceScalar> DeviceRows<T> {
-    /// The rows as `op` takes them.
-    fn of(&self, op: Op) -> GpuOperand<'_, T> {
-        let prepared = self.prepared.iter().find(|prepared| prepared.op() == op);
-        prepared.map_or((&self.rows).into(), GpuOperand::Prepared)
-    }
-}
-
 impl<T: DeviceScalar> Divisible for Whole<T> {
-    type OnDevice = DeviceRows<T>;
+    type OnDevice = GpuCsr<T>;
     type OnHost = HostRows<T>;
 
     fn items(&self) -> usize {
@@ -66,10 +52,8 @@ impl<T: DeviceScalar> Divisible for Whole<T> {
         self.matrix.pattern().row_ptr()[i] + i
     }
 
-    fn device_part(&self, gpu: &Gpu, rows: &Range<usize>) -> Result<DeviceRows<T>> {
-        let part = self.matrix.as_ref().row_range(rows.clone())?.to_csr();
-        let prepared = self.runs.iter().map(|options| gpu.prepare(&part, options));
-        Ok(DeviceRows { prepared: prepared.collect::<Result<_>>()?, rows: gpu.csr(&part)? })
+    fn device_part(&self, gpu: &Gpu, rows: &Range<usize>) -> Result<GpuCsr<T>> {
+        gpu.csr(&self.matrix.as_ref().row_range(rows.clone())?.to_csr())
     }
 
     fn host_part(&self, cpu: &Cpu, rows: &Range<usize>) -> Result<HostRows<T>> {
@@ -90,12 +74,12 @@ impl<T: DeviceScalar> HeteroCsr<T> {
         &self.parts.whole.matrix
     }
 
-    /// Prepares many runs of the operation of `options`: each side lays its part out by panels, by
-    /// [`Cpu::prepare`] and [`Gpu::prepare`], where its plan finds that this pays ([`Strategy::Auto`]), always ([`Strategy::Panel`]) or
-    /// not any more ([`Strategy::Direct`]). The parts are made anew in the next run, the rates measured again and refusals forgotten.
+    /// Prepares many runs of the operation of `options`: the processor lays its part out by panels, by [`Cpu::prepare`], where its plan
+    /// finds that this pays ([`Strategy::Auto`]), always ([`Strategy::Panel`]) or not any more ([`Strategy::Direct`]). A device takes its
+    /// part by rows in any case. The parts are made anew in the next run, the rates measured again and refusals forgotten.
     ///
     /// # Errors
-    /// [`Error::Argument`] when the dense operands have no columns. A device that cannot make the panels that are asked for is replaced.
+    /// [`Error::Argument`] when the dense operands have no columns.
     pub fn prepare(&mut self, options: &PlanOptions) -> Result<()> {
         if options.n == 0 {
             return Err(Error::argument("n", "a dense operand needs a column".to_owned()));
@@ -150,14 +134,14 @@ impl Hetero {
         let job = Job {
             op: "spmm",
             upload: |gpu: &Gpu| gpu.mat(b),
-            device: |gpu: &Gpu, a: &DeviceRows<D::Sum>, b: &_, _: &Range<usize>, c: &mut MatMut<'_, D>| {
+            device: |gpu: &Gpu, a: &GpuCsr<D::Sum>, b: &_, _: &Range<usize>, c: &mut MatMut<'_, D>| {
                 let mut out = gpu.zeros(c.rows(), c.cols())?;
                 if beta == D::Sum::ZERO {
-                    gpu.spmm(alpha, a.of(Op::Spmm), b, beta, &mut out)?;
+                    gpu.spmm(alpha, a, b, beta, &mut out)?;
                     return out.download(c.reborrow());
                 }
                 out.upload(c.as_ref())?;
-                gpu.spmm(alpha, a.of(Op::Spmm), b, beta, &mut out)?;
+                gpu.spmm(alpha, a, b, beta, &mut out)?;
                 // A copy that fails half way must leave the old C to the processor.
                 let mut result: Mat<D> = Mat::zeros(c.rows(), c.cols())?;
                 out.download(result.as_mut())?;
@@ -216,10 +200,9 @@ impl Hetero {
         let job = Job {
             op,
             upload: |gpu: &Gpu| gpu.mat(b),
-            device: |gpu: &Gpu, a: &DeviceRows<D::Sum>, b: &_, rows: &Range<usize>, out: &mut Values<'_, D::Sum>| {
+            device: |gpu: &Gpu, a: &GpuCsr<D::Sum>, b: &_, rows: &Range<usize>, out: &mut Values<'_, D::Sum>| {
                 let c = gpu.mat(c.row_range(rows.clone())?)?;
-                let a = a.of(Op::Sddmm);
-                let mut values = a.matrix().new_values()?;
+                let mut values = a.new_values()?;
                 gpu.sampled(op, a, scaled, &c, b, &mut values)?;
                 values.download(out.values)
             },
@@ -266,10 +249,10 @@ impl Hetero {
         let job = Job {
             op: "fusedmm",
             upload: |gpu: &Gpu| Ok((gpu.mat(b)?, gpu.mat(d)?)),
-            device: |gpu: &Gpu, a: &DeviceRows<D::Sum>, (b, d): &(_, _), rows: &Range<usize>, e: &mut MatMut<'_, D>| {
+            device: |gpu: &Gpu, a: &GpuCsr<D::Sum>, (b, d): &(_, _), rows: &Range<usize>, e: &mut MatMut<'_, D>| {
                 let c = gpu.mat(c.row_range(rows.clone())?)?;
                 let mut out = gpu.zeros(e.rows(), e.cols())?;
-                gpu.fusedmm(a.of(Op::FusedMm), edge, &c, b, d, &mut out)?;
+                gpu.fusedmm(a, edge, &c, b, d, &mut out)?;
                 out.download(e.reborrow())
             },
             processor: |cpu: &Cpu, a: &HostRows<D::Sum>, rows: &Range<usize>, e: &mut MatMut<'_, D>| {

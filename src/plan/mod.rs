@@ -4,7 +4,6 @@
 
 mod choices;
 mod device;
-mod device_panels;
 mod direct;
 mod matrix;
 mod mttkrp;
@@ -22,7 +21,6 @@ mod wisdom;
 
 pub(crate) use choices::Choices;
 pub use device::{DeviceShape, DeviceTasks, RowChunk, Team, device_mttkrp_format};
-pub use device_panels::{DevicePanels, Tiling, device_panels_pay};
 pub use direct::DirectPlan;
 pub(crate) use direct::Stages;
 pub use matrix::{PanelPlan, Plan};

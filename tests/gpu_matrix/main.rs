@@ -5,13 +5,11 @@ use std::collections::HashSet;
 use sparsimd::generate::{random_matrix, uniform_dense, uniform_values};
 use sparsimd::gpu::{DeviceOptions, DeviceScalar, EdgeKind, Gpu, Kind, Portable};
 use sparsimd::io::{ReadOptions, read_matrix};
-use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::{Csr, Error, Mat, Number, Pattern, reference};
 
 #[path = "../common/mod.rs"]
 mod common;
 mod narrow;
-mod panels;
 
 use common::device::{gpu, limited, quiet};
 
@@ -82,16 +80,13 @@ fn make_unused_rows_infinite<D: Portable>(a: &Csr<D::Sum>, m: &mut Mat<D>) {
     }
 }
 
-fn check_sddmm<D: Portable>(gpu: &Gpu, name: &str, a: &Csr<D::Sum>, n: usize, path: Strategy) {
-    let ga = gpu.prepare(a, &PlanOptions::new(Op::Sddmm, n).strategy(path)).unwrap();
-    assert_eq!(ga.strategy(), path);
+fn check_sddmm<D: Portable>(gpu: &Gpu, name: &str, a: &Csr<D::Sum>, n: usize) {
+    let ga = gpu.csr(a).unwrap();
     let c: Mat<D> = uniform_dense(a.rows(), n, 3).unwrap();
     let mut b: Mat<D> = uniform_dense(a.cols(), n, 4).unwrap();
-    if path == Strategy::Panel {
-        make_unused_rows_infinite(a, &mut b);
-    }
+    make_unused_rows_infinite(a, &mut b);
     let (gc, gb) = (gpu.mat(c.as_ref()).unwrap(), gpu.mat(b.as_ref()).unwrap());
-    let mut out = ga.matrix().new_values().unwrap();
+    let mut out = ga.new_values().unwrap();
     let mut got = vec![D::Sum::ZERO; a.nnz()];
     for scaled in [false, true] {
         if scaled {
@@ -102,30 +97,16 @@ fn check_sddmm<D: Portable>(gpu: &Gpu, name: &str, a: &Csr<D::Sum>, n: usize, pa
         out.download(&mut got).unwrap();
         let want = reference::sddmm(a, scaled, c.as_ref(), b.as_ref()).unwrap();
         let d = want.deviation_of_values(&got).unwrap();
-        assert!(d.error <= 1.0, "{name}, {}, n = {n}, {path:?}, scaled {scaled}: {d:?}", D::DTYPE);
+        assert!(d.error <= 1.0, "{name}, {}, n = {n}, scaled {scaled}: {d:?}", D::DTYPE);
     }
 }
 
-/// Whether FusedMM on `n` columns goes by panels: a subgroup's registers hold a row, and workgroup memory 32 rows of B and of D.
-fn fuses_by_panels<T: DeviceScalar>(gpu: &Gpu, n: usize) -> bool {
-    let blocks = (16 * gpu.info().subgroup as usize / 4).min(128 / size_of::<T>());
-    gpu.info().shared_memory >= 32 << 10 && n.div_ceil(4) <= blocks
-}
-
-fn check_fusedmm<D: Portable>(gpu: &Gpu, name: &str, a: &Csr<D::Sum>, n: usize, out: usize, path: Strategy) {
+fn check_fusedmm<D: Portable>(gpu: &Gpu, name: &str, a: &Csr<D::Sum>, n: usize, out: usize) {
     let c: Mat<D> = uniform_dense(a.rows(), n, 3).unwrap();
     let b: Mat<D> = uniform_dense(a.cols(), n, 4).unwrap();
     let mut d: Mat<D> = uniform_dense(a.cols(), out, 5).unwrap();
-    let prepared = gpu.prepare(a, &PlanOptions::new(Op::FusedMm, n.max(out)).strategy(path));
-    if path == Strategy::Panel && !fuses_by_panels::<D::Sum>(gpu, n.max(out)) {
-        assert!(matches!(prepared, Err(Error::Unavailable { .. })));
-        return;
-    }
-    let ga = prepared.unwrap();
-    assert_eq!(ga.strategy(), path);
-    if path == Strategy::Panel {
-        make_unused_rows_infinite(a, &mut d);
-    }
+    make_unused_rows_infinite(a, &mut d);
+    let ga = gpu.csr(a).unwrap();
     let mut e: Mat<D> = Mat::zeros(a.rows(), out).unwrap();
     let [gc, gb, gd] = [&c, &b, &d].map(|m| gpu.mat(m.as_ref()).unwrap());
     let mut ge = gpu.zeros(a.rows(), out).unwrap();
@@ -144,7 +125,7 @@ fn check_fusedmm<D: Portable>(gpu: &Gpu, name: &str, a: &Csr<D::Sum>, n: usize, 
         ge.download(e.as_mut()).unwrap();
         let want = reference::fusedmm(a, edge, c.as_ref(), b.as_ref(), d.as_ref()).unwrap();
         let dev = want.deviation(e.as_ref()).unwrap();
-        assert!(dev.error <= 1.0, "{name}, {}, n = {n} -> {out}, {kind:?}, {path:?}: {dev:?}", D::DTYPE);
+        assert!(dev.error <= 1.0, "{name}, {}, n = {n} -> {out}, {kind:?}: {dev:?}", D::DTYPE);
     }
 }
 
@@ -160,18 +141,11 @@ fn every_edge_case<T: DeviceScalar>() {
     for (name, a) in edge_matrices::<T>() {
         for &n in COLUMNS {
             check_spmm::<T>(&gpu, name, &a, n);
-            check_sddmm::<T>(&gpu, name, &a, n, Strategy::Direct);
-            check_fusedmm::<T>(&gpu, name, &a, n, n, Strategy::Direct);
-            check_fusedmm::<T>(&gpu, name, &a, n, n, Strategy::Panel);
-            // One block, all lanes' registers and a tile of several: the others are between.
-            if [3, 32, 128, 257].contains(&n) {
-                panels::check_spmm_by_panels(&gpu, name, &a, n);
-                check_sddmm::<T>(&gpu, name, &a, n, Strategy::Panel);
-            }
+            check_sddmm::<T>(&gpu, name, &a, n);
+            check_fusedmm::<T>(&gpu, name, &a, n, n);
         }
         for (n, out) in [(20, 33), (50, 9)] {
-            check_fusedmm::<T>(&gpu, name, &a, n, out, Strategy::Direct);
-            check_fusedmm::<T>(&gpu, name, &a, n, out, Strategy::Panel);
+            check_fusedmm::<T>(&gpu, name, &a, n, out);
         }
     }
     quiet(&gpu);
@@ -211,8 +185,8 @@ fn operands_cut_in_chunks_and_panels_give_the_same_bits() {
     for (name, a) in edge_matrices::<f32>() {
         for n in [3, 40] {
             check_spmm::<f32>(&cut, name, &a, n);
-            check_sddmm::<f32>(&cut, name, &a, n, Strategy::Direct);
-            check_fusedmm::<f32>(&cut, name, &a, n, n, Strategy::Direct);
+            check_sddmm::<f32>(&cut, name, &a, n);
+            check_fusedmm::<f32>(&cut, name, &a, n, n);
         }
     }
     quiet(&cut);
@@ -222,7 +196,7 @@ fn operands_cut_in_chunks_and_panels_give_the_same_bits() {
 fn wide_operands_take_the_unfused_way() {
     let Some(gpu) = gpu() else { return };
     for (name, a) in edge_matrices::<f32>() {
-        check_fusedmm::<f32>(&gpu, name, &a, 600, 5, Strategy::Direct);
+        check_fusedmm::<f32>(&gpu, name, &a, 600, 5);
     }
     quiet(&gpu);
 }
@@ -240,8 +214,8 @@ fn real_matrices() {
         let widths: &[usize] = if a.nnz() > 300_000 { &[17] } else { &[1, 32, 100] };
         for &n in widths {
             check_spmm::<f32>(&gpu, &name, &a, n);
-            check_sddmm::<f32>(&gpu, &name, &a, n, Strategy::Direct);
-            check_fusedmm::<f32>(&gpu, &name, &a, n, n, Strategy::Direct);
+            check_sddmm::<f32>(&gpu, &name, &a, n);
+            check_fusedmm::<f32>(&gpu, &name, &a, n, n);
         }
     }
     quiet(&gpu);

@@ -1,7 +1,6 @@
 //! Dense operands of bf16 and f16.
 
 use sparsimd::gpu::{DeviceOptions, EdgeKind, Portable};
-use sparsimd::plan::Strategy;
 use sparsimd::{Csr, Mat, MatRef, Pattern, bf16, f16};
 
 use super::{check_fusedmm, check_sddmm, check_spmm, edge_matrices, gpu, limited, quiet};
@@ -12,12 +11,11 @@ fn every_edge_case<D: Portable<Sum = f32>>() {
     for (name, a) in edge_matrices::<f32>() {
         for n in [1, 3, 17, 128, 257] {
             check_spmm::<D>(&gpu, name, &a, n);
-            check_sddmm::<D>(&gpu, name, &a, n, Strategy::Direct);
-            check_fusedmm::<D>(&gpu, name, &a, n, n, Strategy::Direct);
+            check_sddmm::<D>(&gpu, name, &a, n);
+            check_fusedmm::<D>(&gpu, name, &a, n, n);
         }
         // What was prepared by panels goes by rows; wide operands in stages.
-        check_sddmm::<D>(&gpu, name, &a, 32, Strategy::Panel);
-        check_fusedmm::<D>(&gpu, name, &a, 600, 5, Strategy::Direct);
+        check_fusedmm::<D>(&gpu, name, &a, 600, 5);
     }
     quiet(&gpu);
 }
@@ -37,13 +35,14 @@ fn narrow_operands_are_cut() {
     let Some(gpu) = limited(DeviceOptions { range_limit: Some(32 << 10), ..DeviceOptions::default() }) else { return };
     for (name, a) in edge_matrices::<f32>() {
         check_spmm::<bf16>(&gpu, name, &a, 41);
-        check_sddmm::<f16>(&gpu, name, &a, 41, Strategy::Direct);
-        check_fusedmm::<bf16>(&gpu, name, &a, 41, 41, Strategy::Direct);
+        check_sddmm::<f16>(&gpu, name, &a, 41);
+        check_fusedmm::<bf16>(&gpu, name, &a, 41, 41);
     }
     quiet(&gpu);
 }
 
-/// All 65536 bit patterns, 255 to a row, by the identity: infinite and subnormal numbers stay what they are, NaNs stay NaNs.
+/// All 65536 bit patterns, 255 to a row, by the identity: infinite and subnormal numbers stay what they are, NaNs stay NaNs. What is
+/// subnormal in f32 may be computed with as zero, as Vulkan allows and NVIDIA's devices do.
 fn every_number_passes<D: Portable<Sum = f32, Bits = u16>>() {
     const COLS: usize = 255;
     let Some(gpu) = gpu() else { return };
@@ -52,19 +51,20 @@ fn every_number_passes<D: Portable<Sum = f32, Bits = u16>>() {
     let pattern = Pattern::new(rows, rows, (0..=rows).collect(), (0..rows as u32).collect()).unwrap();
     let one = gpu.csr(&Csr::new(pattern, vec![1.0; rows]).unwrap()).unwrap();
     let gb = gpu.mat(all.as_ref()).unwrap();
-    let same = |got: MatRef<'_, D>, what: &str| {
+    let same = |got: MatRef<'_, D>, computed: bool, what: &str| {
         for (i, j) in (0..rows).flat_map(|i| (0..COLS).map(move |j| (i, j))) {
             let (got, want) = (got.row(i)[j].widen(), all.row(i)[j].widen());
-            assert!(got == want || got.is_nan() && want.is_nan(), "{what}: {got}, not {want}");
+            let flushed = computed && want.is_subnormal() && got == 0.0;
+            assert!(got == want || flushed || got.is_nan() && want.is_nan(), "{what}: {got}, not {want}");
         }
     };
     let mut got: Mat<D> = Mat::zeros(rows, COLS).unwrap();
     gb.download(got.as_mut()).unwrap();
-    same(got.as_ref(), "copied");
+    same(got.as_ref(), false, "copied");
     let mut gc = gpu.zeros(rows, COLS).unwrap();
     gpu.spmm(1.0, &one, &gb, 0.0, &mut gc).unwrap();
     gc.download(got.as_mut()).unwrap();
-    same(got.as_ref(), "spmm");
+    same(got.as_ref(), true, "spmm");
     // The old C, alone.
     gpu.spmm(
         0.0,
@@ -75,7 +75,7 @@ fn every_number_passes<D: Portable<Sum = f32, Bits = u16>>() {
     )
     .unwrap();
     gc.download(got.as_mut()).unwrap();
-    same(got.as_ref(), "old C");
+    same(got.as_ref(), true, "old C");
     quiet(&gpu);
 }
 

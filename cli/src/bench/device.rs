@@ -4,10 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use sparsimd::gpu::{EdgeKind, Gpu, GpuPrepared};
-use sparsimd::plan::{Op, PlanOptions, Strategy};
+use sparsimd::gpu::{EdgeKind, Gpu};
 use sparsimd::reference::{self, Deviation};
-use sparsimd::{Csr, Error, Mat, Result};
+use sparsimd::{Error, Mat, Result};
 
 use super::matrix::{Kernel, OURS, SampledRows, Task};
 use super::peers::PeerName;
@@ -18,8 +17,8 @@ use crate::timing::{seconds, timed};
 
 /// Runs with what fills the caches before each.
 const COLD_RUNS: usize = 3;
-/// Runs that are not counted: clocks rise, pipelines are made.
-const WARM_UP: usize = 3;
+/// Runs are not counted so long: an idle device takes some tenths of a second to raise its clock.
+const WARM_UP: Duration = Duration::from_millis(200);
 /// Least and greatest number of timed runs.
 const RUNS: [usize; 2] = [3, 1000];
 /// Rows and columns of the matrix that fills the caches: 128 MiB, more than twice what any device of today has.
@@ -115,9 +114,9 @@ impl Target {
     fn sddmm(&self, task: &Task<'_>, rows: &SampledRows, case: &mut Case) -> Result<()> {
         let (gpu, a) = (&self.gpu, task.a);
         let (c, b) = (task.dense(a.rows(), 1)?, task.dense(a.cols(), 2)?);
-        let ((ga, layout), prepare_s) = laid_out(gpu, a, Op::Sddmm, task.n)?;
+        let (ga, prepare_s) = timed(|| gpu.csr(a))?;
         let (gc, gb) = (gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?);
-        let mut values = ga.matrix().new_values()?;
+        let mut values = ga.new_values()?;
         let mut run = || gpu.sddmm(&ga, &gc, &gb, &mut values);
         run()?;
         let mut timed = self.time(&mut run)?;
@@ -127,14 +126,14 @@ impl Target {
         let error = task.bench.cpu.install(|| {
             reference::sddmm(&rows.a, false, gathered.as_ref(), b.as_ref())?.deviation_of_values(&rows.values(&out))
         })?;
-        timed.into_sample(layout, prepare_s, error, case);
+        timed.into_sample(prepare_s, error, case);
         Ok(())
     }
 
     fn spmm(&self, task: &Task<'_>, rows: &SampledRows, case: &mut Case) -> Result<()> {
         let (gpu, a, cpu) = (&self.gpu, task.a, &task.bench.cpu);
         let b = task.dense(a.cols(), 2)?;
-        let ((ga, layout), prepare_s) = laid_out(gpu, a, Op::Spmm, task.n)?;
+        let (ga, prepare_s) = timed(|| gpu.csr(a))?;
         let (gb, mut gc) = (gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), task.n)?);
         let mut run = || gpu.spmm(1.0, &ga, &gb, 0.0, &mut gc);
         run()?;
@@ -144,7 +143,7 @@ impl Target {
         let zero = Mat::zeros(rows.rows.len(), task.n)?;
         let expected = cpu.install(|| reference::spmm(1.0, &rows.a, b.as_ref(), 0.0, zero.as_ref()))?;
         let error = rows.deviation(cpu, &expected, &c)?;
-        timed.into_sample(layout, prepare_s, error, case);
+        timed.into_sample(prepare_s, error, case);
         Ok(())
     }
 
@@ -152,7 +151,7 @@ impl Target {
         let (gpu, a, cpu) = (&self.gpu, task.a, &task.bench.cpu);
         let of_d = if task.kernel == Kernel::FusedMmOfB { 2 } else { 3 };
         let (c, b, d) = (task.dense(a.rows(), 1)?, task.dense(a.cols(), 2)?, task.dense(a.cols(), of_d)?);
-        let ((ga, layout), prepare_s) = laid_out(gpu, a, Op::FusedMm, task.n)?;
+        let (ga, prepare_s) = timed(|| gpu.csr(a))?;
         let [gc, gb, gd] = [&c, &b, &d].map(|m| gpu.mat(m.as_ref()));
         let (gc, gb, gd, mut ge) = (gc?, gb?, gd?, gpu.zeros(a.rows(), task.n)?);
         let mut run = || gpu.fusedmm(&ga, EdgeKind::Identity, &gc, &gb, &gd, &mut ge);
@@ -164,7 +163,7 @@ impl Target {
         let edge = reference::Edge::Identity;
         let expected = cpu.install(|| reference::fusedmm(&rows.a, edge, gathered.as_ref(), b.as_ref(), d.as_ref()))?;
         let error = rows.deviation(cpu, &expected, &e)?;
-        timed.into_sample(layout, prepare_s, error, case);
+        timed.into_sample(prepare_s, error, case);
         Ok(())
     }
 
@@ -186,7 +185,8 @@ impl Target {
             drop(gpu.zeros::<f32>(FLUSH[0], FLUSH[1]));
             cold.push(once()?[0]);
         }
-        for _ in 0..WARM_UP {
+        let start = Instant::now();
+        while start.elapsed() < WARM_UP {
             once()?;
         }
         let (mut kernels, mut call_s) = (Vec::new(), f64::INFINITY);
@@ -201,15 +201,6 @@ impl Target {
         (timed.cold_s, timed.call_s, timed.kernels) = (cold[cold.len() / 2], call_s, kernels);
         Ok(timed)
     }
-}
-
-/// Uploads the matrix and lays it out as the plan says; how that is, and the seconds it took.
-fn laid_out(gpu: &Gpu, a: &Csr<f32>, op: Op, n: usize) -> Result<((GpuPrepared<f32>, &'static str), f64)> {
-    timed(|| {
-        let prepared = gpu.prepare(a, &PlanOptions::new(op, n))?;
-        let layout = if prepared.strategy() == Strategy::Panel { "by panels" } else { "by rows" };
-        Ok((prepared, layout))
-    })
 }
 
 /// Times of our runs.
@@ -233,7 +224,7 @@ impl Timed {
     }
 
     /// Into the case, unless the result was wrong.
-    fn into_sample(self, detail: &str, prepare_s: f64, deviation: Deviation, case: &mut Case) {
+    fn into_sample(self, prepare_s: f64, deviation: Deviation, case: &mut Case) {
         case.wrong = deviation.error > 1.0;
         if case.wrong {
             case.notes.push(format!("{OURS}: {:.3} times the bound in row {}", deviation.error, deviation.row));
@@ -247,7 +238,7 @@ impl Timed {
         case.samples.push(Sample {
             name: OURS.to_owned(),
             ours: true,
-            detail: detail.to_owned(),
+            detail: "by rows".to_owned(),
             prepare_s: Some(prepare_s),
             min_s,
             median_s: self.kernels[self.kernels.len() / 2],

@@ -1,9 +1,7 @@
 //! The matrix operations on a Vulkan device, alone or beside the processor.
 
-use std::cell::Cell;
-
 use sparsimd::edge::Edge;
-use sparsimd::gpu::{self, DeviceScalar, DeviceStored, EdgeKind, Gpu, GpuMat, GpuPrepared, Portable};
+use sparsimd::gpu::{self, DeviceScalar, EdgeKind, Gpu, GpuCsr, GpuMat, Portable};
 use sparsimd::hetero::{Hetero, HeteroCsr};
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::{Cpu, Csr, Error, Mat, Number, Result, reference};
@@ -21,8 +19,6 @@ struct Job<'a, T: DeviceScalar> {
     op: Op,
     /// The operation's name as its measured share is kept.
     name: &'static str,
-    /// Whether the device goes by panels.
-    by_panels: Cell<bool>,
 }
 
 /// Times of the runs, and what the devices say of one of them.
@@ -38,7 +34,11 @@ struct Timed {
 impl<'a, T: DeviceScalar> Job<'a, T> {
     fn new(op: Op, name: &'static str, args: &'a Common, cpu: &Cpu, a: &'a Csr<T>) -> Result<Self> {
         match Devices::open(&args.place, cpu)? {
-            Some(devices) => Ok(Self { devices, args, a, op, name, by_panels: Cell::new(false) }),
+            Some(Devices::One(_)) if args.path() == Strategy::Panel => {
+                let detail = "a device takes matrices by rows, not by panels".to_owned();
+                Err(Error::Argument { name: "path", detail })
+            }
+            Some(devices) => Ok(Self { devices, args, a, op, name }),
             None => Err(Error::Argument { name: "device", detail: "the processor is none".to_owned() }),
         }
     }
@@ -66,9 +66,6 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
                     // The operands came once, before the runs, and the result goes once, after them.
                     (done.upload_s, done.download_s) = (uploaded.upload_s, gpu.take_times().download_s);
                     done.plan = format!("{} nonzeros on {name}, subgroups of {}", self.a.nnz(), gpu.info().subgroup);
-                    if self.by_panels.get() {
-                        done.plan.push_str("; panels of four rows, B in workgroup memory");
-                    }
                     Ok(done)
                 }
                 Err(Error::Device { detail }) => {
@@ -109,18 +106,6 @@ impl<'a, T: DeviceScalar> Job<'a, T> {
         Ok(Timed { plan: String::new(), prepare_s, times, kernel_s, upload_s, download_s })
     }
 
-    /// The matrix on the device, in the layout that the options ask for: by rows where dense operands are narrow.
-    fn prepare<D: DeviceStored>(&self, gpu: &Gpu) -> Result<GpuPrepared<T>> {
-        let strategy = match self.args.path() {
-            Strategy::Panel if D::STORAGE.is_narrow() => return Err(self.args.no_dtype("panels on a device")),
-            _ if D::STORAGE.is_narrow() => Strategy::Direct,
-            asked => asked,
-        };
-        let prepared = gpu.prepare(self.a, &PlanOptions::new(self.op, self.args.n).strategy(strategy))?;
-        self.by_panels.set(prepared.strategy() == Strategy::Panel);
-        Ok(prepared)
-    }
-
     fn report(&self, timed: Timed, check: Check, flops: f64, bytes: f64) -> Measured {
         let Timed { plan, prepare_s, times, kernel_s, upload_s, download_s } = timed;
         let ran = Ran { device: self.devices.name(), kernel_s, upload_s: Some(upload_s), download_s: Some(download_s) };
@@ -137,7 +122,7 @@ pub fn spmm<D: Portable>(args: &Common, cpu: &Cpu, a: &Csr<D::Sum>) -> Result<Me
     let timed = job.run(
         &mut c,
         |gpu| {
-            let (a, b, mut c) = (job.prepare::<D>(gpu)?, gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), args.n)?);
+            let (a, b, mut c) = (gpu.csr(a)?, gpu.mat(b.as_ref())?, gpu.zeros(a.rows(), args.n)?);
             gpu.spmm(one, &a, &b, zero, &mut c)?;
             Ok((a, b, c))
         },
@@ -162,15 +147,15 @@ pub fn sddmm<D: Portable>(args: &Common, cpu: &Cpu, a: &Csr<D::Sum>) -> Result<M
     let c = args.operand::<D>(cpu, "c", a.rows(), 1)?;
     let b = args.operand::<D>(cpu, "b", a.cols(), 2)?;
     let mut out = vec![D::Sum::ZERO; a.nnz()];
-    let on_device = |gpu: &Gpu, a: &GpuPrepared<D::Sum>, c: &GpuMat<D>, b: &GpuMat<D>, values: &mut _| match scaled {
+    let on_device = |gpu: &Gpu, a: &GpuCsr<D::Sum>, c: &GpuMat<D>, b: &GpuMat<D>, values: &mut _| match scaled {
         true => gpu.sddmm_scaled(a, c, b, values),
         false => gpu.sddmm(a, c, b, values),
     };
     let timed = job.run(
         &mut out,
         |gpu| {
-            let (a, c, b) = (job.prepare::<D>(gpu)?, gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?);
-            let mut values = a.matrix().new_values()?;
+            let (a, c, b) = (gpu.csr(a)?, gpu.mat(c.as_ref())?, gpu.mat(b.as_ref())?);
+            let mut values = a.new_values()?;
             on_device(gpu, &a, &c, &b, &mut values)?;
             Ok((a, c, b, values))
         },
@@ -208,10 +193,10 @@ pub fn fusedmm<D: Portable>(args: &Common, cpu: &Cpu, a: &Csr<D::Sum>) -> Result
         &mut e,
         |gpu| {
             let dense = |m: &Mat<D>| gpu.mat(m.as_ref());
-            let (prepared, mut e) = (job.prepare::<D>(gpu)?, gpu.zeros(a.rows(), width)?);
+            let (on_device, mut e) = (gpu.csr(a)?, gpu.zeros(a.rows(), width)?);
             let (c, b, d) = (dense(&c)?, dense(&b)?, dense(&d)?);
-            gpu.fusedmm(&prepared, edge, &c, &b, &d, &mut e)?;
-            Ok((prepared, c, b, d, e))
+            gpu.fusedmm(&on_device, edge, &c, &b, &d, &mut e)?;
+            Ok((on_device, c, b, d, e))
         },
         |gpu, (a, c, b, d, e)| gpu.fusedmm(&*a, edge, c, b, d, e),
         |(.., on_device), e| on_device.download(e.as_mut()),

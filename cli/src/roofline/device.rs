@@ -4,12 +4,11 @@ use serde::Serialize;
 use sparsimd::formats::FiberCoo;
 use sparsimd::gpu::{DeviceCeilings, DeviceScalar, Gpu, Kind};
 use sparsimd::ops::{Arithmetic, TtmAlgorithm};
-use sparsimd::plan::{Op, PlanOptions, TensorOptions};
+use sparsimd::plan::TensorOptions;
 use sparsimd::{CooTensor, Cpu, Csr, Mat, Result, edge, generate};
 use sparsimd_measure::{TensorCounts, Work};
 
 use super::{Args, Loaded, Operation, Point, Roofline, point_lines};
-use crate::matrix::REUSE;
 use crate::mttkrp::format_of;
 use crate::timing::Times;
 use crate::{Verdict, output};
@@ -140,17 +139,14 @@ fn matrix_operations<T: DeviceScalar>(args: &Args, cpu: &Cpu, gpu: &Gpu, a: &Csr
         let dense = cpu.install(|| generate::uniform_dense::<T>(rows, args.n, args.seed + which))?;
         gpu.mat(dense.as_ref())
     };
-    let prepare = |op| gpu.prepare(a, &PlanOptions::new(op, args.n).reuse(REUSE));
     let (c, b, d) = (dense(a.rows(), 1)?, dense(a.cols(), 2)?, dense(a.cols(), 3)?);
     let mut rows = gpu.zeros(a.rows(), args.n)?;
     let pattern = a.pattern();
-    let prepared = prepare(Op::Spmm)?;
-    let spmm = measure(gpu, args, || gpu.spmm(T::ONE, &prepared, &b, T::ZERO, &mut rows))?;
-    let prepared = prepare(Op::Sddmm)?;
+    let on_device = gpu.csr(a)?;
+    let spmm = measure(gpu, args, || gpu.spmm(T::ONE, &on_device, &b, T::ZERO, &mut rows))?;
     let mut values = gpu.new_values(a.nnz())?;
-    let sddmm = measure(gpu, args, || gpu.sddmm(&prepared, &c, &b, &mut values))?;
-    let prepared = prepare(Op::FusedMm)?;
-    let fused = measure(gpu, args, || gpu.fusedmm(&prepared, edge::Identity, &c, &b, &d, &mut rows))?;
+    let sddmm = measure(gpu, args, || gpu.sddmm(&on_device, &c, &b, &mut values))?;
+    let fused = measure(gpu, args, || gpu.fusedmm(&on_device, edge::Identity, &c, &b, &d, &mut rows))?;
     Ok(super::of_matrix::<T>(pattern, args.n, [spmm, sddmm, fused]))
 }
 

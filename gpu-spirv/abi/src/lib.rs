@@ -21,18 +21,6 @@ pub const RUN: u32 = 64;
 /// Coordinates of a HiCOO block in each mode: the blocked MTTKRP's rows of the output, and of a part's copy of them.
 pub const BLOCK_SIDE: u32 = 128;
 
-/// Columns of A that the panels of the tiled kernels take together: their numbers within a granule have five bits.
-pub const GRANULE: u32 = 32;
-
-/// Panels whose lists of columns stand side by side: teams of eight lanes, four to a subgroup, read them at neighbouring addresses.
-pub const BUNDLE: u32 = 4;
-
-/// Bytes of workgroup memory that one dense operand of a tiled kernel takes: what every Vulkan device has. FusedMM has two.
-pub const TILE_BYTES: usize = 16 << 10;
-
-/// Stands for a row of a panel, or for a nonzero, that there is none of.
-pub const NOTHING: u32 = u32::MAX;
-
 /// The fourth word of a task that owns its row alone; otherwise that word is the task's slot among the partial rows.
 pub const WHOLE: u32 = u32::MAX;
 
@@ -44,14 +32,8 @@ pub mod spec {
     pub const REGISTERS: u32 = 1;
     /// Which edge function (`edge::*`), or which operator.
     pub const VARIANT: u32 = 2;
-    /// Workgroups that share the rows of a panel, each with its part of their columns: NT of the ESIMD paper, for the tiled kernels.
-    /// (The other kernels find their parts in the list of tasks.)
-    pub const PARTS: u32 = 3;
-    /// Nonzeros whose rows are in flight at a time, 4 or 8: VLC of the ESIMD paper, for the sums of rows of SpMM and of MTTKRP's
-    /// fibers.
-    pub const STEP: u32 = 4;
     /// What dense operands store where that is narrower than what they are computed with (`format::*`).
-    pub const FORMAT: u32 = 5;
+    pub const FORMAT: u32 = 3;
 }
 
 /// Values of [`spec::FORMAT`].
@@ -120,34 +102,6 @@ unsafe impl Number for f32 {}
 // SAFETY: a float.
 unsafe impl Number for f64 {}
 
-/// How the panels of a tiled kernel are walked.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Walk {
-    /// Granules of a panel.
-    pub granules: u32,
-    /// Granules whose rows of B are in workgroup memory at a time.
-    pub span: u32,
-    /// Rows of B.
-    pub b_rows: u32,
-    /// Not used.
-    pub zero: u32,
-}
-
-/// Push constants of a tiled kernel: those of the kernel by rows, whose tasks are panels here, and the walk.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Tiled<P> {
-    /// As for the kernel by rows.
-    pub of: P,
-    /// The walk.
-    pub walk: Walk,
-}
-
-// SAFETY: repr(C); the size of `P`, which has no padding, is a multiple of its alignment, which no other field's exceeds, and
-// that of four words a multiple of 8, the largest alignment there is.
-unsafe impl<P: PushConstants> PushConstants for Tiled<P> {}
-
 /// Declares a struct of push constants for f32 and f64: two numbers, then an even number of words.
 macro_rules! params {
     ($(#[$doc:meta])* $name:ident { $(#[$xdoc:meta])* $x:ident, $(#[$ydoc:meta])* $y:ident,
@@ -165,8 +119,8 @@ macro_rules! params {
             let words = [$(stringify!($field)),*].len();
             assert!(words % 2 == 0);
             assert!(size_of::<$name<f32>>() == 4 * (2 + words));
-            assert!(size_of::<$name<f64>>() == 4 * (4 + words) && size_of::<Tiled<$name<f64>>>() == 4 * (8 + words));
-            assert!(4 * (8 + words) <= 128);
+            assert!(size_of::<$name<f64>>() == 4 * (4 + words));
+            assert!(4 * (4 + words) <= 128);
         };
         // SAFETY: repr(C), numbers and words only; the sizes asserted above leave no room for padding.
         unsafe impl<T: Number> PushConstants for $name<T> {}
@@ -174,7 +128,7 @@ macro_rules! params {
 }
 
 params! {
-    /// Push constants of `spmm`, `spmm_tiled` and `reduce_rows`.
+    /// Push constants of `spmm` and `reduce_rows`.
     SpmmParams {
         /// Factor of the product.
         alpha,
@@ -200,7 +154,7 @@ params! {
 }
 
 params! {
-    /// Push constants of `sddmm` and `sddmm_tiled`.
+    /// Push constants of `sddmm`.
     SddmmParams {
         /// Factor of every dot product.
         alpha,
@@ -226,7 +180,7 @@ params! {
 }
 
 params! {
-    /// Push constants of `fusedmm`, `fusedmm_tiled` and `edge`.
+    /// Push constants of `fusedmm` and `edge`.
     FusedParams {
         /// Factor of the scores of softmax.
         scale,

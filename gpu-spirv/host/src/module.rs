@@ -92,7 +92,7 @@ fn words(bytes: &[u8]) -> Vec<u32> {
 /// What a module contains, read from its instructions (SPIR-V specification, section 3).
 ///
 /// # Errors
-/// [`Error::Module`] when the bytes are not a module with one compute entry point.
+/// [`Error::Module`] when the bytes are not a module with one compute entry point, or a variable of it holds pointers.
 pub fn describe(file: &str, bytes: &[u8]) -> Result<ModuleInfo> {
     const MAGIC: u32 = 0x0723_0203;
     const HEADER: usize = 5;
@@ -100,11 +100,16 @@ pub fn describe(file: &str, bytes: &[u8]) -> Result<ModuleInfo> {
     const OP_ENTRY_POINT: u32 = 15;
     const OP_EXECUTION_MODE: u32 = 16;
     const OP_CAPABILITY: u32 = 17;
+    const OP_TYPE_ARRAY: u32 = 28;
+    const OP_TYPE_STRUCT: u32 = 30;
+    const OP_TYPE_POINTER: u32 = 32;
+    const OP_VARIABLE: u32 = 59;
     const OP_DECORATE: u32 = 71;
     const LOCAL_SIZE: u32 = 17;
     const SPEC_ID: u32 = 1;
     const BINDING: u32 = 33;
     const GL_COMPUTE: u32 = 5;
+    const FUNCTION: u32 = 7;
 
     let wrong = |detail: &str| Error::Module { file: file.to_owned(), detail: detail.to_owned() };
     let code = words(bytes);
@@ -125,6 +130,8 @@ pub fn describe(file: &str, bytes: &[u8]) -> Result<ModuleInfo> {
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).take_while(|&b| b != 0).collect();
         String::from_utf8_lossy(&bytes).into_owned()
     };
+    // Types that hold pointers into memory, and pointers to such types.
+    let (mut pointers, mut to_pointers) = (Vec::new(), Vec::new());
     let mut rest = &code[HEADER..];
     while let Some(&first) = rest.first() {
         let length = (first >> 16) as usize;
@@ -144,6 +151,16 @@ pub fn describe(file: &str, bytes: &[u8]) -> Result<ModuleInfo> {
             (OP_EXECUTION_MODE, [_, LOCAL_SIZE, x, y, z]) => info.local_size = [*x, *y, *z],
             (OP_DECORATE, [_, SPEC_ID, id]) => info.spec_constants.push(*id),
             (OP_DECORATE, [_, BINDING, b]) => info.bindings = info.bindings.max(b + 1),
+            (OP_TYPE_POINTER, [id, class, pointee]) => match *class {
+                FUNCTION if pointers.contains(pointee) => to_pointers.push(*id),
+                FUNCTION => {}
+                _ => pointers.push(*id),
+            },
+            (OP_TYPE_ARRAY, [id, element, _]) if pointers.contains(element) => pointers.push(*id),
+            (OP_TYPE_STRUCT, [id, members @ ..]) if members.iter().any(|m| pointers.contains(m)) => pointers.push(*id),
+            (OP_VARIABLE, [of, _, FUNCTION, ..]) if to_pointers.contains(of) => {
+                return Err(wrong("a variable holds pointers, at which NVIDIA's compiler ends the program"));
+            }
             _ => {}
         }
         rest = tail;

@@ -2,7 +2,11 @@
 
 #[cfg(target_arch = "x86_64")]
 use core::any::TypeId;
+#[cfg(target_arch = "x86_64")]
+use core::mem::transmute_copy;
 
+#[cfg(target_arch = "x86_64")]
+use pulp::x86::{V3, V4};
 use pulp::{Simd, WithSimd};
 
 use crate::{Number, Scalar};
@@ -189,4 +193,13 @@ impl Arch {
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn same<A: 'static, B: 'static>() -> bool {
     TypeId::of::<A>() == TypeId::of::<B>()
+}
+
+/// The instructions on registers of half as many bytes, for AVX-512. Where they are inlined into code of AVX-512, that has its number
+/// of registers.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn halved<S: Simd>(simd: S) -> Option<V3> {
+    // SAFETY: the types are the same, as has just been shown.
+    same::<S, V4>().then(|| *unsafe { transmute_copy::<S, V4>(&simd) })
 }

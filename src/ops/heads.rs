@@ -8,7 +8,7 @@ use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::PatternRef;
-use crate::plan::{Op, Task};
+use crate::plan::{self, Op, Task};
 
 impl Cpu {
     /// C_ih = sum over the nonzeros p = (i, j) of the pattern of v_ph B_jh for the heads h = 0, ..., H - 1.
@@ -125,14 +125,18 @@ impl Cpu {
         let pattern = a.pattern();
         let direct = self.direct(Op::Sddmm, a, pattern, c.cols())?;
         let tasks = &direct.tasks;
-        let out = Shared(out.as_mut_ptr());
         let arch = self.arch().dividing::<T>(c.cols() / heads);
+        let numbers = out.len().saturating_mul(size_of::<T>());
+        let operands = (c.rows() + b.rows()).saturating_mul(c.cols() * size_of::<T>());
+        let stream = plan::streams(self.machine(), operands.saturating_add(numbers));
+        let out = Shared(out.as_mut_ptr());
         self.for_each(tasks.len(), work(pattern.nnz(), c.cols()), |k| {
             let task = SddmmHeads {
                 rows: head_rows(pattern, &tasks[k], b, heads, direct.prefetch_distance),
                 c: c.data().as_ptr(),
                 ldc: c.stride(),
                 out: out.get(),
+                stream,
             };
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; a nonzero is one task's.
             unsafe { sddmm_heads(arch, task) };

@@ -268,6 +268,35 @@ fn fused_f64() {
     fused::<f64>();
 }
 
+/// Dots of heads and gradients that outgrow the caches are written past them, and gradients are computed by several blocks of rows.
+#[test]
+fn dots_and_gradients_past_the_caches() {
+    let softmax = |heads, width| Case { heads, widths: (width, width), ..CASES[8] };
+    for a in sparse_rows::<f32>() {
+        for case in [softmax(1, 32), softmax(8, 16), softmax(4, 32)] {
+            let n = case.heads * case.widths.0;
+            let problem = Problem::new(&a, case);
+            let (e, lse) = reference::fusedmm_heads(&a, problem.wanted(), problem.d.view()).unwrap();
+            let gradients =
+                reference::fusedmm_gradient(&a, problem.wanted(), problem.d.view(), problem.de.view()).unwrap();
+            let (c, b) = (aligned::<f32>(a.rows(), n, 1), aligned::<f32>(a.cols(), n, 2));
+            for cpu in executors_with_small_caches() {
+                let how = || format!("{} rows, {case:?}, {}", a.rows(), cpu.arch().name());
+                let options = PlanOptions::new(Op::FusedMm, n).strategy(STRATEGIES[0]);
+                check(&cpu, &a, &options, &problem, (&e, &lse, &gradients), how);
+                let mut out = vec![f32::NAN; a.nnz() * case.heads];
+                cpu.sddmm_heads(&a, case.heads, c.as_ref(), b.as_ref(), &mut out).unwrap();
+                for h in 0..case.heads {
+                    let own: Vec<f32> = out.iter().skip(h).step_by(case.heads).copied().collect();
+                    let (c, b) = (head(c.as_ref(), h, case.heads), head(b.as_ref(), h, case.heads));
+                    let worst = reference::sddmm(&a, false, c, b).unwrap().deviation_of_values(&own).unwrap();
+                    assert!(worst.error <= 1.0, "head {h}, {}: {worst:?}", how());
+                }
+            }
+        }
+    }
+}
+
 /// The general operation with one head and nothing else is FusedMM.
 #[test]
 fn one_head_is_fusedmm() {

@@ -21,7 +21,8 @@ use crate::{memory, parallel};
 /// numbers for each nonzero and head, from one call to the next.
 #[derive(Debug)]
 pub struct Differentiable<T> {
-    dots: Prepared<T>,
+    /// A, for products at its nonzeros.
+    pub(super) dots: Prepared<T>,
     /// A, for products with it.
     pub(super) rows: Prepared<T>,
     /// A^T, likewise.
@@ -136,7 +137,8 @@ impl Cpu {
         }
     }
 
-    /// C = A_v B with the values `v`, H for each nonzero of what `a` multiplies by, A or A^T, in CSR order of that; shapes have been checked.
+    /// C = A_v B with the values `v`, H for each nonzero of what `a` multiplies by, A or A^T, in CSR order of that; past the caches where
+    /// the plan says so or `stream` does. Shapes have been checked.
     pub(super) fn product_of<T: Scalar>(
         &self,
         a: &Prepared<T>,
@@ -144,10 +146,11 @@ impl Cpu {
         v: &[T],
         b: MatRef<'_, T>,
         c: MatMut<'_, T>,
+        stream: bool,
     ) -> Result<()> {
         let worked: PatternRef<'_> = a.worked().into();
         if heads > 1 {
-            return self.sums_of_heads(a.into(), worked, heads, v, b, c);
+            return self.sums_of_heads(a.into(), worked, heads, v, b, c, stream);
         }
         if let Some((plan, panel)) = a.panels_for(a.plan().op(), self)? {
             let mut arranged = reserved_aligned(v.len());
@@ -156,7 +159,8 @@ impl Cpu {
             self.spmm_by_panels(T::ONE, (plan, panel), &arranged, b, T::ZERO, c);
             return Ok(());
         }
-        let direct = self.direct(Op::Spmm, a.into(), worked, c.cols())?;
+        let mut direct = self.direct(Op::Spmm, a.into(), worked, c.cols())?;
+        direct.stream |= stream;
         self.spmm_directly(T::ONE, worked, Values::Same(v), &direct, b, T::ZERO, c);
         Ok(())
     }

@@ -208,7 +208,7 @@ impl Cpu {
                 }
             }
         }
-        self.product_of(&a.rows, heads, &w, d, e)?;
+        self.product_of(&a.rows, heads, &w, d, e, false)?;
         a.give([w]);
         Ok(())
     }

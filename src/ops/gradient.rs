@@ -17,16 +17,18 @@
 //! head; values and bias, which all heads share, have the sum of their gradients.
 
 use sparsimd_kernels::edge::Edge;
-use sparsimd_kernels::{EdgeGradients, EdgeWeights, RowSums, Scalar, edge_gradients, row_sums};
+use sparsimd_kernels::{RowSums, Scalar, row_sums};
 
 use super::differentiable::Differentiable;
 use super::fusedmm_heads::EdgeWeighting;
+use super::gradient_rows::Edges;
 use super::heads::{check_heads, check_numbers};
-use super::run::{Shared, scratch};
+use super::run::Shared;
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::PatternRef;
+use crate::plan::streams;
 
 /// Where the gradients of FusedMM go.
 pub struct FusedGradient<'a, T> {
@@ -100,7 +102,7 @@ impl Cpu {
         check_shape(op, "B", b.shape(), (pattern.cols(), n))?;
         if let Some(dc) = dc {
             check_shape(op, "dC", dc.shape(), c.shape())?;
-            self.product_of(&a.rows, heads, ds, b, dc)?;
+            self.product_of(&a.rows, heads, ds, b, dc, false)?;
         }
         if let Some(db) = db {
             check_shape(op, "dB", db.shape(), b.shape())?;
@@ -120,7 +122,7 @@ impl Cpu {
     ) -> Result<()> {
         let mut by_columns = a.take(v.len())?;
         self.transpose_numbers(a, heads, &mut [(v, &mut by_columns)]);
-        self.product_of(&a.columns, heads, &by_columns, b, c)?;
+        self.product_of(&a.columns, heads, &by_columns, b, c, false)?;
         a.give([by_columns]);
         Ok(())
     }
@@ -168,40 +170,27 @@ impl Cpu {
         };
         let len = pattern.nnz() * heads;
         let (mut w, mut ds) = (a.take(len)?, a.take(len)?);
-        // The scores last: their operands are the next to be gathered, and may still be in L3.
         self.dots_at(a, heads, de, d, &mut ds)?;
-        self.scores(a, weights, &mut w)?;
-        let shared = [&mut w, &mut ds].map(|numbers| Shared(numbers.as_mut_ptr()));
-        let [dvalues, dbias] =
-            [out.values, out.bias].map(|x| Shared(x.map_or(std::ptr::null_mut(), <[T]>::as_mut_ptr)));
-        self.by_rows(pattern.into(), heads, |rows| {
-            let mut room = scratch::<T>(EdgeWeights::<T>::scratch_len(heads));
-            let task = weights.task(pattern.into(), rows, values, shared[0].get(), room.as_mut_ptr());
-            let out = EdgeGradients {
-                lse: lse.as_ptr(),
-                gradients: shared[1].get(),
-                values: dvalues.get(),
-                bias: dbias.get(),
-            };
-            // SAFETY: the pattern's invariants and the lengths that have been checked; the rows' numbers are this task's own.
-            unsafe { edge_gradients(self.arch(), task, out) };
-        });
+        let edges = Edges { values, lse: &lse, w: &mut w, ds: &mut ds, dvalues: out.values, dbias: out.bias };
+        // What is gathered meanwhile, and again, is not to make room for results.
+        let of_rows = pattern.rows().saturating_mul(2 * left.cols() + de.cols());
+        let of_columns = pattern.cols().saturating_mul(2 * (right.cols() + d.cols()));
+        let stream = streams(self.machine(), of_rows.saturating_add(of_columns).saturating_mul(size_of::<T>()));
+        self.gradients_by_rows(a, weights, edges, out.left, stream)?;
         let (mut w_by_columns, mut ds_by_columns) = (a.take(len)?, a.take(len)?);
         self.transpose_numbers(a, heads, &mut [(&w, &mut w_by_columns), (&ds, &mut ds_by_columns)]);
         if weights.are_sums() {
-            self.sums_of_rows(a.pattern().into(), heads, &ds, out.left);
             self.sums_of_rows(a.transposed().into(), heads, &ds_by_columns, out.right);
         } else {
-            self.product_of(&a.rows, heads, &ds, right, out.left)?;
-            self.product_of(&a.columns, heads, &ds_by_columns, left, out.right)?;
+            self.product_of(&a.columns, heads, &ds_by_columns, left, out.right, stream)?;
         }
-        self.product_of(&a.columns, heads, &w_by_columns, de, out.d)?;
+        self.product_of(&a.columns, heads, &w_by_columns, de, out.d, stream)?;
         a.give([w, ds, w_by_columns, ds_by_columns]);
         Ok(())
     }
 
     /// out_ih = sum of x_ph over the nonzeros of row i of `pattern`; shapes have been checked.
-    fn sums_of_rows<T: Scalar>(&self, pattern: PatternRef<'_>, heads: usize, x: &[T], out: MatMut<'_, T>) {
+    pub(super) fn sums_of_rows<T: Scalar>(&self, pattern: PatternRef<'_>, heads: usize, x: &[T], out: MatMut<'_, T>) {
         let (stride, out) = (out.stride(), Shared(out.into_data().as_mut_ptr()));
         self.by_rows(pattern, heads, |rows| {
             let task =

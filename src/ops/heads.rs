@@ -47,7 +47,7 @@ impl Cpu {
         check_shape(op, "B", b.shape(), (pattern.cols(), c.cols()))?;
         check_shape(op, "C", c.as_ref().shape(), (pattern.rows(), c.cols()))?;
         check_numbers(op, "values", values.len(), pattern.nnz(), heads)?;
-        self.sums_of_heads(a, pattern, heads, values, b, c)
+        self.sums_of_heads(a, pattern, heads, values, b, c, false)
     }
 
     /// out_ph = C_ih . B_jh for each nonzero p = (i, j) of the pattern and the heads h = 0, ..., H - 1.
@@ -77,8 +77,10 @@ impl Cpu {
         self.dots_of_heads(a, heads, c, b, out)
     }
 
-    /// [`Cpu::spmm_heads`] on the pattern that is worked on, of A or A^T; shapes have been checked.
+    /// [`Cpu::spmm_heads`] on the pattern that is worked on, of A or A^T; past the caches where the plan says so or `stream` does. Shapes
+    /// have been checked.
     #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "operands and results")]
     pub(crate) fn sums_of_heads<T: Scalar>(
         &self,
         a: SparseOperand<'_, T>,
@@ -87,6 +89,7 @@ impl Cpu {
         values: &[T],
         b: MatRef<'_, T>,
         mut c: MatMut<'_, T>,
+        stream: bool,
     ) -> Result<()> {
         let n = c.cols();
         let direct = self.direct(Op::Spmm, a, pattern, n)?;
@@ -102,7 +105,7 @@ impl Cpu {
                 c: out.get(),
                 ldc,
                 carry_out: carry_out(k)[0],
-                stream: direct.stream,
+                stream: direct.stream || stream,
             };
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in this task, and
             // its carry-out, are its own.
@@ -146,7 +149,7 @@ impl Cpu {
 }
 
 /// The rows of a task.
-fn head_rows<T: Scalar>(
+pub(super) fn head_rows<T: Scalar>(
     pattern: PatternRef<'_>,
     task: &Task,
     b: MatRef<'_, T>,

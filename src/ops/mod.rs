@@ -25,6 +25,7 @@ mod elementwise;
 mod fusedmm;
 mod fusedmm_heads;
 mod gradient;
+mod gradient_rows;
 mod heads;
 mod long_fibers;
 mod measure;

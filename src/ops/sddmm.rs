@@ -113,28 +113,13 @@ impl Cpu {
         b: MatRef<'_, D>,
         mut out: ValuesMut<'_, D::Scalar>,
     ) {
-        let n = c.cols();
         let tasks = &direct.tasks;
         let (arch, out) = (self.arch(), out.shared());
-        self.for_each(tasks.len(), work(pattern.nnz(), n), |k| {
-            let Task { rows, nonzeros, .. } = tasks[k];
+        self.for_each(tasks.len(), work(pattern.nnz(), c.cols()), |k| {
+            let nonzeros = tasks[k].nonzeros;
             let mut room = scratch(0);
             let values = values.map_or(std::ptr::null(), |values| values.of_task(arch, nonzeros, &mut room));
-            let task = |out| SddmmRows {
-                row_ptr: pattern.row_ptr().raw(),
-                columns: pattern.col_idx().as_ptr(),
-                values,
-                rows,
-                nonzeros,
-                c: c.data().as_ptr(),
-                ldc: c.stride(),
-                b: b.data().as_ptr(),
-                ldb: b.stride(),
-                n,
-                out,
-                prefetch_distance: direct.prefetch_distance,
-                panel: [direct.width, pattern.cols()],
-            };
+            let task = |out| SddmmRows { values, out, ..direct_dots(pattern, &tasks[k], direct, c, b) };
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; a nonzero is one task's.
             unsafe { out.of_task(arch, nonzeros, |out| sddmm_rows(arch, task(out))) };
         });
@@ -192,5 +177,30 @@ impl Cpu {
     /// Room for a packed panel in tiles of as many vectors.
     pub(super) fn packed_panel<T: Scalar>(&self, panel: &Panel, vectors: usize) -> crate::dense::Aligned<T> {
         scratch(panel.width() * vectors * self.arch().vector_bytes() / size_of::<T>())
+    }
+}
+
+/// The dots of a task of the direct path, without values and a place for them yet.
+pub(super) fn direct_dots<D: Stored>(
+    pattern: PatternRef<'_>,
+    task: &Task,
+    direct: &Direct<'_>,
+    c: MatRef<'_, D>,
+    b: MatRef<'_, D>,
+) -> SddmmRows<D> {
+    SddmmRows {
+        row_ptr: pattern.row_ptr().raw(),
+        columns: pattern.col_idx().as_ptr(),
+        values: std::ptr::null(),
+        rows: task.rows,
+        nonzeros: task.nonzeros,
+        c: c.data().as_ptr(),
+        ldc: c.stride(),
+        b: b.data().as_ptr(),
+        ldb: b.stride(),
+        n: c.cols(),
+        out: std::ptr::null_mut(),
+        prefetch_distance: direct.prefetch_distance,
+        panel: [direct.width, pattern.cols()],
     }
 }

@@ -11,7 +11,7 @@ use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::Result;
 use crate::formats::{Panel, PatternRef, gather};
-use crate::plan::{Op, PanelPlan};
+use crate::plan::{Op, PanelPlan, Task};
 
 impl Cpu {
     /// C = alpha A B + beta C, A sparse M x K, B dense K x N, C dense M x N.
@@ -136,8 +136,6 @@ impl Cpu {
         let tasks = &direct.tasks;
         let mut carry_outs = CarryOuts::new(tasks, n, D::NARROW);
         let carry_out = carry_outs.shared(tasks);
-        // Parts of narrow rows would be rounded each.
-        let width = if D::NARROW { pattern.cols() } else { direct.width };
         let (ldc, out) = (c.stride(), Shared(c.reborrow().into_data().as_mut_ptr()));
         self.for_each(tasks.len(), work(pattern.nnz(), n), |k| {
             let task = &tasks[k];
@@ -152,27 +150,8 @@ impl Cpu {
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in this
             // task, and its carry-out, are its own.
             unsafe {
-                spmm_rows(
-                    self.arch(),
-                    SpmmRows {
-                        row_ptr: pattern.row_ptr().raw(),
-                        columns: pattern.col_idx().as_ptr(),
-                        values,
-                        rows: task.rows,
-                        nonzeros: task.nonzeros,
-                        b: b.data().as_ptr(),
-                        ldb: b.stride(),
-                        n,
-                        alpha,
-                        beta,
-                        c: out.get(),
-                        ldc,
-                        carry_out: carry_out(k),
-                        prefetch_distance: direct.prefetch_distance,
-                        panel: [width, pattern.cols()],
-                        stream: direct.stream,
-                    },
-                );
+                let sums = direct_sums(pattern, task, direct, b, (out.get(), ldc));
+                spmm_rows(self.arch(), SpmmRows { values, alpha, beta, carry_out: carry_out(k), ..sums });
             }
         });
         if !skip {
@@ -232,6 +211,36 @@ impl Cpu {
                 unsafe { sums.end(columns, c.wrapping_add(column), ldc) };
             }
         });
+    }
+}
+
+/// The sums A_v B of a task of the direct path into C, given with its row stride; without values yet.
+pub(super) fn direct_sums<D: Stored>(
+    pattern: PatternRef<'_>,
+    task: &Task,
+    direct: &Direct<'_>,
+    b: MatRef<'_, D>,
+    (c, ldc): (*mut D, usize),
+) -> SpmmRows<D> {
+    // Parts of narrow rows would be rounded each.
+    let width = if D::NARROW { pattern.cols() } else { direct.width };
+    SpmmRows {
+        row_ptr: pattern.row_ptr().raw(),
+        columns: pattern.col_idx().as_ptr(),
+        values: std::ptr::null(),
+        rows: task.rows,
+        nonzeros: task.nonzeros,
+        b: b.data().as_ptr(),
+        ldb: b.stride(),
+        n: b.cols(),
+        alpha: D::Scalar::ONE,
+        beta: D::Scalar::ZERO,
+        c,
+        ldc,
+        carry_out: [std::ptr::null_mut(); 2],
+        prefetch_distance: direct.prefetch_distance,
+        panel: [width, pattern.cols()],
+        stream: direct.stream,
     }
 }
 

@@ -14,7 +14,7 @@ fn every_edge_case<D: Portable<Sum = f32>>() {
             check_sddmm::<D>(&gpu, name, &a, n);
             check_fusedmm::<D>(&gpu, name, &a, n, n);
         }
-        // What was prepared by panels goes by rows; wide operands in stages.
+        // Wide operands go in stages.
         check_fusedmm::<D>(&gpu, name, &a, 600, 5);
     }
     quiet(&gpu);

@@ -203,3 +203,10 @@ pub(crate) fn halved<S: Simd>(simd: S) -> Option<V3> {
     // SAFETY: the types are the same, as has just been shown.
     same::<S, V4>().then(|| *unsafe { transmute_copy::<S, V4>(&simd) })
 }
+
+/// Elsewhere there are none.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+pub(crate) fn halved<S: Simd>(_: S) -> Option<S> {
+    None
+}

@@ -29,7 +29,7 @@ impl Gpu {
         y: &mut GpuMat<T>,
     ) -> Result<()> {
         self.check_steps("TTM by elements", pattern.row_lengths().map(|nonzeros| COUNTED * nonzeros))?;
-        let rows = pattern.tasks(Cut::Whole)?;
+        let rows = pattern.tasks(self, Cut::Whole)?;
         let pieces = pieces(u, y, y.blocks());
         let kernel = self.shared.kernels.get::<T, MttkrpParams<T>>(ELEMENTS, ALONE, 0)?;
         let outputs: Vec<_> = y.parts_mut().iter_mut().map(Panel::bind_mut).collect();

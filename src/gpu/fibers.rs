@@ -103,7 +103,7 @@ impl Gpu {
         let team = Team { registers: 1, ..self.team::<T>((x.nnz() / x.len().max(1)).max(1)) };
         let lanes = team.lanes as usize;
         self.check_steps(OP, x.rows.pattern.row_lengths().map(|nonzeros| nonzeros.div_ceil(lanes)))?;
-        let fibers = x.rows.pattern.tasks(Cut::Whole)?;
+        let fibers = x.rows.pattern.tasks(self, Cut::Whole)?;
         let kernel = self.shared.kernels.get::<T, u32>(TTV, team, 0)?;
         let output = y.bind_mut();
         let seconds = self.state().stream.record(|r| {

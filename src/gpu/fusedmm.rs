@@ -9,7 +9,7 @@ use super::edge::{DeviceEdge, EdgeKind};
 use super::kernels::{EDGE, FUSEDMM, REDUCE_ROWS, groups};
 use super::operands::{GpuMat, GpuValues};
 use super::pieces::{pieces, reduce_rows};
-use super::sparse::{Cut, GpuCsr, TaskBuffers};
+use super::sparse::{Cut, GpuCsr, TaskBuffers, most_slots};
 use super::{DeviceScalar, DeviceStored, Gpu, Scratch, State};
 use crate::error::{Error, Result};
 use crate::plan::Team;
@@ -55,9 +55,8 @@ impl Gpu {
         let widest = c.blocks().max(d.blocks());
         let one_panel = c.panels() == 1 && b.panels() == 1 && d.panels() == 1 && e.panels() == 1;
         let team = Team::of_fused(widest, a.nnz() / a.rows().max(1), self.shape::<D>());
-        let tasks = a.pattern.tasks_for(team.lanes)?;
-        let slots = tasks.iter().map(|tasks| tasks.slots).max().unwrap_or(0);
-        let partial = slots * d.blocks() * BLOCK;
+        let tasks = a.pattern.tasks_for(self, team.lanes)?;
+        let partial = most_slots(&*tasks) * d.blocks() * BLOCK;
         let fits = widest <= team.blocks() && partial <= self.shape::<D>().max_len;
         match one_panel && fits {
             true => self.fused(a, edge, c, b, d, e, team, &tasks),
@@ -84,7 +83,7 @@ impl Gpu {
         let p = params(edge, 0, [c, b, d, e]);
         let mut state = self.state();
         let State { stream, scratch } = &mut *state;
-        let slots = tasks.iter().map(|tasks| tasks.slots).max().unwrap_or(0);
+        let slots = most_slots(tasks);
         let bytes = slots * e.blocks() * BLOCK * size_of::<D::Sum>();
         let partial = Scratch::grow(&mut scratch.partial, self.device(), bytes)?.bind_mut();
         let stats = Scratch::grow(&mut scratch.stats, self.device(), 2 * slots * size_of::<D::Sum>())?.bind_mut();
@@ -157,7 +156,7 @@ impl Gpu {
             "the edge function",
             a.pattern.row_lengths().map(|nonzeros| passes * nonzeros.div_ceil(lanes)),
         )?;
-        let rows = a.pattern.tasks(Cut::Whole)?;
+        let rows = a.pattern.tasks(self, Cut::Whole)?;
         let kernel = self.shared.kernels.get::<T, FusedParams<T>>(EDGE, team, edge.variant())?;
         let outputs: Vec<_> = edges.chunks.iter_mut().map(|(_, buffer)| buffer.bind_mut()).collect();
         let seconds = self.state().stream.record(|r| {

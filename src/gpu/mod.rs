@@ -93,13 +93,6 @@ pub enum Storage {
     F16,
 }
 
-impl Storage {
-    /// Whether kernels widen what they load.
-    pub fn is_narrow(self) -> bool {
-        matches!(self, Self::Bf16 | Self::F16)
-    }
-}
-
 macro_rules! stored {
     ($($t:ty as $sum:ty, $bits:ty, $storage:ident, $to:expr, $from:expr;)*) => {
         $(impl DeviceStored for $t {

@@ -6,7 +6,7 @@ use sparsimd_gpu_host::Binding;
 use super::kernels::{Kernel, MTTKRP_ATOMIC, MTTKRP_FIBERS, MTTKRP_NONZEROS, REDUCE_ROWS, groups};
 use super::operands::{GpuMat, Panel};
 use super::pieces::{pieces, reduce_rows, widest};
-use super::sparse::TaskBuffers;
+use super::sparse::{TaskBuffers, most_slots};
 use super::tensor::{GpuFactors, GpuTensor, Unit};
 use super::{DeviceScalar, Gpu, Scratch, State};
 use crate::error::{Error, Result};
@@ -93,7 +93,7 @@ impl Gpu {
         stack: &GpuMat<T>,
         out: &mut GpuMat<T>,
     ) -> Result<()> {
-        let slots = launches.iter().map(|launch| launch.tasks.slots).max().unwrap_or(0);
+        let slots = most_slots(launches.iter().map(|launch| launch.tasks));
         let most = self.shape::<T>().max_len / BLOCK / slots.max(1);
         // Columns that lie in one panel of the factors and one of the output, as many as there is room for partial rows.
         let pieces = pieces(stack, out, most.clamp(1, out.blocks()));

@@ -58,7 +58,7 @@ impl Gpu {
         // Where C and B are cut at different columns, each common piece adds its share of the dot products.
         let pieces = pieces(b, c, c.blocks());
         let team = Team::of_dots(widest(&pieces), self.shape::<D>());
-        let tasks = a.pattern.tasks_for(team.lanes)?;
+        let tasks = a.pattern.tasks_for(self, team.lanes)?;
         let kernel = self.shared.kernels.get::<D, SddmmParams<D::Sum>>(SDDMM, team, 0)?;
         let outputs: Vec<_> = out.chunks.iter_mut().map(|(_, buffer)| buffer.bind_mut()).collect();
         let seconds = self.state().stream.record(|r| {

@@ -30,7 +30,6 @@ pub struct GpuCsr<T> {
 
 /// The pattern's part.
 pub(super) struct GpuPattern {
-    gpu: Gpu,
     pub(super) host: Arc<Pattern>,
     pub(super) chunks: Vec<Chunk>,
     /// Tasks that have been asked for, of each chunk.
@@ -76,6 +75,11 @@ impl GpuPattern {
     }
 }
 
+/// Partial rows that launches over `tasks`, one after the other, have room for.
+pub(super) fn most_slots<'a>(tasks: impl IntoIterator<Item = &'a TaskBuffers>) -> usize {
+    tasks.into_iter().map(|tasks| tasks.slots).max().unwrap_or(0)
+}
+
 impl TaskBuffers {
     pub(super) fn new(gpu: &Gpu, tasks: &DeviceTasks) -> Result<Self> {
         let upload = |data: &[[u32; 4]]| -> Result<Buffer<[u32; 4]>> {
@@ -115,11 +119,11 @@ impl GpuPattern {
             Ok(Chunk { range, idx })
         });
         let chunks = chunks.collect::<Result<_>>()?;
-        Ok(Self { gpu: gpu.clone(), host: host.clone(), chunks, made: Mutex::default() })
+        Ok(Self { host: host.clone(), chunks, made: Mutex::default() })
     }
 
     /// The tasks of each chunk, made when first asked for.
-    pub(super) fn tasks(&self, cut: Cut) -> Result<Arc<[TaskBuffers]>> {
+    pub(super) fn tasks(&self, gpu: &Gpu, cut: Cut) -> Result<Arc<[TaskBuffers]>> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, tasks)) = made.iter().find(|(of, _)| *of == cut) {
             return Ok(tasks.clone());
@@ -130,7 +134,7 @@ impl GpuPattern {
                 Cut::Whole => DeviceTasks::whole(row_ptr, &chunk.range),
                 Cut::Parts(parts) => DeviceTasks::choose(row_ptr, &chunk.range, parts),
             };
-            TaskBuffers::new(&self.gpu, &tasks)
+            TaskBuffers::new(gpu, &tasks)
         });
         let tasks: Arc<[_]> = tasks.collect::<Result<_>>()?;
         made.push((cut, tasks.clone()));
@@ -138,9 +142,9 @@ impl GpuPattern {
     }
 
     /// The tasks for teams of so many lanes.
-    pub(super) fn tasks_for(&self, lanes: u32) -> Result<Arc<[TaskBuffers]>> {
-        let parts = DeviceTasks::parts(self.host.rows(), lanes, self.gpu.shape::<u32>());
-        self.tasks(Cut::Parts(parts))
+    pub(super) fn tasks_for(&self, gpu: &Gpu, lanes: u32) -> Result<Arc<[TaskBuffers]>> {
+        let parts = DeviceTasks::parts(self.host.rows(), lanes, gpu.shape::<u32>());
+        self.tasks(gpu, Cut::Parts(parts))
     }
 
     /// Room for one value for each nonzero, of no certain content.

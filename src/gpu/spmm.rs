@@ -5,7 +5,7 @@ use sparsimd_gpu_abi::{BLOCK, SpmmParams, WORKGROUP};
 use super::kernels::{REDUCE_ROWS, SPMM, groups};
 use super::operands::{GpuMat, GpuValues, Panel};
 use super::pieces::{pieces, reduce_rows, widest};
-use super::sparse::{GpuCsr, GpuPattern};
+use super::sparse::{GpuCsr, GpuPattern, most_slots};
 use super::{DeviceStored, Gpu, Scratch, State};
 use crate::error::{Error, Result};
 
@@ -62,8 +62,8 @@ impl Gpu {
         beta: D::Sum,
         c: &mut GpuMat<D>,
     ) -> Result<()> {
-        let tasks = pattern.tasks_for(self.team::<D>(c.blocks()).lanes)?;
-        let slots = tasks.iter().map(|tasks| tasks.slots).max().unwrap_or(0);
+        let tasks = pattern.tasks_for(self, self.team::<D>(c.blocks()).lanes)?;
+        let slots = most_slots(&*tasks);
         // Partial rows are kept for as many columns at a time as a kernel can see.
         let most = (self.shape::<D>().max_len / BLOCK / slots.max(1)).clamp(1, c.blocks());
         let pieces = pieces(b, c, most);

@@ -4,7 +4,7 @@
 //! the teams of one subgroup and the subgroups of one wave have equal work (Gale et al. 2020 call it row swizzle), and
 //! parts of a row write partial results that are added in the order of the parts: results do not depend on timing.
 
-use sparsimd_gpu_abi::WHOLE;
+use sparsimd_gpu_abi::{MAX_REGISTERS, MIN_TEAM, WHOLE};
 
 use super::{MttkrpFormat, threads_per_row};
 
@@ -37,8 +37,9 @@ impl Team {
     /// The team for rows of `blocks` blocks: as many lanes as blocks, within 4 and the subgroup, then as many registers as it
     /// takes, up to 4. Short rows so share a subgroup (N = 32: 8 lanes a row), long ones fill it (N = 128: 32 lanes).
     pub fn choose(blocks: usize, shape: DeviceShape) -> Self {
-        let lanes = blocks.next_power_of_two().clamp(4, shape.subgroup.max(4));
-        let registers = blocks.div_ceil(lanes).next_power_of_two().clamp(1, 4);
+        let least = MIN_TEAM as usize;
+        let lanes = blocks.next_power_of_two().clamp(least, shape.subgroup.max(least));
+        let registers = blocks.div_ceil(lanes).next_power_of_two().clamp(1, MAX_REGISTERS as usize);
         Self { lanes: lanes as u32, registers: registers as u32 }
     }
 
@@ -115,8 +116,8 @@ impl DeviceTasks {
     /// nonzeros takes 24 us instead of the 44 of 256, another 27 instead of 43; with 32 some are slower again).
     const MIN_LONG: usize = 64;
 
-    /// Threads that share a row on a device of `shape`, for teams of so many lanes. A subgroup of narrow teams waits for the longest of
-    /// their rows and loads for each by itself; twice the subgroups that the device runs at a time are enough to fill it then.
+    /// Threads that share a row on a device of `shape`, for teams of so many lanes: NT of the occupancy formula, T being the resident
+    /// subgroups times half of the teams that share one, where those are four or more.
     pub fn parts(rows: usize, lanes: u32, shape: DeviceShape) -> usize {
         threads_per_row(rows, shape.resident * (shape.subgroup / lanes as usize / 2).max(1))
     }

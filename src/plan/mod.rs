@@ -26,7 +26,7 @@ pub(crate) use direct::Stages;
 pub use matrix::{PanelPlan, Plan};
 pub(crate) use mttkrp::{ModePlan, joint_root};
 pub use mttkrp::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, TensorOptions};
-pub use occupancy::{MAX_THREADS_PER_ROW, threads_per_row};
+pub use occupancy::threads_per_row;
 pub(crate) use options::check_columns;
 pub use options::{Effort, Measured, Op, PlanOptions, Strategy, Target};
 pub use partition::{Task, blocks, by_nonzeros};

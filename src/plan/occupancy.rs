@@ -1,8 +1,5 @@
 //! How many threads share a row (Zubair and Bauinger 2023, section 4.2).
 
-/// Largest number of threads per row that is considered.
-pub const MAX_THREADS_PER_ROW: usize = 16;
-
 /// NT: the smallest power of two, at most 16, that maximises the occupancy
 /// (rows * NT / T) / ceil(rows * NT / T) of a device that runs T = `work_items` at a time.
 ///

@@ -172,3 +172,28 @@ pub fn describe(file: &str, bytes: &[u8]) -> Result<ModuleInfo> {
     info.capabilities.sort_unstable();
     Ok(info)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A module of these instructions, each an opcode with its operands.
+    fn module(instructions: &[(u32, &[u32])]) -> Vec<u8> {
+        let mut words = vec![0x0723_0203, 0x0001_0500, 0, 99, 0];
+        for &(op, operands) in instructions {
+            words.push((operands.len() as u32 + 1) << 16 | op);
+            words.extend(operands);
+        }
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn variables_that_hold_pointers_are_refused() {
+        // A function called "a"; number 1 a word, 2 a pointer to it in a buffer, 3 a pair of both, 4 and 5 pointers to 3 and 1.
+        let (entry, word) = ((15, &[5, 9, 0x61][..]), (21, &[1, 32, 0][..]));
+        let types = [entry, word, (32, &[2, 12, 1]), (30, &[3, 1, 2]), (32, &[4, 7, 3]), (32, &[5, 7, 1])];
+        let with = |of: u32| describe("m", &module(&[&types[..], &[(59, &[of, 6, 7])]].concat()));
+        assert!(with(4).is_err_and(|e| e.to_string().contains("holds pointers")));
+        assert_eq!(with(5).unwrap().entry_point, "a");
+    }
+}

@@ -10,7 +10,6 @@ use pulp::{Simd, WithSimd};
 
 use super::SddmmHeads;
 use crate::Scalar;
-#[cfg(target_arch = "x86_64")]
 use crate::arch::halved;
 use crate::dot::{GROUP, Sink, dots, join, sum_group};
 use crate::prefetch::prefetch_row_l2;
@@ -37,26 +36,14 @@ impl<T: Scalar> WithSimd for Dots<T> {
                 }
                 return;
             }
-            #[cfg(target_arch = "x86_64")]
-            if let Some(half) = halved(simd) {
-                let mut first = 0;
-                while first < heads {
-                    first += match (registers, heads - first) {
-                        (1, 8..) => task.tile::<_, 2, 16>(half, first),
-                        (1, _) => task.tile::<_, 2, 8>(half, first),
-                        _ => task.tile::<_, 4, 16>(half, first),
-                    };
-                }
-                if task.stream {
-                    stream_fence();
-                }
-                return;
-            }
             let mut first = 0;
             while first < heads {
-                first += match registers {
-                    1 => task.tile::<S, 1, 4>(simd, first),
-                    _ => task.tile::<S, 2, 8>(simd, first),
+                first += match (halved(simd), registers, heads - first) {
+                    (Some(half), 1, 8..) => task.tile::<_, 2, 16>(half, first),
+                    (Some(half), 1, _) => task.tile::<_, 2, 8>(half, first),
+                    (Some(half), ..) => task.tile::<_, 4, 16>(half, first),
+                    (None, 1, _) => task.tile::<S, 1, 4>(simd, first),
+                    (None, ..) => task.tile::<S, 2, 8>(simd, first),
                 };
             }
             if task.stream {

@@ -113,6 +113,11 @@ fn node_pools_partition_the_threads() {
     let pools = NodeCpus::new(&cpu).unwrap();
     assert_eq!(pools.shares(), [(0, 2), (1, 1)]);
     assert_eq!(pools.iter().map(|(_, cpu)| cpu.binding().to_vec()).collect::<Vec<_>>(), [vec![0, 1], vec![2]]);
+    let threads = |pools: &NodeCpus| -> Vec<_> {
+        pools.iter().map(|(_, cpu)| cpu.install(|| rayon::broadcast(|_| std::thread::current().id()))).collect()
+    };
+    let clone = cpu.clone();
+    assert_eq!(threads(&pools), threads(&NodeCpus::new(&clone).unwrap()), "started once");
     let unbound = Cpu::builder().machine(machine).pin(false).threads(2).build().unwrap();
     assert_eq!(NodeCpus::new(&unbound).unwrap().shares(), [(0, 1), (1, 1)], "a thread on each node");
 }

@@ -6,8 +6,8 @@ mod team;
 mod wisdom;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sparsimd_kernels::Arch;
@@ -34,6 +34,8 @@ pub struct Cpu {
     machine: Arc<Machine>,
     binding: Arc<[usize]>,
     wisdom: Arc<WisdomFile>,
+    /// The pools of [`NodeCpus::new`], once they were asked for.
+    nodes: Arc<OnceLock<NodeCpus>>,
 }
 
 /// Builds a [`Cpu`].
@@ -245,7 +247,8 @@ impl CpuBuilder {
         let arch = self.arch.unwrap_or_else(Arch::detect);
         let spin = self.spin.unwrap_or(if fits { SPIN } else { Duration::ZERO });
         let team = Arc::new(Team::new(threads, Arc::clone(&binding), spin));
-        Ok(Cpu { arch, team, pool: Arc::new(pool), unpinned, machine, binding, wisdom })
+        let nodes = Arc::new(OnceLock::new());
+        Ok(Cpu { arch, team, pool: Arc::new(pool), unpinned, machine, binding, wisdom, nodes })
     }
 }
 

@@ -16,17 +16,22 @@ pub struct NodeCpus {
 
 impl NodeCpus {
     /// A pool per node with the threads that `cpu` has there. Threads that `cpu` does not bind are shared out over the
-    /// allowed processors of all nodes in turns, since a thread that wanders has no node.
+    /// allowed processors of all nodes in turns, since a thread that wanders has no node. The pools are started once and kept with
+    /// `cpu`: all that it places shares them.
     ///
     /// # Errors
     /// As [`super::CpuBuilder::build`].
     pub fn new(cpu: &Cpu) -> Result<Self> {
+        if let Some(started) = cpu.nodes.get() {
+            return Ok(started.clone());
+        }
         let machine = cpu.machine();
         let pool = |(node, own): (usize, Vec<usize>)| {
             let builder = Cpu::builder().arch(cpu.arch()).machine(machine.clone());
             Ok((node, builder.threads(own.len()).pinning(Pinning::List(own)).build()?))
         };
-        Ok(Self { nodes: processors_by_node(cpu)?.into_iter().map(pool).collect::<Result<_>>()? })
+        let nodes = processors_by_node(cpu)?.into_iter().map(pool).collect::<Result<_>>()?;
+        Ok(cpu.nodes.get_or_init(|| Self { nodes }).clone())
     }
 
     /// The [`NodeCpus::shares`] that the pools of `cpu` would have, without starting them.

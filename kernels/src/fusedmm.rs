@@ -11,8 +11,8 @@
 //! function and SpMM on rows whose edge values fit a buffer (`stage`), and the loop above where D is B.
 //!
 //! (Zubair and Bauinger 2023, their Figure 11; Rahman, Sujon and Azad 2021.) The row-softmax is online: with m the largest
-//! f so far and l the sum of e^(f - m), a chunk that raises m by d scales l and E_i by e^-d; E_i is divided by l at the
-//! end.
+//! f so far (by panels, a number near it) and l the sum of e^(f - m), a chunk that raises m by d scales l and E_i by e^-d; E_i is
+//! divided by l at the end.
 
 mod stage;
 

@@ -316,6 +316,7 @@ impl Cpu {
             scratch: room.packed.as_mut_ptr(),
             sums: std::ptr::null_mut(),
         };
+        let mut rescaled = false;
         let edges = EdgeBlock {
             block: block.block,
             weights,
@@ -323,6 +324,7 @@ impl Cpu {
             nnz: block.nnz,
             states: room.states.as_mut_ptr(),
             rescale: room.rescale.as_mut_ptr(),
+            rescaled: &raw mut rescaled,
         };
         let sums = SpmmPanel {
             block: block.block,
@@ -334,7 +336,7 @@ impl Cpu {
             alpha: D::Scalar::ONE,
             c: out.e,
             ldc: out.lde,
-            rescale: if edge.is_softmax() { room.rescale.as_ptr() } else { std::ptr::null() },
+            rescale: std::ptr::null(),
             vectors: out.vectors,
             scratch: room.packed.as_mut_ptr(),
         };
@@ -344,7 +346,8 @@ impl Cpu {
         unsafe {
             sddmm_panel(self.arch(), dots);
             edge_block(self.arch(), edge, edges);
-            spmm_panel(self.arch(), sums);
+            let rescale = if rescaled { room.rescale.as_ptr() } else { std::ptr::null() };
+            spmm_panel(self.arch(), SpmmPanel { rescale, ..sums });
         }
     }
 }

@@ -193,6 +193,45 @@ pub(super) unsafe fn exponentials<S: Simd, T: Scalar, const ROOM: bool>(
     }
 }
 
+/// w = e^(logits - m): the sum of w, or nothing where a logit is far above m, or m minus infinity. The sums of rows that are divided in the
+/// end need a number near the largest logit, not the largest itself.
+///
+/// # Safety
+/// As [`exponentials`].
+#[inline(always)]
+unsafe fn exponentials_near<S: Simd, T: Scalar>(simd: S, m: T, logits: *const T, w: *mut T, len: usize) -> Option<T> {
+    if m == T::NEG_INFINITY {
+        return None;
+    }
+    let shift = T::splat(simd, m);
+    // SAFETY: the caller's promise; there are as many ones as any register has lanes.
+    let register = |at: usize| unsafe {
+        let mask = T::first_lanes(simd, len - at);
+        let ones = T::load_masked(simd, mask, T::ONES.as_ptr());
+        // 0 beyond the last logit.
+        (mask, ones, T::vmul(simd, ones, T::vsub(simd, T::load_masked(simd, mask, logits.add(at)), shift)))
+    };
+    let mut largest = T::splat(simd, T::ZERO);
+    for at in (0..len).step_by(T::lanes::<S>()) {
+        largest = T::vmax(simd, largest, register(at).2);
+    }
+    if T::any_above(simd, largest, T::from_f64(NEAR)) {
+        return None;
+    }
+    let mut sum = T::splat(simd, T::ZERO);
+    for at in (0..len).step_by(T::lanes::<S>()) {
+        let (mask, ones, above) = register(at);
+        let x = exp::<T, S>(simd, above);
+        // SAFETY: the caller's promise.
+        unsafe { T::store_masked(simd, mask, w.add(at), x) };
+        sum = T::vmul_add(simd, x, ones, sum);
+    }
+    Some(T::reduce_sum(simd, sum))
+}
+
+/// How far a logit may be above the number that the exponentials of a row are taken from: by so little that they lose nothing.
+const NEAR: f64 = 8.0;
+
 /// Takes `len` logits into (m, l): w = e^(logits - m). Also the factor e^(old m - new m).
 ///
 /// # Safety
@@ -250,13 +289,15 @@ pub struct EdgeBlock<'a, T> {
     pub states: *mut [T; 2],
     /// For a softmax, the factor by which each visited row of E is to be multiplied before the weights are used.
     pub rescale: *mut T,
+    /// Becomes true where one of them is not 1.
+    pub rescaled: *mut bool,
 }
 
 /// Runs the task.
 ///
 /// # Safety
 /// `weights` and `values`, unless null, hold `nnz` elements, those of the block; for a softmax `states` and
-/// `rescale` have every visited row.
+/// `rescale` have every visited row, and `rescaled` is valid for writes.
 pub unsafe fn edge_block<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: EdgeBlock<'_, T>) {
     if let Some(built_in) = const { F::BUILT_IN } {
         let task = EdgeTask { edge: built_in(edge), softmax: edge.is_softmax(), task };
@@ -310,10 +351,19 @@ impl<T: Scalar> EdgeBlock<'_, T> {
     unsafe fn softmax<S: Simd>(&self, simd: S, row: u32, (logits, w): (*const T, *mut T), nnz: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            let state = self.states.add(row as usize);
-            let rescale;
-            (*state, rescale) = softmax_step::<S, T, false>(simd, *state, logits, w, nnz);
-            *self.rescale.add(row as usize) = rescale;
+            let (state, rescale) = (&mut *self.states.add(row as usize), &mut *self.rescale.add(row as usize));
+            *rescale = T::ONE;
+            if let Some(sum) = exponentials_near::<S, T>(simd, state[0], logits, w, nnz) {
+                state[1] += sum;
+                return;
+            }
+            let first = state[0] == T::NEG_INFINITY;
+            let factor;
+            (*state, factor) = softmax_step::<S, T, false>(simd, *state, logits, w, nnz);
+            if !first {
+                *rescale = factor;
+                *self.rescaled = true;
+            }
         }
     }
 }

@@ -89,6 +89,8 @@ enum sparsimd_path
   // The fastest of some plans that are run on the matrix itself, which takes at most a tenth of the time that the announced
   // runs will take.
   SPARSIMD_PATH_MEASURE = 3,
+  // In slices of rows, which take the time of some runs to make: SpMM with one column; as they are where that is not it.
+  SPARSIMD_PATH_SLICES = 4,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -766,7 +768,7 @@ sparsimd_status sparsimd_csr_create_f64(size_t rows,
 //
 // The arrays are checked here, once, and nothing is copied. They must remain, unchanged, until the matrix and all plans made
 // from it are destroyed: plans by SPARSIMD_PATH_DIRECT read them where they are (but for sparsimd_spmm_t_f32(), which needs
-// the transpose); plans by SPARSIMD_PATH_PANEL have copied what they need. An output must not overlap them.
+// the transpose); plans by SPARSIMD_PATH_PANEL and SPARSIMD_PATH_SLICES have copied what they need. An output must not overlap them.
 sparsimd_status sparsimd_csr_borrow_f32(size_t rows,
                                         size_t cols,
                                         const void *row_ptr,

@@ -85,6 +85,10 @@ fn a_strategy_that_was_asked_for_is_kept() {
         let options = PlanOptions::new(Op::Spmm, 64).strategy(strategy).reuse(1 << 20).effort(Effort::Measure);
         assert_eq!(cpu.prepare(&a, &options).unwrap().plan().strategy(), strategy);
     }
+    for strategy in [Strategy::Direct, Strategy::Panel, Strategy::Slices] {
+        let options = PlanOptions::new(Op::SpmmTransposed, 1).strategy(strategy).effort(Effort::Measure);
+        assert_eq!(cpu.prepare(&a, &options).unwrap().plan().strategy(), strategy);
+    }
 }
 
 #[test]
@@ -124,13 +128,15 @@ fn numbers_beyond_all_limits_are_cut() {
         "panel 5 77 1 1".to_owned(),
         format!("direct 0 {huge}"),
         format!("direct {} 3", huge - 1),
+        "slices".to_owned(),
     ];
-    for (op, n) in OPS.iter().flat_map(|&op| [5, 128, 200].map(|n| (op, n))) {
+    for (op, n) in OPS.iter().flat_map(|&op| [1, 5, 128, 200].map(|n| (op, n))) {
         let options = PlanOptions::new(op, n).reuse(1000);
         let _ = std::fs::remove_file(&wisdom);
         executor(&wisdom).prepare(&a, &options.reuse(1 << 20).effort(Effort::Measure)).unwrap();
         let line = std::fs::read_to_string(&wisdom).unwrap();
-        let case = line[..line.find("panel").or(line.find("direct")).unwrap()].to_owned();
+        let choices = ["panel", "direct", "slices"].into_iter().find_map(|name| line.find(name)).unwrap();
+        let case = line[..choices].to_owned();
         for choices in &absurd {
             std::fs::write(&wisdom, format!("{case}{choices}\n")).unwrap();
             let cpu = executor(&wisdom);

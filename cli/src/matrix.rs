@@ -132,6 +132,17 @@ pub enum PathName {
     Direct,
     /// By panels
     Panel,
+    /// By slices of rows, one column of SpMM
+    Slices,
+}
+
+/// The name of a plan's path.
+pub fn path_name(path: Strategy) -> &'static str {
+    match path {
+        Strategy::Panel => "panel",
+        Strategy::Slices => "slices",
+        _ => "direct",
+    }
 }
 
 /// A matrix as it is run.
@@ -273,8 +284,7 @@ impl Common {
             _ => on_device(self, &cpu, a)?,
         };
         let path = match &self.place.device {
-            DeviceName::Cpu if done.path == Strategy::Panel => "panel",
-            DeviceName::Cpu => "direct",
+            DeviceName::Cpu => path_name(done.path),
             DeviceName::Gpu(_) => "gpu",
             DeviceName::Hetero(_) => "hetero",
         };
@@ -320,6 +330,7 @@ impl Common {
             PathName::Auto => Strategy::Auto,
             PathName::Direct => Strategy::Direct,
             PathName::Panel => Strategy::Panel,
+            PathName::Slices => Strategy::Slices,
         }
     }
 

@@ -5,10 +5,10 @@ use std::path::Path;
 use serde::Serialize;
 use sparsimd::formats::PatternRef;
 use sparsimd::io::{Matrix, ReadOptions, read_matrix};
-use sparsimd::plan::{Op, Plan, PlanOptions, Stats as PlanStats, Strategy};
+use sparsimd::plan::{Op, Plan, PlanOptions, Stats as PlanStats};
 use sparsimd::{Cpu, Result};
 
-use super::matrix::REUSE;
+use super::matrix::{REUSE, path_name};
 use super::progress::Progress;
 
 /// Columns of a panel: the most that a plan takes.
@@ -141,8 +141,7 @@ pub fn of(cpu: &Cpu, path: &Path, n: usize) -> Result<MatrixStats> {
     let (stats, target) = (PlanStats::of(matrix.pattern()), cpu.target::<f32>());
     let plan = |(op, name): (Op, &'static str)| -> Result<PlanOf> {
         let plan = Plan::choose(&stats, cpu.machine(), &PlanOptions::new(op, n).reuse(REUSE), &target)?;
-        let path = if plan.strategy() == Strategy::Panel { "panel" } else { "direct" };
-        Ok(PlanOf { op: name, n, path, plan: plan.explain() })
+        Ok(PlanOf { op: name, n, path: path_name(plan.strategy()), plan: plan.explain() })
     };
     Ok(MatrixStats {
         rows,

@@ -50,10 +50,11 @@ fn run<T: Scalar>(input: &Input) {
     let a = Csr::new(pattern, generate::uniform_values::<T>(nnz, input.seed)).expect("a matrix");
     let dense = |rows, cols, seed| generate::uniform_dense::<T>(rows, cols, seed).expect("memory");
     let (b, c, d) = (dense(cols, n, 1), dense(rows, n, 2), dense(cols, width, 3));
-    let prepared = |op| match input.strategy % 3 {
+    let prepared = |op| match input.strategy % 4 {
         0 => None,
         1 => Some(cpu.prepare(&a, &PlanOptions::new(op, n).strategy(Strategy::Direct)).expect("a plan")),
-        _ => Some(cpu.prepare(&a, &PlanOptions::new(op, n).strategy(Strategy::Panel)).expect("a plan")),
+        2 => Some(cpu.prepare(&a, &PlanOptions::new(op, n).strategy(Strategy::Panel)).expect("a plan")),
+        _ => Some(cpu.prepare(&a, &PlanOptions::new(op, n).strategy(Strategy::Slices)).expect("a plan")),
     };
     let one = T::ONE;
 

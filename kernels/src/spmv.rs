@@ -26,7 +26,7 @@ pub(crate) unsafe fn spmv<D: Stored>(task: &SpmmRows<D>) {
 /// # Safety
 /// As [`spmm_rows`](crate::spmm_rows).
 #[inline(always)]
-unsafe fn spmv_rows<D: Stored, const DENSE: bool>(task: &SpmmRows<D>) {
+pub(crate) unsafe fn spmv_rows<D: Stored, const DENSE: bool>(task: &SpmmRows<D>) {
     let [first, end] = task.rows;
     // The rows between the first and the last are the task's alone, with all their nonzeros.
     let inner = (first + 1).min(end);
@@ -73,7 +73,7 @@ unsafe fn shared_row<D: Stored, const DENSE: bool>(task: &SpmmRows<D>, row: usiz
 /// # Safety
 /// `c` is valid for reads and writes, and no one else uses it meanwhile.
 #[inline(always)]
-unsafe fn put<D: Stored>(c: *mut D, sum: D::Scalar, beta: D::Scalar) {
+pub(crate) unsafe fn put<D: Stored>(c: *mut D, sum: D::Scalar, beta: D::Scalar) {
     // SAFETY: the caller's promise.
     unsafe { *c = D::narrow(if beta == D::Scalar::ZERO { sum } else { sum + beta * (*c).widen() }) };
 }

@@ -4,7 +4,7 @@ from typing import Literal
 
 Op = Literal["spmm", "spmm_t", "sddmm", "fusedmm"]
 Effort = Literal["estimate", "measure"]
-Strategy = Literal["auto", "direct", "panel"]
+Strategy = Literal["auto", "direct", "panel", "slices"]
 Edge = Literal["identity", "scale", "sigmoid", "softmax", "leaky_relu", "softmax_leaky_relu"]
 Format = Literal[
     "auto", "coo", "csf-all", "csf-one", "csf-two", "bcsf", "mmcsf", "hicoo", "alto", "tiled", "tree", "joint"

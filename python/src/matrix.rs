@@ -235,7 +235,7 @@ impl Csr {
     ///     Whether a model of the machine chooses the plan, or some plans are run, for at most a tenth of the time of the runs.
     ///     What was measured is kept for later estimates in the user's cache folder, or in the file that the environment
     ///     variable ``SPARSIMD_WISDOM`` names (``off``: nowhere).
-    /// strategy : {"auto", "direct", "panel"}, optional
+    /// strategy : {"auto", "direct", "panel", "slices"}, optional
     ///     The layout, if it is not to be chosen.
     ///
     /// Returns

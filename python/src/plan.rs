@@ -29,8 +29,8 @@ pub struct Request {
 const OPS: [(&str, Op); 4] =
     [("spmm", Op::Spmm), ("spmm_t", Op::SpmmTransposed), ("sddmm", Op::Sddmm), ("fusedmm", Op::FusedMm)];
 /// Strategies by name.
-const STRATEGIES: [(&str, Strategy); 3] =
-    [("auto", Strategy::Auto), ("direct", Strategy::Direct), ("panel", Strategy::Panel)];
+const STRATEGIES: [(&str, Strategy); 4] =
+    [("auto", Strategy::Auto), ("direct", Strategy::Direct), ("panel", Strategy::Panel), ("slices", Strategy::Slices)];
 
 /// Efforts by name.
 const EFFORTS: [(&str, Effort); 2] = [("estimate", Effort::Estimate), ("measure", Effort::Measure)];
@@ -68,7 +68,7 @@ impl Request {
 /// n : int
 ///     Columns that it was made for.
 /// strategy : str
-///     "direct" or "panel".
+///     "direct", "panel" or "slices".
 /// shape : tuple of int
 ///     Of the matrix.
 /// nnz : int
@@ -152,7 +152,7 @@ impl Plan {
         self.request.n
     }
 
-    /// "direct" or "panel".
+    /// "direct", "panel" or "slices".
     #[getter]
     fn strategy(&self) -> &'static str {
         name_of(&self.chosen, &STRATEGIES)

@@ -223,7 +223,7 @@ unsafe fn borrow_columns<P: PointerIndex, C: ColumnIndex, V: Stored<Scalar: Elem
 ///
 /// The arrays are checked here, once, and nothing is copied. They must remain, unchanged, until the matrix and all plans made
 /// from it are destroyed: plans by SPARSIMD_PATH_DIRECT read them where they are (but for sparsimd_spmm_t_f32(), which needs
-/// the transpose); plans by SPARSIMD_PATH_PANEL have copied what they need. An output must not overlap them.
+/// the transpose); plans by SPARSIMD_PATH_PANEL and SPARSIMD_PATH_SLICES have copied what they need. An output must not overlap them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sparsimd_csr_borrow_f32(
     rows: usize,

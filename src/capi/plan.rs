@@ -47,6 +47,8 @@ pub enum Path {
     /// The fastest of some plans that are run on the matrix itself, which takes at most a tenth of the time that the announced
     /// runs will take.
     Measure = 3,
+    /// In slices of rows, which take the time of some runs to make: SpMM with one column; as they are where that is not it.
+    Slices = 4,
 }
 
 /// A plan, what [`sparsimd_plan_text`] lends, and the executor that prepared it: it prepares new values as well.
@@ -74,7 +76,7 @@ impl<T: Scalar> Planned<T> {
             {
                 match cpu.plan::<T>(matrix.operand.pattern(), options)? {
                     plan @ Plan::Direct(_) => Source::Borrowed { matrix: matrix.clone(), plan, own: None },
-                    Plan::Panel(_) => Source::Prepared(cpu.prepare(a.sparse(), options)?),
+                    Plan::Panel(_) | Plan::Slices(_) => Source::Prepared(cpu.prepare(a.sparse(), options)?),
                 }
             }
             _ => Source::Prepared(cpu.prepare(a.sparse(), options)?),
@@ -133,6 +135,7 @@ pub(super) fn strategy_of(path: u32) -> Outcome<(plan::Strategy, plan::Effort)> 
         1 => Ok((plan::Strategy::Direct, plan::Effort::Estimate)),
         2 => Ok((plan::Strategy::Panel, plan::Effort::Estimate)),
         3 => Ok((plan::Strategy::Auto, plan::Effort::Measure)),
+        4 => Ok((plan::Strategy::Slices, plan::Effort::Estimate)),
         _ => Err(Failure::argument("path", &format!("{path} is not a sparsimd_path"))),
     }
 }

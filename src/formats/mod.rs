@@ -19,6 +19,7 @@ mod places;
 pub(crate) mod radix;
 mod row_block;
 mod semi_coo;
+mod slices;
 mod tiled;
 mod transpose;
 
@@ -41,6 +42,7 @@ pub use panel::{MAX_WIDTH, Panel};
 pub(crate) use places::{Places, gather};
 pub(crate) use row_block::BlockView;
 pub use semi_coo::{SemiCoo, SemiHiCoo};
+pub use slices::Slices;
 pub use tiled::{Offsets, Tiled, TiledSpec, TiledTask};
 
 use crate::error::{Error, Result};

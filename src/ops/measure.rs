@@ -105,15 +105,15 @@ impl<T: Scalar> Search<'_, T> {
         let mut best: Option<Trial<T>> = None;
         let estimate = first.prepared.plan();
         let mut choices = estimate.choices();
-        // The other strategy first, which differs most.
-        let other = match estimate.strategy() {
-            Strategy::Panel => Strategy::Direct,
-            _ => Strategy::Panel,
-        };
-        let free = self.options.strategy == Strategy::Auto;
-        let other = Plan::choose(self.stats, self.cpu.machine(), &self.options.strategy(other), &target)?;
-        let mut lists = vec![vec![other.choices()]];
-        lists[0].retain(|_| free);
+        // The other strategies first, which differ most.
+        let mut others = Vec::new();
+        for other in [Strategy::Slices, Strategy::Panel, Strategy::Direct] {
+            if self.options.strategy == Strategy::Auto && other != estimate.strategy() {
+                let plan = Plan::choose(self.stats, self.cpu.machine(), &self.options.strategy(other), &target)?;
+                others.extend((plan.strategy() == other).then(|| plan.choices()));
+            }
+        }
+        let mut lists = vec![others];
         let mut number = 0;
         loop {
             for candidate in lists.into_iter().flatten() {

@@ -39,6 +39,7 @@ mod row_sums;
 mod run;
 mod sddmm;
 mod spmm;
+mod spmv;
 mod streamed;
 mod ttm;
 mod ttm_chain;

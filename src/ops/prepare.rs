@@ -11,16 +11,16 @@ use super::values::{Narrow, PIECE, Values};
 use crate::cpu::Cpu;
 use crate::dense::{Aligned, addresses, fill_with, reserved_aligned};
 use crate::error::{Error, Result};
-use crate::formats::{Panel, Pattern, PatternRef, gather};
+use crate::formats::{Panel, Pattern, PatternRef, Slices, gather};
 use crate::memory;
 use crate::plan::{
-    DirectPlan, Effort, Measured, Op, PanelPlan, Plan, PlanOptions, Stages, Stats, Target, Task, WisdomCase, blocks,
-    by_nonzeros, check_columns,
+    DirectPlan, Effort, Measured, Op, PanelPlan, Plan, PlanOptions, SlicesPlan, Stages, Stats, Target, Task,
+    WisdomCase, blocks, by_nonzeros, check_columns,
 };
 
 /// A sparse operand prepared for one operation and one number of dense columns.
 ///
-/// Values of bf16 and f16 are kept as they are by the direct strategy, whose tasks widen theirs, and widened in panels.
+/// Values of bf16 and f16 are kept as they are by the direct strategy, whose tasks widen theirs, and widened in panels and slices.
 /// New values over the same pattern are one call, [`Prepared::set_values`]. The plan was made for a number of columns;
 /// running with another is correct and may be slower.
 /// Panels belong to the instruction set that they were laid out for: an executor of another one refuses them.
@@ -37,12 +37,14 @@ pub struct Prepared<T> {
     /// One per nonzero, in the order in which they are used: by panel where SpMM and FusedMM have panels, else in CSR
     /// order of what is worked on.
     values: Option<Own<T>>,
+    /// The same in the order of the slices, if there are slices.
+    sliced: Option<Aligned<T>>,
     /// The values by the number of nonzeros of their rows, in the same order, once a mean needed them.
     means: OnceLock<Aligned<T>>,
     measured: Option<Measured>,
 }
 
-/// The values of a prepared operand. With panels they are as they are computed with.
+/// The values of a prepared operand. With panels or slices they are as they are computed with.
 #[derive(Clone, Debug)]
 enum Own<T> {
     Same(Aligned<T>),
@@ -79,6 +81,8 @@ enum Layout {
     /// The direct path's pieces of work.
     Tasks(Vec<Task>),
     Panel(Panel),
+    /// Beside CSR, from which some rows and dense operands of other shapes are computed.
+    Slices(Slices),
 }
 
 impl Cpu {
@@ -104,7 +108,7 @@ impl Cpu {
         // Before A^T is made.
         check_columns(options.n())?;
         // Starts, offsets and the values' order, with as much again while they grow; a copy of the pattern, or its
-        // transpose.
+        // transpose. Slices take no more.
         let each = 4 * size_of::<u32>() + 2 * size_of::<usize>() + size_of::<T>();
         let (of, lines) = (a.pattern(), a.pattern().rows() + a.pattern().cols());
         let layouts = match options.effort {
@@ -141,6 +145,10 @@ impl Cpu {
                 let pairing = plan.pairs.then(|| self.arch());
                 Layout::Panel(self.install(|| Panel::new(worked, plan.width, &bounds, pairing)))
             }
+            Plan::Slices(plan) => {
+                let bounds = blocks(worked.row_ptr(), SlicesPlan::BLOCK_ROWS, plan.blocks_multiple);
+                Layout::Slices(self.install(|| Slices::new::<T>(worked, &bounds)))
+            }
         };
         let (pattern, transposed) = (a.pattern.clone(), a.transposed.clone());
         let mut prepared = Prepared {
@@ -150,6 +158,7 @@ impl Cpu {
             transposed,
             layout,
             values: None,
+            sliced: None,
             means: OnceLock::new(),
             measured: None,
         };
@@ -273,8 +282,18 @@ impl<T> Prepared<T> {
     pub fn panel(&self) -> Option<&Panel> {
         match &self.layout {
             Layout::Panel(panel) => Some(panel),
-            Layout::Tasks(_) => None,
+            Layout::Tasks(_) | Layout::Slices(_) => None,
         }
+    }
+
+    /// The slices, if the plan has them.
+    pub fn slices(&self) -> Option<&Slices> {
+        if let Layout::Slices(slices) = &self.layout { Some(slices) } else { None }
+    }
+
+    /// The slices and their values, if there are both.
+    pub(super) fn sliced(&self) -> Option<(&Slices, &[T])> {
+        Some((self.slices()?, self.sliced.as_deref()?))
     }
 
     /// The addresses of the arrays that runs read, to be looked at or moved page by page
@@ -289,7 +308,9 @@ impl<T> Prepared<T> {
         let pattern = [addresses(worked.row_ptr()), addresses(worked.col_idx())];
         // With panels, the pattern is read where there are no offsets: nowhere that counts.
         let pattern = pattern.into_iter().filter(|_| self.panel().is_none());
-        pattern.chain(panel).chain(values).collect()
+        let sliced = self.sliced.iter().map(|values| addresses(values));
+        let slices = self.slices().into_iter().flat_map(Slices::memory);
+        pattern.chain(panel).chain(values).chain(slices).chain(sliced).collect()
     }
 
     /// Takes new values, in CSR order of the pattern that was prepared; `cpu` puts them in the order of the plan. They may be bf16 or
@@ -322,7 +343,7 @@ impl<T> Prepared<T> {
         // Taken: a panic on the way must leave no values, not too few.
         let own = self.values.take();
         self.values = Some(match (values, own) {
-            (Values::Narrow(bits, of), own) if self.panel().is_none() => {
+            (Values::Narrow(bits, of), own) if matches!(self.layout, Layout::Tasks(_)) => {
                 let own = if let Some(Own::Narrow(own, _)) = own { Some(own) } else { None };
                 Own::Narrow(self.arranged(bits, own), of)
             }
@@ -331,6 +352,12 @@ impl<T> Prepared<T> {
                 Own::Same(self.arranged(&values.widened(self.arch), own))
             }
         });
+        if let (Layout::Slices(slices), Some(Own::Same(values))) = (&self.layout, &self.values) {
+            let mut sliced = self.sliced.take().unwrap_or_else(|| reserved_aligned(slices.len()));
+            // SAFETY: `arrange` writes every element.
+            unsafe { fill_with(&mut sliced, slices.len(), |out| slices.arrange(self.worked(), values, out)) };
+            self.sliced = Some(sliced);
+        }
     }
 
     /// `values`, in CSR order of the pattern that was prepared, in the order in which they are used, in `own` if there is one.

@@ -1,4 +1,4 @@
-//! SpMM: C = alpha A B + beta C and C = alpha A^T B + beta C.
+//! SpMM: C = alpha A B + beta C and C = alpha A^T B + beta C. [`spmv`](super::spmv) has what one column alone has.
 
 use sparsimd_kernels::{Number, SpmmPanel, SpmmRows, Stored, scale_rows, spmm_panel, spmm_rows};
 
@@ -55,12 +55,17 @@ impl Cpu {
         a: SparseOperand<'_, D::Scalar>,
         b: MatRef<'_, D>,
         beta: D::Scalar,
-        c: MatMut<'_, D>,
+        mut c: MatMut<'_, D>,
     ) -> Result<()> {
         let values = a.need_values("spmm")?;
         check_operands("spmm", a.pattern().rows(), a.pattern().cols(), b, c.as_ref())?;
         if let (Some(panels), Values::Same(values)) = (a.panels_for(Op::Spmm, self)?, values) {
             self.spmm_by_panels(alpha, panels, values, b, beta, c);
+            return Ok(());
+        }
+        if let SparseOperand::Prepared(prepared) = a
+            && self.spmm_by_slices(alpha, prepared, b, beta, &mut c)
+        {
             return Ok(());
         }
         let direct = self.direct(Op::Spmm, a, a.pattern(), c.cols())?;
@@ -94,7 +99,7 @@ impl Cpu {
         a: SparseOperand<'_, D::Scalar>,
         b: MatRef<'_, D>,
         beta: D::Scalar,
-        c: MatMut<'_, D>,
+        mut c: MatMut<'_, D>,
     ) -> Result<()> {
         let values = a.need_values("spmm_t")?;
         check_operands("spmm_t", a.pattern().cols(), a.pattern().rows(), b, c.as_ref())?;
@@ -109,6 +114,7 @@ impl Cpu {
         };
         match (prepared.panels_for(Op::SpmmTransposed, self)?, values) {
             (Some(panels), Values::Same(values)) => self.spmm_by_panels(alpha, panels, values, b, beta, c),
+            _ if self.spmm_by_slices(alpha, prepared, b, beta, &mut c) => {}
             _ => {
                 let worked = prepared.worked().into();
                 let direct = self.direct(Op::Spmm, a, worked, c.cols())?;

@@ -1,13 +1,15 @@
-//! What of a plan is open: the numbers that measuring varies and wisdom keeps.
+//! What of a plan is open: the strategy and the numbers that measuring varies and wisdom keeps.
 
 use std::fmt;
 use std::str::{FromStr, SplitAsciiWhitespace};
 
-/// The open numbers of a plan of either strategy.
+/// The open numbers of a plan, by its strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choices {
     Direct(DirectChoices),
     Panel(PanelChoices),
+    /// None.
+    Slices,
 }
 
 /// The open numbers of a [`DirectPlan`](super::DirectPlan).
@@ -32,6 +34,7 @@ impl Choices {
     /// What may be tried instead: a list for each number, the most promising number first.
     pub fn alternatives(self) -> Vec<Vec<Self>> {
         match self {
+            Self::Slices => Vec::new(),
             Self::Direct(own) => {
                 let distances =
                     [0, 4, 8, 16, 32, 64].map(|prefetch_distance| DirectChoices { prefetch_distance, ..own });
@@ -68,6 +71,7 @@ impl fmt::Display for Choices {
                 write!(f, "direct all {prefetch_distance}")
             }
             Self::Direct(own) => write!(f, "direct {} {}", own.column_slab, own.prefetch_distance),
+            Self::Slices => write!(f, "slices"),
             Self::Panel(own) => {
                 write!(f, "panel {} {} {} {}", own.tile_vectors, own.width, own.block_rows, u8::from(own.pairs))
             }
@@ -82,6 +86,7 @@ impl Choices {
             words.next()?.parse().ok()
         }
         match words.next()? {
+            "slices" => Some(Self::Slices),
             "direct" => {
                 let column_slab = match words.next()? {
                     "all" => usize::MAX,

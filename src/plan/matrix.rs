@@ -9,6 +9,7 @@ use super::Stats;
 use super::choices::{Choices, PanelChoices};
 use super::direct::DirectPlan;
 use super::options::{Op, PANEL_PAYS_AFTER, PlanOptions, Strategy, Target, check_columns};
+use super::slices::SlicesPlan;
 use crate::error::Result;
 use crate::formats::MAX_WIDTH;
 use crate::machine::Machine;
@@ -96,6 +97,8 @@ pub enum Plan {
     Direct(DirectPlan),
     /// From panels.
     Panel(PanelPlan),
+    /// From slices of rows.
+    Slices(SlicesPlan),
 }
 
 /// How an operation runs from panels: row blocks x column panels, which [`Cpu::prepare`](crate::Cpu::prepare) lays out.
@@ -126,8 +129,18 @@ impl Plan {
         if strategy == Strategy::Direct {
             return Ok(direct(AS_ASKED));
         }
+        if let (Strategy::Auto | Strategy::Slices, Some(slices)) =
+            (strategy, SlicesPlan::new(stats, options, target, AS_ASKED))
+        {
+            return Ok(match SlicesPlan::loses(stats, options, target) {
+                Some(reason) if strategy == Strategy::Auto => direct(reason),
+                _ if strategy == Strategy::Auto => Self::Slices(SlicesPlan { reason: "one column".into(), ..slices }),
+                _ => Self::Slices(slices),
+            });
+        }
         let plan = PanelPlan::new(stats, machine, options, target);
         Ok(match strategy {
+            Strategy::Slices => direct("slices are for one column of SpMM".into()),
             Strategy::Panel => Self::Panel(PanelPlan { reason: AS_ASKED, ..plan }),
             _ => match plan.loses(stats, machine, options, target) {
                 Some(reason) => direct(reason),
@@ -141,6 +154,7 @@ impl Plan {
         match self {
             Self::Direct(plan) => Choices::Direct(plan.choices()),
             Self::Panel(plan) => Choices::Panel(plan.choices()),
+            Self::Slices(_) => Choices::Slices,
         }
     }
 
@@ -153,11 +167,15 @@ impl Plan {
         choices: Choices,
         reason: String,
     ) -> Self {
+        let reason = Cow::from(reason);
+        let direct = || DirectPlan::new(options.op, options.n, stats, machine, target, reason.clone());
         match choices {
-            Choices::Direct(choices) => Self::Direct(
-                DirectPlan::new(options.op, options.n, stats, machine, target, reason.into()).with(choices),
-            ),
-            Choices::Panel(choices) => Self::Panel(PanelPlan::of(stats, options, target, choices, reason.into())),
+            Choices::Slices => match SlicesPlan::new(stats, options, target, reason.clone()) {
+                Some(plan) => Self::Slices(plan),
+                None => Self::Direct(direct()),
+            },
+            Choices::Direct(choices) => Self::Direct(direct().with(choices)),
+            Choices::Panel(choices) => Self::Panel(PanelPlan::of(stats, options, target, choices, reason)),
         }
     }
 
@@ -166,6 +184,7 @@ impl Plan {
         match &mut self {
             Self::Direct(plan) => plan.reason = reason.into(),
             Self::Panel(plan) => plan.reason = reason.into(),
+            Self::Slices(plan) => plan.reason = reason.into(),
         }
         self
     }
@@ -175,6 +194,7 @@ impl Plan {
         match self {
             Self::Direct(plan) => plan.op(),
             Self::Panel(plan) => plan.op,
+            Self::Slices(plan) => plan.op,
         }
     }
 
@@ -183,14 +203,16 @@ impl Plan {
         match self {
             Self::Direct(plan) => plan.n(),
             Self::Panel(plan) => plan.n,
+            Self::Slices(_) => 1,
         }
     }
 
-    /// [`Strategy::Direct`] or [`Strategy::Panel`].
+    /// [`Strategy::Direct`], [`Strategy::Panel`] or [`Strategy::Slices`].
     pub fn strategy(&self) -> Strategy {
         match self {
             Self::Direct(_) => Strategy::Direct,
             Self::Panel(_) => Strategy::Panel,
+            Self::Slices(_) => Strategy::Slices,
         }
     }
 
@@ -382,6 +404,7 @@ impl fmt::Display for Plan {
                 plan.reason
             ),
             Self::Direct(plan) => plan.fmt(f),
+            Self::Slices(plan) => plan.fmt(f),
         }
     }
 }

@@ -10,6 +10,10 @@ use crate::error::{Error, Result};
 /// 1.35.
 pub(super) const PANEL_PAYS_AFTER: usize = 12;
 
+/// Runs after which slices have paid for their preparation: 15 to 150 of matrices of 7 000 to 650 000 nonzeros (one thread of a Zen 4, f32;
+/// amazon_book 15, cryg2500 30, pubmed 54, ca-CondMat 108, bcsstk16 150).
+pub(super) const SLICES_PAY_AFTER: usize = 100;
+
 /// An operation on a sparse matrix A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -53,6 +57,8 @@ pub enum Strategy {
     Direct,
     /// From panels that are prepared once.
     Panel,
+    /// From slices of rows that are prepared once: SpMM with one column; straight from CSR where that is not it.
+    Slices,
 }
 
 /// How a plan is found.
@@ -123,7 +129,10 @@ impl PlanOptions {
     /// Whether `choices` that were found for many runs of any strategy are for these ones, too.
     pub(crate) fn allows(&self, choices: &Choices) -> bool {
         match choices {
-            Choices::Direct(_) => self.strategy != Strategy::Panel,
+            Choices::Direct(_) => matches!(self.strategy, Strategy::Auto | Strategy::Direct),
+            Choices::Slices => {
+                self.strategy == Strategy::Slices || self.strategy == Strategy::Auto && self.reuse >= SLICES_PAY_AFTER
+            }
             Choices::Panel(_) => {
                 self.strategy == Strategy::Panel || self.strategy == Strategy::Auto && self.reuse >= PANEL_PAYS_AFTER
             }

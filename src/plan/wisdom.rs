@@ -134,7 +134,7 @@ mod tests {
     fn lines_are_read_as_they_were_written() {
         let direct = |column_slab| Choices::Direct(DirectChoices { column_slab, prefetch_distance: 32 });
         let panel = Choices::Panel(PanelChoices { tile_vectors: 8, width: 80, block_rows: 4096, pairs: true });
-        for choices in [direct(usize::MAX), direct(100), panel] {
+        for choices in [direct(usize::MAX), direct(100), panel, Choices::Slices] {
             let wisdom = Wisdom::read(&case(1000.0, 64).line(&choices));
             assert_eq!((wisdom.find(&case(1000.0, 64)), wisdom.foreign), (Some(choices), 0));
         }

@@ -277,7 +277,7 @@ fn operands_are_checked() {
         let call = sparsimd_plan_create(f.cpu, 4, f.csr, 2, 0, 1, &mut plan);
         refused(call, Status::Argument, "4 is not a sparsimd_op");
         assert!(plan.is_null(), "a call that fails leaves null");
-        refused(sparsimd_plan_create(f.cpu, 0, f.csr, 2, 4, 1, &mut plan), Status::Argument, "sparsimd_path");
+        refused(sparsimd_plan_create(f.cpu, 0, f.csr, 2, 5, 1, &mut plan), Status::Argument, "sparsimd_path");
         let mut csr = null_mut();
         let falling = [0usize, 2, 1];
         let call = sparsimd_csr_create_f32(2, 3, falling.as_ptr(), COL_IDX.as_ptr(), VALUES.as_ptr(), &mut csr);

@@ -55,7 +55,8 @@ pub fn on_every_path<V: Stored>(
     for cpu in cpus {
         let words = |how: &str| format!("values of {}, {}, {how}", V::DTYPE, cpu.arch().name());
         check(cpu, SparseOperand::of(a), &words("unprepared"));
-        for path in STRATEGIES {
+        let slices = n == 1 && matches!(op, Op::Spmm | Op::SpmmTransposed);
+        for path in STRATEGIES.into_iter().chain(slices.then_some(Strategy::Slices)) {
             check(cpu, (&prepare(cpu, op, a, n, path)).into(), &words(&format!("{path:?}")));
         }
     }

@@ -320,7 +320,7 @@ impl<'a, 'c> Contenders<'a, 'c> {
             name: OURS.to_owned(),
             ours: true,
             detail: plan.to_string(),
-            prepare_s: (plan.strategy() == Strategy::Panel).then_some(prepare_s),
+            prepare_s: (plan.strategy() != Strategy::Direct).then_some(prepare_s),
             error: Some(deviation.error),
             figures: BTreeMap::new(),
             run: Box::new(run),

@@ -104,7 +104,7 @@ impl Task<'_> {
             name: name.to_owned(),
             ours,
             detail,
-            prepare_s: (strategy == Strategy::Panel).then_some(prepare_s),
+            prepare_s: (strategy != Strategy::Direct).then_some(prepare_s),
             error: Some(error),
             figures: BTreeMap::new(),
             run,

@@ -211,7 +211,7 @@ impl<'a> Builder<'a> {
             let rows = &others[next..others.len().min(next + self.count)];
             let slice = self.slice(None, rows, &[]);
             let directly = |&row: &u32| ROW + FIVE_NONZEROS * self.row(row).len() / 5;
-            if cost(&slice) > rows.iter().map(directly).sum() {
+            if cost(&slice) > rows.iter().map(directly).sum::<usize>() {
                 long.push(rows[0]);
                 next += 1;
             } else {

@@ -66,7 +66,7 @@ pub use reduce::{ReducePanel, ReduceRows, reduce_into, reduce_panel, reduce_rows
 pub use row_ptr::RowPtr;
 pub use scalar::Scalar;
 pub use sddmm::{PAIRED_LANES, SddmmPanel, SddmmRows, sddmm_panel, sddmm_rows};
-pub use slices::{SLICE_BYTES, Slice, SpmvSlices, slice_rows, spmv_slices};
+pub use slices::{Slice, SpmvSlices, slice_rows, spmv_slices};
 pub use spmm::{SpmmPanel, SpmmRows, scale_rows, spmm_panel, spmm_rows};
 pub use stored::{Element, Stored};
 pub use stream::{store_streaming, stream_fence};

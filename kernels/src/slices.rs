@@ -23,7 +23,7 @@ use crate::stored::Vector;
 use crate::{Arch, Number, Stored};
 
 /// Bytes of the sums of a slice: the widest register. Narrower ones are taken several at a time, so that the format is the same for all.
-pub const SLICE_BYTES: usize = 64;
+const SLICE_BYTES: usize = 64;
 
 /// The most rows of a slice.
 const MOST_ROWS: usize = SLICE_BYTES / size_of::<f32>();

@@ -246,11 +246,8 @@ pub(super) unsafe fn softmax_step<S: Simd, T: Scalar, const ROOM: bool>(
 ) -> ([T; 2], T) {
     // SAFETY: `exponentials` asks of its caller what this function asks of its own.
     let [largest, sum] = unsafe { exponentials::<S, T, ROOM>(simd, m, logits, w, len, false) };
-    let rescale = if m == T::NEG_INFINITY {
-        // Nothing was there to rescale, and -inf - -inf is no number.
-        T::ZERO
-    } else if m == largest {
-        // Of the parts of a row, few raise m.
+    let rescale = if m == T::NEG_INFINITY || m == largest {
+        // Nothing was there to rescale (and -inf - -inf is no number), or m stays: of the parts of a row, few raise it.
         T::ONE
     } else {
         T::reduce_max(simd, exp::<T, S>(simd, T::splat(simd, m - largest)))
@@ -357,13 +354,8 @@ impl<T: Scalar> EdgeBlock<'_, T> {
                 state[1] += sum;
                 return;
             }
-            let first = state[0] == T::NEG_INFINITY;
-            let factor;
-            (*state, factor) = softmax_step::<S, T, false>(simd, *state, logits, w, nnz);
-            if !first {
-                *rescale = factor;
-                *self.rescaled = true;
-            }
+            (*state, *rescale) = softmax_step::<S, T, false>(simd, *state, logits, w, nnz);
+            *self.rescaled |= *rescale != T::ONE;
         }
     }
 }

@@ -11,7 +11,7 @@
 //! where B is too large for them and rows are dense enough to meet again. Nothing is prepared: a cursor per row says
 //! how far it is.
 
-use crate::{RowPtr, prefetch_row};
+use crate::{RowPtr, prefetch_l1, prefetch_row};
 
 /// Rows of a block: each of them reads a panel of B that the first has brought near. 32, 64, 128 rows: 35, 37, 38 % of peak
 /// (SpMM, 4096 x 4096, 70 % zeros, N = 128).
@@ -20,6 +20,9 @@ pub(crate) const ROWS: usize = 128;
 /// Rows ahead at which nonzeros are prefetched: the processor follows one row's, not those of a block's rows in turn.
 /// Without it, 31 % of peak instead of 37 %.
 const PREFETCH_DISTANCE: usize = 4;
+
+/// Nonzeros ahead at which they are prefetched where they follow each other.
+const AHEAD: usize = 128;
 
 /// Rows of a CSR pattern in blocks and panels.
 pub(crate) struct Walk<T> {
@@ -31,6 +34,7 @@ pub(crate) struct Walk<T> {
     /// Columns of a panel, and of the pattern.
     panel: usize,
     cols: usize,
+    ahead: bool,
     /// The rows after the block.
     rows: [usize; 2],
     /// The block's first row and its number of rows.
@@ -59,7 +63,8 @@ pub(crate) struct Part {
 }
 
 impl<T> Walk<T> {
-    /// The nonzeros `nonzeros[0]..nonzeros[1]` of `rows[0]..rows[1]`, in panels of `panel` of the `cols` columns.
+    /// The nonzeros `nonzeros[0]..nonzeros[1]` of `rows[0]..rows[1]`, in panels of `panel` of the `cols` columns; prefetched `ahead` even
+    /// where they follow each other.
     ///
     /// # Safety
     /// The CSR arrays are valid for the rows as long as the walk is used.
@@ -71,10 +76,12 @@ impl<T> Walk<T> {
         rows: [usize; 2],
         nonzeros: [usize; 2],
         [panel, cols]: [usize; 2],
+        ahead: bool,
     ) -> Self {
         let left = [[0; 2]; ROWS];
         let (base, len, slot) = (0, 0, 0);
-        Self { columns, values, row_ptr, nonzeros, panel, cols, rows, base, len, slot, limit: cols, first: true, left }
+        let (limit, first) = (cols, true);
+        Self { columns, values, row_ptr, nonzeros, panel, cols, ahead, rows, base, len, slot, limit, first, left }
     }
 }
 
@@ -116,6 +123,9 @@ impl<T> Iterator for Walk<T> {
             let later = self.left[(slot + PREFETCH_DISTANCE).min(self.len - 1)][0];
             prefetch_row(self.columns.wrapping_add(later), (end - start) * size_of::<u32>() + 64);
             prefetch_row(self.values.wrapping_add(later), (end - start) * size_of::<T>() + 64);
+        } else if self.ahead {
+            prefetch_l1(self.columns.wrapping_add(end + AHEAD));
+            prefetch_l1(self.values.wrapping_add(end + AHEAD));
         }
         Some(Part { row: self.base + slot, slot, start, end, first: self.first, last })
     }
@@ -163,7 +173,8 @@ mod tests {
             let nonzeros = [2, nnz - 3];
             let columns = columns.as_ptr();
             // SAFETY: the arrays are those of 150 rows.
-            let walk = unsafe { Walk::<f32>::new(starts, columns, std::ptr::null(), [0, 150], nonzeros, [panel, 100]) };
+            let walk =
+                unsafe { Walk::<f32>::new(starts, columns, std::ptr::null(), [0, 150], nonzeros, [panel, 100], true) };
             let mut seen = vec![0; nnz];
             let (mut firsts, mut lasts) = (vec![0; 150], vec![0; 150]);
             for part in walk {

@@ -18,7 +18,8 @@ use crate::block::OFFSETS_PER_WORD;
 use crate::rows::{Gathered, axpy_gathered};
 use crate::spread::Spread;
 use crate::tile::{self, Lines, Tile, tiles, with_vectors};
-use crate::{Arch, RowPtr, Scalar, stream_fence};
+use crate::walk::AHEAD;
+use crate::{Arch, RowPtr, Scalar, prefetch_l1, stream_fence};
 
 /// Rows of a CSR pattern, and what is gathered for them.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +104,11 @@ impl<T: Scalar> HeadRows<T> {
         // SAFETY: the caller's promise.
         let [start, end] = unsafe { [self.row_ptr.at(i), self.row_ptr.at(i + 1)] };
         let start = start.max(self.nonzeros[0]);
-        [start, end.min(self.nonzeros[1]).max(start)]
+        let end = end.min(self.nonzeros[1]).max(start);
+        if self.prefetch_distance > 0 {
+            prefetch_l1(self.columns.wrapping_add(end + AHEAD));
+        }
+        [start, end]
     }
 
     /// The rows of B of the nonzeros from `start` on, which is one of the task's, from column `column` on.

@@ -22,7 +22,7 @@ pub(crate) const ROWS: usize = 128;
 const PREFETCH_DISTANCE: usize = 4;
 
 /// Nonzeros ahead at which they are prefetched where they follow each other.
-const AHEAD: usize = 128;
+pub(crate) const AHEAD: usize = 128;
 
 /// Rows of a CSR pattern in blocks and panels.
 pub(crate) struct Walk<T> {

@@ -148,6 +148,31 @@ fn nan_and_infinity_reach_their_rows_alone() {
     check::<f16>();
 }
 
+/// Sums that have no room in f16 are infinity, as they are straight from CSR, and take no row along.
+#[test]
+fn sums_beyond_f16_are_infinite() {
+    for (kind, a) in kinds::<f32>() {
+        let large = a.values().iter().enumerate().map(|(p, x)| if p % 3 == 0 { x * 1e6 } else { *x }).collect();
+        let a = Csr::new(a.pattern().clone(), large).unwrap();
+        let b = aligned::<f16>(a.cols(), 1, 1);
+        let expected =
+            reference::spmm(1.0, &a, b.as_ref(), 0.0, Mat::<f16>::zeros(a.rows(), 1).unwrap().as_ref()).unwrap();
+        for cpu in executors() {
+            let mut c = Mat::<f16>::zeros(a.rows(), 1).unwrap();
+            cpu.spmm(1.0, &prepare(&cpu, Op::Spmm, &a, 1, Strategy::Slices), b.as_ref(), 0.0, c.as_mut()).unwrap();
+            for (i, &wanted) in expected.values().iter().enumerate() {
+                let got = c.row(i)[0].to_f64();
+                let right = if wanted.abs() > 65520.0 * 1.01 {
+                    got == f64::INFINITY.copysign(wanted)
+                } else {
+                    wanted.abs() > 65520.0 * 0.99 || (got - wanted).abs() <= 0.01 * (1.0 + wanted.abs())
+                };
+                assert!(right, "{}, {kind}, row {i}: {got}, {wanted}", cpu.arch().name());
+            }
+        }
+    }
+}
+
 #[test]
 fn the_same_bits_every_time_and_for_all_operands_prepared_alike() {
     let cpu = Cpu::builder().threads(3).pin(false).build().unwrap();

@@ -96,7 +96,13 @@ impl<D: Stored> WithSimd for Block<'_, D> {
             for &row in self.0.long {
                 self.0.one_row(row);
             }
-            if self.0.direct.beta == D::Scalar::ZERO && !self.0.finite_rows(simd) {
+            let SpmmRows { b, c, ldc, beta, rows, panel: [_, columns], .. } = self.0.direct;
+            // Of a finite b, a padded zero adds nothing to sums that are not: those that have no room in a narrow C, in most rows of some
+            // matrices in f16.
+            if beta == D::Scalar::ZERO
+                && !are_finite::<S, D>(simd, c, ldc, rows)
+                && !are_finite::<S, D>(simd, b, 1, [0, columns])
+            {
                 spmv_rows::<D, true>(&self.0.direct);
             }
         }
@@ -118,31 +124,30 @@ impl<D: Stored> SpmvSlices<'_, D> {
             spmv_rows::<D, true>(&SpmmRows { rows: [row, row + 1], nonzeros, ..self.direct });
         }
     }
+}
 
-    /// Whether C is finite in the block's rows. Asked once for all of them: a sum of what is not, kept from slice to slice, would be a chain as
-    /// long as a slice of runs takes.
-    ///
-    /// # Safety
-    /// As [`spmv_slices`].
-    #[inline(always)]
-    unsafe fn finite_rows<S: Simd>(&self, simd: S) -> bool {
-        let SpmmRows { c, ldc, rows: [first, end], .. } = self.direct;
-        let (lanes, zero) = (D::Scalar::lanes::<S>(), D::Scalar::splat(simd, D::Scalar::ZERO));
-        let (mut sums, mut rest, mut row) = ([zero; 4], D::Scalar::ZERO, first);
-        // SAFETY: the rows are C's.
-        unsafe {
-            while ldc == 1 && row + 4 * lanes <= end {
-                for v in 0..4 {
-                    sums[v] = D::Scalar::vmul_add(simd, D::read(simd, c.wrapping_add(row + v * lanes)), zero, sums[v]);
-                }
-                row += 4 * lanes;
+/// Whether the elements `first..end` of `x`, `stride` apart, are finite. Asked once for all rows of a block: a sum of what is not, kept from
+/// slice to slice, would be a chain as long as a slice of runs takes.
+///
+/// # Safety
+/// There are these elements.
+#[inline(always)]
+unsafe fn are_finite<S: Simd, D: Stored>(simd: S, x: *const D, stride: usize, [first, end]: [usize; 2]) -> bool {
+    let (lanes, zero) = (D::Scalar::lanes::<S>(), D::Scalar::splat(simd, D::Scalar::ZERO));
+    let (mut sums, mut rest, mut at) = ([zero; 4], D::Scalar::ZERO, first);
+    // SAFETY: the caller's promise.
+    unsafe {
+        while stride == 1 && at + 4 * lanes <= end {
+            for v in 0..4 {
+                sums[v] = D::Scalar::vmul_add(simd, D::read(simd, x.wrapping_add(at + v * lanes)), zero, sums[v]);
             }
-            for row in row..end {
-                rest += D::Scalar::ZERO * (*c.wrapping_add(row * ldc)).widen();
-            }
+            at += 4 * lanes;
         }
-        finite::<S, D, 4>(simd, sums) && rest == D::Scalar::ZERO
+        for at in at..end {
+            rest += D::Scalar::ZERO * (*x.wrapping_add(at * stride)).widen();
+        }
     }
+    finite::<S, D, 4>(simd, sums) && rest == D::Scalar::ZERO
 }
 
 /// All slices. With beta 0, sums that are not numbers are stored, too.

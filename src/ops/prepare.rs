@@ -9,13 +9,14 @@ use sparsimd_kernels::{Arch, Number, Scalar, Stored};
 use super::operand::SparseOperand;
 use super::values::{Narrow, PIECE, Values};
 use crate::cpu::Cpu;
-use crate::dense::{Aligned, addresses, fill_with, reserved_aligned};
+use crate::dense::{Aligned, MatRef, addresses, fill_with, reserved_aligned};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern, PatternRef, Slices, gather};
+use crate::machine::Machine;
 use crate::memory;
 use crate::plan::{
     DirectPlan, Effort, Measured, Op, PanelPlan, Plan, PlanOptions, SlicesPlan, Stages, Stats, Target, Task,
-    WisdomCase, blocks, by_nonzeros, check_columns,
+    WisdomCase, blocks, by_nonzeros, check_columns, least_distance,
 };
 
 /// A sparse operand prepared for one operation and one number of dense columns.
@@ -244,6 +245,13 @@ impl<'a> Direct<'a> {
             stages: plan.stages,
             tasks,
         }
+    }
+
+    /// The same for rows of `b`, whose elements may be narrower than those that the plan is made for.
+    pub fn with_rows_of<D>(self, machine: &Machine, b: MatRef<'_, D>) -> Self {
+        let least = least_distance(machine, b.rows(), b.cols() * size_of::<D>());
+        let distance = self.prefetch_distance;
+        Self { prefetch_distance: if distance > 0 { distance.max(least) } else { 0 }, ..self }
     }
 
     /// The same in tasks of no more than about [`PIECE`] nonzeros of `pattern`.

@@ -247,11 +247,13 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// The same for rows of `b`, whose elements may be narrower than those that the plan is made for.
-    pub fn with_rows_of<D>(self, machine: &Machine, b: MatRef<'_, D>) -> Self {
+    /// The same for rows of `b`, whose elements are maybe narrower than those that the plan is made for.
+    pub fn with_rows_of<D: Stored>(self, machine: &Machine, b: MatRef<'_, D>) -> Self {
+        if !D::NARROW || self.prefetch_distance == 0 {
+            return self;
+        }
         let least = least_distance(machine, b.rows(), b.cols() * size_of::<D>());
-        let distance = self.prefetch_distance;
-        Self { prefetch_distance: if distance > 0 { distance.max(least) } else { 0 }, ..self }
+        Self { prefetch_distance: self.prefetch_distance.max(least), ..self }
     }
 
     /// The same in tasks of no more than about [`PIECE`] nonzeros of `pattern`.

@@ -14,7 +14,7 @@ use crate::stored::{Mask, Vector};
 use crate::{Number, Stored, prefetch_l1, prefetch_row, tile};
 
 /// Vectors of a packed row up to which weights are prefetched, and bytes ahead. The processor's own prefetches come too late where a weight
-/// is used by so few multiply-adds: its loads were a fifth of the time (SpMM by panels, 4096 x 4096 with 70 % zeros, N = 32, one thread of a
+/// is used by so few multiply-adds: its loads were a fifth of the time (SpMM by panels, 4096 x 4096 with 70 % zeros, N = 32, a thread of a
 /// Zen 4: 71 % of peak instead of 60). Four vectors gain 4 % where the weights outgrow L3 and lose 2 % where they do not; pairs of rows
 /// lose 3 %.
 const NARROW: usize = 2;

@@ -27,8 +27,8 @@ const DIRECT_VISIT: f64 = 32.0;
 /// are best by 3-15 % over 4 and 32.
 const PREFETCH_DISTANCE: usize = 16;
 
-/// The same for rows of up to [`SHORT_FAR_ROW`] bytes from memory: as many bytes are on the way as of longer rows (2^20 rows, two threads of
-/// a Zen 4: SpMM and SDDMM 0.93 to 0.95 of the time at N = 32, and at N = 64 in bf16 0.89 and 0.93).
+/// The same for rows of up to [`SHORT_FAR_ROW`] bytes from memory: as many bytes are on the way as of longer rows (2^20 rows, two threads
+/// of a Zen 4: SpMM and SDDMM 0.93 to 0.95 of the time at N = 32, and at N = 64 in bf16 0.89 and 0.93).
 const SHORT_FAR_DISTANCE: usize = 32;
 
 /// Bytes of such rows.

@@ -110,15 +110,9 @@ impl<D: Stored, W: Weights<D::Scalar>> WithSimd for Rows<D, W> {
         // SAFETY: the promise of `fused_rows`.
         unsafe {
             let mut states = [none; ROWS];
-            for part in Walk::new(
-                task.row_ptr,
-                task.columns,
-                task.values,
-                task.rows,
-                task.nonzeros,
-                task.panel,
-                task.prefetch_distance > 0,
-            ) {
+            let walk = Walk::new(task.row_ptr, task.columns, task.values, task.rows, task.nonzeros, task.panel);
+            let vectors = (task.n + task.width).div_ceil(D::Scalar::lanes::<S>());
+            for part in walk.gathering(task.prefetch_distance, vectors) {
                 let i = part.row;
                 let carries = i == task.rows[0] && !task.carry_out[0].is_null();
                 let own = task.e.0.add(i * task.e.1);

@@ -95,7 +95,7 @@ pub unsafe fn sddmm_heads<T: Scalar>(arch: Arch, task: SddmmHeads<T>) {
 }
 
 impl<T: Scalar> HeadRows<T> {
-    /// The task's nonzeros of row `i`.
+    /// The task's nonzeros of row `i`; indices to come are prefetched where rows of B are.
     ///
     /// # Safety
     /// As [`spmm_heads`].

@@ -83,16 +83,8 @@ unsafe fn positions_tile<S: Simd, T: Number, const NV: usize>(simd: S, all: &Pos
     let elements = (NV * lanes).min(task.n - tile.start);
     // SAFETY: the promise of `reduce_positions`.
     unsafe {
-        let walk = Walk::new(
-            task.row_ptr,
-            task.columns,
-            task.values,
-            task.rows,
-            task.nonzeros,
-            task.panel,
-            task.prefetch_distance > 0 && NV > 2,
-        );
-        for Part { row, start, end, first, .. } in walk {
+        let walk = Walk::new(task.row_ptr, task.columns, task.values, task.rows, task.nonzeros, task.panel);
+        for Part { row, start, end, first, .. } in walk.gathering(task.prefetch_distance, NV) {
             if start == end && !first {
                 continue;
             }

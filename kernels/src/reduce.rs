@@ -202,16 +202,8 @@ unsafe fn rows_tile<S: Simd, T: Number, R: Semiring<T>, const NV: usize>(
     let zero = [T::splat(simd, semiring.zero()); NV];
     // SAFETY: the promise of `reduce_rows`.
     unsafe {
-        let walk = Walk::new(
-            task.row_ptr,
-            task.columns,
-            task.values,
-            task.rows,
-            task.nonzeros,
-            task.panel,
-            task.prefetch_distance > 0 && NV > 2,
-        );
-        for Part { row, start, end, first, last, .. } in walk {
+        let walk = Walk::new(task.row_ptr, task.columns, task.values, task.rows, task.nonzeros, task.panel);
+        for Part { row, start, end, first, last, .. } in walk.gathering(task.prefetch_distance, NV) {
             if start == end && !first {
                 continue;
             }

@@ -17,7 +17,7 @@ use crate::{Number, Stored, prefetch_l1, prefetch_row, tile};
 /// is used by so few multiply-adds: its loads were a fifth of the time (SpMM by panels, 4096 x 4096 with 70 % zeros, N = 32, a thread of a
 /// Zen 4: 71 % of peak instead of 60). Four vectors gain 4 % where the weights outgrow L3 and lose 2 % where they do not; pairs of rows
 /// lose 3 %.
-const NARROW: usize = 2;
+const FEW: usize = 2;
 const AHEAD: usize = 1024;
 
 /// Rows of B at `base + columns[t] * stride`; the row `ahead` nonzeros later is prefetched.
@@ -204,7 +204,7 @@ impl<S: Simd, T: Number, R: Semiring<T>, const NV: usize> Packed<S, T, R, NV> {
             let end = weights.add(n & !(OFFSETS_PER_WORD - 1));
             while weights < end {
                 let mut word = offsets.take();
-                if NV <= NARROW {
+                if NV <= FEW {
                     prefetch_l1(weights.wrapping_byte_add(AHEAD));
                 }
                 let eight = spread.eight(weights);

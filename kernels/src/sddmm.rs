@@ -101,15 +101,8 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
     let output = Output::new(task.out, task.values, task.out, tile, tile.is_last(D::Scalar::lanes::<S>(), task.n));
     // SAFETY: the promise of `sddmm_rows`.
     unsafe {
-        for Part { row: i, start, end, .. } in Walk::new(
-            task.row_ptr,
-            task.columns,
-            task.out,
-            task.rows,
-            task.nonzeros,
-            task.panel,
-            task.prefetch_distance > 0 && NV > 2,
-        ) {
+        let walk = Walk::new(task.row_ptr, task.columns, task.out, task.rows, task.nonzeros, task.panel);
+        for Part { row: i, start, end, .. } in walk.gathering(task.prefetch_distance, NV) {
             if start == end {
                 continue;
             }

@@ -18,7 +18,7 @@ use pulp::{Simd, WithSimd};
 use crate::arch::dispatch_stored;
 use crate::prefetch::prefetch_l1;
 use crate::spmm::SpmmRows;
-use crate::spmv::{put, spmv_rows};
+use crate::spmv::{AHEAD, put, spmv_rows};
 use crate::stored::Vector;
 use crate::{Arch, Number, Stored};
 
@@ -230,9 +230,6 @@ unsafe fn slices<S: Simd, D: Stored, const NV: usize>(simd: S, task: &SpmvSlices
         }
     }
 }
-
-/// Elements ahead of which indices and values are prefetched.
-const AHEAD: usize = 256;
 
 /// Whether zeros times what was looked at are zeros, not NaN.
 #[inline(always)]

@@ -103,14 +103,14 @@ impl<D: Stored> WithSimd for Rows<D> {
 }
 
 impl<D: Stored> SpmmRows<D> {
-    /// Its parts of rows, in order, prefetched `ahead`.
+    /// Its parts of rows, in order.
     ///
     /// # Safety
     /// As [`spmm_rows`].
     #[inline(always)]
-    unsafe fn walk(&self, ahead: bool) -> Walk<D::Scalar> {
+    unsafe fn walk(&self) -> Walk<D::Scalar> {
         // SAFETY: the caller's promise.
-        unsafe { Walk::new(self.row_ptr, self.columns, self.values, self.rows, self.nonzeros, self.panel, ahead) }
+        unsafe { Walk::new(self.row_ptr, self.columns, self.values, self.rows, self.nonzeros, self.panel) }
     }
 
     /// Where the result of a part goes instead of C; null for C.
@@ -155,7 +155,7 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
     let mask = tile.mask::<S, D::Scalar>(simd);
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
-        for part in task.walk(task.prefetch_distance > 0 && NV > 2) {
+        for part in task.walk().gathering(task.prefetch_distance, NV) {
             let Part { start, end, .. } = part;
             // Nothing is added: of a matrix whose nonzeros are in few rows, most of C is not touched.
             if start == end && (!part.first || task.beta == D::Scalar::ONE && task.carries(&part).is_null()) {

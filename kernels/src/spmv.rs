@@ -79,7 +79,7 @@ pub(crate) unsafe fn put<D: Stored>(c: *mut D, sum: D::Scalar, beta: D::Scalar) 
 }
 
 /// Nonzeros ahead of which columns and values are prefetched.
-const AHEAD: usize = 256;
+pub(crate) const AHEAD: usize = 256;
 
 /// Nonzeros that are taken together.
 const CHUNK: usize = 8;

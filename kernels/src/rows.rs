@@ -76,6 +76,29 @@ pub(crate) unsafe fn axpy_gathered<S: Simd, D: Stored, const NV: usize, const TA
     weights: *const D::Scalar,
     rows: &Gathered<D>,
 ) -> [Vector<D, S>; NV] {
+    if !D::reorders::<S>() {
+        // SAFETY: the caller's promise is the callee's.
+        return unsafe { axpy_reordered::<S, D, NV, TAIL>(simd, mask, y, n, weights, rows) };
+    }
+    let zero = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
+    // SAFETY: likewise.
+    let sum = unsafe { axpy_reordered::<S, D, NV, TAIL>(simd, mask, zero, n, weights, rows) };
+    add_sets::<S, D::Scalar, PlusTimes, 2, NV>(simd, PlusTimes, [y, tile::in_order::<S, D, NV>(simd, sum)])
+}
+
+/// As [`axpy_gathered`], y and the result in the order of [`tile::load_reordered`].
+///
+/// # Safety
+/// As [`axpy_gathered`].
+#[inline(always)]
+pub(crate) unsafe fn axpy_reordered<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
+    simd: S,
+    mask: Mask<D, S>,
+    y: [Vector<D, S>; NV],
+    n: usize,
+    weights: *const D::Scalar,
+    rows: &Gathered<D>,
+) -> [Vector<D, S>; NV] {
     // Sets of accumulators, used in turn, so that there are eight chains of dependent multiply-adds: the latency (4)
     // times the throughput (2 a cycle).
     // SAFETY: the caller's promise is the callee's.
@@ -88,7 +111,7 @@ pub(crate) unsafe fn axpy_gathered<S: Simd, D: Stored, const NV: usize, const TA
     }
 }
 
-/// As [`axpy_gathered`], `SETS` nonzeros per step.
+/// As [`axpy_reordered`], `SETS` nonzeros per step.
 ///
 /// # Safety
 /// As [`axpy_gathered`].
@@ -102,9 +125,7 @@ unsafe fn axpy_gathered_sets<S: Simd, D: Stored, const SETS: usize, const NV: us
     rows: &Gathered<D>,
 ) -> [Vector<D, S>; NV] {
     let mut acc = [[D::Scalar::splat(simd, D::Scalar::ZERO); NV]; SETS];
-    if !D::reorders::<S>() {
-        acc[0] = y;
-    }
+    acc[0] = y;
     let bytes = NV * D::Scalar::lanes::<S>() * size_of::<D>();
     let mut t = 0;
     // SAFETY: t + u < n throughout: weights and rows are valid there by the caller's promise.
@@ -128,11 +149,7 @@ unsafe fn axpy_gathered_sets<S: Simd, D: Stored, const SETS: usize, const NV: us
             t += 1;
         }
     }
-    let sum = add_sets::<S, D::Scalar, PlusTimes, SETS, NV>(simd, PlusTimes, acc);
-    if !D::reorders::<S>() {
-        return sum;
-    }
-    add_sets::<S, D::Scalar, PlusTimes, 2, NV>(simd, PlusTimes, [y, tile::in_order::<S, D, NV>(simd, sum)])
+    add_sets::<S, D::Scalar, PlusTimes, SETS, NV>(simd, PlusTimes, acc)
 }
 
 /// The sum of the sets of accumulators.

@@ -24,13 +24,13 @@ use crate::arch::{dispatch_compiled, dispatch_stored};
 use crate::block::Block;
 use crate::convert::{WidenRows, widen_rows};
 use crate::panel::PanelTask;
-use crate::rows::{Gathered, axpy_gathered};
+use crate::rows::{Gathered, axpy_reordered};
 use crate::semiring::PlusTimes;
 use crate::spmv::spmv;
 use crate::stored::{Mask, Vector};
 use crate::tile::{self, Tile, tiles, tiles_of, with_width};
 use crate::walk::{Part, Walk};
-use crate::{Arch, Number, RowPtr, Scalar, Stored, prefetch_row, stream_fence};
+use crate::{Arch, LINE, Number, RowPtr, Scalar, Stored, prefetch_row, stream_fence};
 
 /// Rows of a CSR matrix times B, straight from CSR.
 #[derive(Clone, Copy, Debug)]
@@ -170,23 +170,25 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
             };
             let zero = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
             let sum =
-                axpy_gathered::<S, D, NV, TAIL>(simd, mask, zero, end - start, task.values.wrapping_add(start), &rows);
+                axpy_reordered::<S, D, NV, TAIL>(simd, mask, zero, end - start, task.values.wrapping_add(start), &rows);
             let (carries, c, beta) = task.target(&part);
             let (c, factors) = (c.wrapping_add(tile.start), [task.alpha, beta]);
             if !carries.is_null() {
-                finish::<S, D::Scalar, NV, TAIL>(simd, mask, sum, factors, carries.add(tile.start), false);
+                let sum = tile::in_order::<S, D, NV>(simd, sum);
+                finish::<S, D::Scalar, NV, TAIL>(simd, mask, sum, factors, carries.add(tile.start), [false, false]);
                 continue;
             }
             if task.panel[0] < task.panel[1] {
                 prefetch_row(c.wrapping_add(task.ldc.wrapping_mul(4)), NV * D::Scalar::lanes::<S>() * size_of::<D>());
             }
             let stream = task.stream && part.first && part.last && beta == D::Scalar::ZERO && tile.rest == 0;
-            finish::<S, D, NV, TAIL>(simd, mask, sum, factors, c, stream);
+            finish::<S, D, NV, TAIL>(simd, mask, sum, factors, c, [tile.rest == 0, stream]);
         }
     }
 }
 
-/// out = alpha sum + beta out; with beta 0, `out` is not read.
+/// out = alpha sum + beta out, `sum` in the order of [`tile::load_reordered`]; with beta 0, `out` is not read. Whether the tile is `whole`
+/// and is to `stream`.
 ///
 /// # Safety
 /// `out` is valid for reads and writes of the tile.
@@ -197,10 +199,18 @@ unsafe fn finish<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     sum: [Vector<D, S>; NV],
     [alpha, beta]: [D::Scalar; 2],
     out: *mut D,
-    stream: bool,
+    [whole, stream]: [bool; 2],
 ) {
     let mut tile = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
     let alpha = D::Scalar::splat(simd, alpha);
+    if D::reorders::<S>() && NV.is_multiple_of(2) && whole && beta == D::Scalar::ZERO {
+        for j in 0..NV {
+            tile[j] = D::Scalar::vmul(simd, alpha, sum[j]);
+        }
+        // SAFETY: the caller's promise.
+        return unsafe { tile::store_reordered::<S, D, NV>(simd, out, tile, stream && out.addr().is_multiple_of(LINE)) };
+    }
+    let sum = tile::in_order::<S, D, NV>(simd, sum);
     // SAFETY: the caller's promise.
     unsafe {
         if beta != D::Scalar::ZERO {

@@ -254,6 +254,24 @@ pub(crate) unsafe fn store_or_stream<S: Simd, D: Element, const NV: usize, const
     }
 }
 
+/// Stores a tile from [`load_reordered`], or a sum of such, at `p` in the elements' order; past the caches if it is to `stream`. The tile
+/// has an even number of vectors.
+///
+/// # Safety
+/// As [`store`]; `p` is a multiple of [`LINE`] if the tile is to stream.
+#[inline(always)]
+pub(crate) unsafe fn store_reordered<S: Simd, D: Element, const NV: usize>(
+    simd: S,
+    p: *mut D,
+    tile: [Vector<D, S>; NV],
+    stream: bool,
+) {
+    for j in 0..NV / 2 {
+        // SAFETY: the caller's promise; vectors 2 j and 2 j + 1 are inside the tile.
+        unsafe { D::write_two(simd, p.add(2 * j * D::Number::lanes::<S>()), [tile[2 * j], tile[2 * j + 1]], stream) }
+    }
+}
+
 /// An array that registers are stored to, on cache lines of its own: vectors ask for no more alignment than their elements. A
 /// store that crosses a line is two; one that crosses a page, which depends on where the caller's stack happens to be, costs tens
 /// of cycles.

@@ -186,9 +186,7 @@ unsafe fn fiber<S: Simd, D: Stored, const MD: usize, const NV: usize, const TAIL
         for m in 0..MD {
             let y = y.add(m * task.y_block);
             if D::reorders::<S>() && NV > 1 && tile.rest == 0 {
-                for j in 0..NV / 2 {
-                    D::write_two(simd, y.add(2 * j * lanes), [acc[m][2 * j], acc[m][2 * j + 1]], task.stream);
-                }
+                tile::store_reordered::<S, D, NV>(simd, y, acc[m], task.stream);
                 continue;
             }
             let row = tile::in_order::<S, D, NV>(simd, acc[m]);

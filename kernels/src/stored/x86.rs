@@ -99,10 +99,13 @@ unsafe fn rounded_bf16(x: __m512) -> __m512i {
     // SAFETY: the caller's promise.
     unsafe {
         let bits = _mm512_castps_si512(x);
-        let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
-        let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
-        _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x40_0000))
+        // With the last bit that stays: half of its place rounds up. Without: what is below half rounds down, half itself too.
+        let even = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x1_0000));
+        let up = _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000));
+        let rounded = _mm512_mask_sub_epi32(up, even, up, _mm512_set1_epi32(1));
+        // Quiet and signaling NaN become quiet ones of the same bits; all other classes keep the rounded number.
+        let table = _mm512_set1_epi32(0x22);
+        _mm512_castps_si512(_mm512_fixupimm_ps::<0>(_mm512_castsi512_ps(rounded), x, table))
     }
 }
 

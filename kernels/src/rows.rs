@@ -8,6 +8,7 @@
 use pulp::Simd;
 
 use crate::block::{OFFSETS_PER_WORD, Offsets, Pair};
+use crate::prefetch::prefetch_row_l2;
 use crate::semiring::{PlusTimes, Semiring};
 use crate::spread::Spread;
 use crate::stored::{Mask, Vector};
@@ -20,7 +21,12 @@ use crate::{Number, Stored, prefetch_l1, prefetch_row, tile};
 const FEW: usize = 2;
 const AHEAD: usize = 1024;
 
-/// Rows of B at `base + columns[t] * stride`; the row `ahead` nonzeros later is prefetched.
+/// Nonzeros ahead up to which rows are prefetched in L1. What is prefetched from farther on comes from memory: it goes to L2, which has room
+/// for more requests, and [`FROM_L2`] nonzeros ahead to L1 (SpMM and SDDMM with 36 MB and more of B take 0.65 to 0.79 of the time on a Zen 4).
+const L1_DISTANCE: usize = 64;
+const FROM_L2: usize = 16;
+
+/// Rows of B at `base + columns[t] * stride`; those to come are prefetched.
 pub(crate) struct Gathered<T> {
     pub columns: *const u32,
     pub base: *const T,
@@ -40,9 +46,14 @@ impl<T> Gathered<T> {
     pub unsafe fn row(&self, t: usize, bytes: usize) -> *const T {
         // SAFETY: the caller's promise.
         unsafe {
-            if self.prefetch_distance > 0 {
-                let later = *self.columns.add((t + self.prefetch_distance).min(self.last)) as usize;
-                prefetch_row(self.base.add(later * self.stride), bytes);
+            let later = |distance: usize| {
+                self.base.add(*self.columns.add((t + distance).min(self.last)) as usize * self.stride)
+            };
+            if self.prefetch_distance > L1_DISTANCE {
+                prefetch_row_l2(later(self.prefetch_distance), bytes);
+                prefetch_row(later(FROM_L2), bytes);
+            } else if self.prefetch_distance > 0 {
+                prefetch_row(later(self.prefetch_distance), bytes);
             }
             self.base.add(*self.columns.add(t) as usize * self.stride)
         }

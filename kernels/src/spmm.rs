@@ -208,7 +208,9 @@ unsafe fn finish<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
             tile[j] = D::Scalar::vmul(simd, alpha, sum[j]);
         }
         // SAFETY: the caller's promise.
-        return unsafe { tile::store_reordered::<S, D, NV>(simd, out, tile, stream && out.addr().is_multiple_of(LINE)) };
+        return unsafe {
+            tile::store_reordered::<S, D, NV>(simd, out, tile, stream && out.addr().is_multiple_of(LINE))
+        };
     }
     let sum = tile::in_order::<S, D, NV>(simd, sum);
     // SAFETY: the caller's promise.

@@ -105,7 +105,7 @@ impl Cpu {
             self.fused_by_panels(panels, values.and_then(Values::same), edge, dense, e);
             return Ok(());
         }
-        let direct = self.direct(Op::FusedMm, a, pattern, c.cols())?.with_rows_of(self.machine(), b);
+        let direct = self.direct(Op::FusedMm, a, pattern, c.cols())?;
         self.fused_directly(pattern, values, &direct, edge, dense, e);
         Ok(())
     }

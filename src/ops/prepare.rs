@@ -9,14 +9,13 @@ use sparsimd_kernels::{Arch, Number, Scalar, Stored};
 use super::operand::SparseOperand;
 use super::values::{Narrow, PIECE, Values};
 use crate::cpu::Cpu;
-use crate::dense::{Aligned, MatRef, addresses, fill_with, reserved_aligned};
+use crate::dense::{Aligned, addresses, fill_with, reserved_aligned};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, Pattern, PatternRef, Slices, gather};
-use crate::machine::Machine;
 use crate::memory;
 use crate::plan::{
     DirectPlan, Effort, Measured, Op, PanelPlan, Plan, PlanOptions, SlicesPlan, Stages, Stats, Target, Task,
-    WisdomCase, blocks, by_nonzeros, check_columns, least_distance,
+    WisdomCase, blocks, by_nonzeros, check_columns,
 };
 
 /// A sparse operand prepared for one operation and one number of dense columns.
@@ -245,15 +244,6 @@ impl<'a> Direct<'a> {
             stages: plan.stages,
             tasks,
         }
-    }
-
-    /// The same for rows of `b`, whose elements are maybe narrower than those that the plan is made for.
-    pub fn with_rows_of<D: Stored>(self, machine: &Machine, b: MatRef<'_, D>) -> Self {
-        if !D::NARROW || self.prefetch_distance == 0 {
-            return self;
-        }
-        let least = least_distance(machine, b.rows(), b.cols() * size_of::<D>());
-        Self { prefetch_distance: self.prefetch_distance.max(least), ..self }
     }
 
     /// The same in tasks of no more than about [`PIECE`] nonzeros of `pattern`.

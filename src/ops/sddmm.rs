@@ -80,7 +80,7 @@ impl Cpu {
             return Err(Error::shape(op, detail));
         }
         let Some((plan, panel)) = a.panels_for(Op::Sddmm, self)? else {
-            let direct = self.direct(Op::Sddmm, a, pattern, c.cols())?.with_rows_of(self.machine(), b);
+            let direct = self.direct(Op::Sddmm, a, pattern, c.cols())?;
             let direct = if let ValuesMut::Narrow(..) = out { direct.in_pieces(pattern) } else { direct };
             self.sampled_directly(pattern, values, &direct, c, b, out);
             return Ok(());

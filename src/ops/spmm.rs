@@ -68,7 +68,7 @@ impl Cpu {
         {
             return Ok(());
         }
-        let direct = self.direct(Op::Spmm, a, a.pattern(), c.cols())?.with_rows_of(self.machine(), b);
+        let direct = self.direct(Op::Spmm, a, a.pattern(), c.cols())?;
         self.spmm_directly(alpha, a.pattern(), values, &direct, b, beta, c);
         Ok(())
     }
@@ -109,7 +109,6 @@ impl Cpu {
                 (pattern, gather(&values.widened(self.arch()), &order))
             });
             let direct = self.direct(Op::Spmm, a, PatternRef::from(&pattern), c.cols())?;
-            let direct = direct.with_rows_of(self.machine(), b);
             self.spmm_directly(alpha, PatternRef::from(&pattern), Values::Same(&values), &direct, b, beta, c);
             return Ok(());
         };
@@ -118,7 +117,7 @@ impl Cpu {
             _ if self.spmm_by_slices(alpha, prepared, b, beta, &mut c) => {}
             _ => {
                 let worked = prepared.worked().into();
-                let direct = self.direct(Op::Spmm, a, worked, c.cols())?.with_rows_of(self.machine(), b);
+                let direct = self.direct(Op::Spmm, a, worked, c.cols())?;
                 self.spmm_directly(alpha, worked, values, &direct, b, beta, c);
             }
         }

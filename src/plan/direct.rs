@@ -23,19 +23,16 @@ const DENSE: f64 = 1.0 / 32.0;
 /// 19, 38, 77 reach 37, 39, 33 % of peak at 70 % zeros, 13, 26, 51 reach 28, 31, 31 % at 90 %.
 const DIRECT_VISIT: f64 = 32.0;
 
-/// Nonzeros ahead at which the direct path prefetches rows that come from anywhere. On graphs of 20 000 to 70 000 rows 8 and 16
+/// Nonzeros ahead at which the direct path prefetches rows that come from L3. On graphs of 20 000 to 70 000 rows 8 and 16
 /// are best by 3-15 % over 4 and 32.
 const PREFETCH_DISTANCE: usize = 16;
 
-/// The same for rows of up to [`SHORT_FAR_ROW`] bytes from memory: as many bytes are on the way as of longer rows (2^20 rows, two threads
-/// of a Zen 4: SpMM and SDDMM 0.93 to 0.95 of the time at N = 32, and at N = 64 in bf16 0.89 and 0.93).
-const SHORT_FAR_DISTANCE: usize = 32;
-
-/// Bytes of such rows.
-const SHORT_FAR_ROW: usize = 128;
+/// The same for rows from memory. So far ahead they are prefetched in L2, which has room for more requests to memory than L1 (2^20 rows,
+/// two threads of a Zen 4, SpMM, N = 64: in L1 16 ahead 50.1 ms; in L2 32, 64, 128 ahead 39.4, 38.9, 40.2, in bf16 26.7, 23.4, 24.5).
+const FAR_DISTANCE: usize = 80;
 
 /// The same in a narrow band, where one row in many is new, and comes from memory: 16 takes 1.11 to 1.5 times as long (bands of
-/// 9 to 49 columns, 12 000 to 400 000 rows, SpMM and SDDMM, N = 128 and 256, one thread of a Zen 4).
+/// 9 to 49 columns, 12 000 to 400 000 rows, SpMM and SDDMM, N = 128 and 256, one thread of a Zen 4), in L2 1.2 to 1.3.
 const BAND_DISTANCE: usize = 64;
 
 /// Bytes of a row up to which a band needs no prefetch: the processor's own reordering reaches the rows to come.
@@ -174,16 +171,12 @@ fn direct_order(stats: &Stats, machine: &Machine, tile_bytes: usize, row_bytes: 
         return (usize::MAX, if far { BAND_DISTANCE } else { 0 });
     }
     if stats.density() < DENSE {
-        return (usize::MAX, PREFETCH_DISTANCE.max(least_distance(machine, stats.cols, row_bytes)));
+        // A half of L3, since what else is read and written is there, too: 18 MB of 32 take 0.98 of the time, 27 MB 0.73, 13 MB 1.03.
+        let far = stats.cols.saturating_mul(row_bytes) > machine.l3_bytes() / 2;
+        return (usize::MAX, if far { FAR_DISTANCE } else { PREFETCH_DISTANCE });
     }
     let width = ((DIRECT_VISIT / stats.density()) as usize).min(near / tile_bytes).max(1);
     (width, if width < stats.cols { 0 } else { PREFETCH_DISTANCE })
-}
-
-/// How many nonzeros ahead, at least, a matrix of `rows` rows of `row_bytes` is prefetched, if it is.
-pub(crate) fn least_distance(machine: &Machine, rows: usize, row_bytes: usize) -> usize {
-    let far = rows.saturating_mul(row_bytes) > machine.l3_bytes();
-    if far && row_bytes <= SHORT_FAR_ROW { SHORT_FAR_DISTANCE } else { 0 }
 }
 
 /// Whether `op` on dense operands of rows of `row_bytes` writes its result past the caches.
@@ -249,8 +242,8 @@ mod tests {
         assert_eq!((distance(20000, 2, 64), distance(2000, 2, 128), distance(20000, 2, 128)), (0, 0, BAND_DISTANCE));
         assert_eq!((distance(20000, 42, 128), distance(20000, 43, 128)), (BAND_DISTANCE, PREFETCH_DISTANCE));
         assert_eq!(distance(20000, 5000, 32), PREFETCH_DISTANCE);
-        // From memory: short rows, longer ones.
-        assert_eq!((distance(80000, 5000, 32), distance(80000, 5000, 33)), (SHORT_FAR_DISTANCE, PREFETCH_DISTANCE));
+        // From L3 and from memory.
+        assert_eq!((distance(32768, 5000, 32), distance(32769, 5000, 32)), (PREFETCH_DISTANCE, FAR_DISTANCE));
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod wisdom;
 pub(crate) use choices::Choices;
 pub use device::{DeviceShape, DeviceTasks, RowChunk, Team, device_mttkrp_format};
 pub use direct::DirectPlan;
-pub(crate) use direct::{Stages, least_distance};
+pub(crate) use direct::Stages;
 pub use matrix::{PanelPlan, Plan};
 pub(crate) use mttkrp::{ModePlan, joint_root};
 pub use mttkrp::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, TensorOptions};

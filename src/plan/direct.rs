@@ -240,7 +240,7 @@ mod tests {
         assert_eq!((distance(4096, 2, 32), distance(4096, 1000, 32)), (0, 0));
         // A band: short rows, long rows, long rows from memory; its columns in L1 and beyond.
         assert_eq!((distance(20000, 2, 64), distance(2000, 2, 128), distance(20000, 2, 128)), (0, 0, BAND_DISTANCE));
-        assert_eq!((distance(20000, 42, 128), distance(20000, 43, 128)), (BAND_DISTANCE, PREFETCH_DISTANCE));
+        assert_eq!((distance(20000, 42, 128), distance(20000, 43, 128)), (BAND_DISTANCE, FAR_DISTANCE));
         assert_eq!(distance(20000, 5000, 32), PREFETCH_DISTANCE);
         // From L3 and from memory.
         assert_eq!((distance(32768, 5000, 32), distance(32769, 5000, 32)), (PREFETCH_DISTANCE, FAR_DISTANCE));

@@ -24,9 +24,8 @@ use crate::arch::dispatch_stored;
 use crate::convert::narrow_row;
 use crate::dot::{Sink, dots};
 use crate::edge::{BuiltIn, Custom, Edge, Weights};
-use crate::prefetch::prefetch_row_l2;
 use crate::rows::{Gathered, axpy_gathered};
-use crate::sddmm::{C_AHEAD, max_vectors};
+use crate::sddmm::{max_vectors, prefetch_rows_of_c};
 use crate::tile::{self, Lines, Tile, tiles_of, with_width};
 use crate::walk::{Part, ROWS, Walk};
 use crate::{Arch, Number, RowPtr, Scalar, Stored, stream_fence};
@@ -294,7 +293,7 @@ unsafe fn dots_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     out: *mut D::Scalar,
 ) {
     let mask = tile.mask::<S, D::Scalar>(simd);
-    prefetch_row_l2(c.wrapping_add(C_AHEAD.wrapping_mul(ldc)), NV * D::Scalar::lanes::<S>() * size_of::<D>());
+    prefetch_rows_of_c(c, ldc, NV * D::Scalar::lanes::<S>() * size_of::<D>());
     // SAFETY: the caller's promise.
     unsafe {
         let c = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, c);

@@ -12,8 +12,7 @@ use super::SddmmHeads;
 use crate::Scalar;
 use crate::arch::halved;
 use crate::dot::{GROUP, Sink, dots, join, sum_group};
-use crate::prefetch::prefetch_row_l2;
-use crate::sddmm::{C_AHEAD, max_vectors};
+use crate::sddmm::{max_vectors, prefetch_rows_of_c};
 use crate::stream::{store_streaming, stream_fence};
 use crate::tile::{self, Tile, tiles, with_vectors};
 
@@ -73,7 +72,7 @@ impl<T: Scalar> SddmmHeads<T> {
                     continue;
                 }
                 let c = self.c.wrapping_add(i * self.ldc + column);
-                prefetch_row_l2(c.wrapping_add(C_AHEAD.wrapping_mul(self.ldc)), bytes);
+                prefetch_rows_of_c(c, self.ldc, bytes);
                 let c = tile::load::<S, T, NV, false>(simd, mask, c);
                 let rows = self.rows.gathered(start, column);
                 let n = end - start;
@@ -171,7 +170,7 @@ unsafe fn dots_of_heads<S: Simd, T: Scalar, const NV: usize>(simd: S, task: &Sdd
             for h in 0..heads {
                 let column = h * task.rows.width + tile.start;
                 let c = task.c.wrapping_add(i * task.ldc + column);
-                prefetch_row_l2(c.wrapping_add(C_AHEAD.wrapping_mul(task.ldc)), NV * lanes * size_of::<T>());
+                prefetch_rows_of_c(c, task.ldc, NV * lanes * size_of::<T>());
                 let c = tile::load::<S, T, NV, true>(simd, mask, c);
                 let rows = task.rows.gathered(start, column);
                 let sink = Strided { out: task.out.add(start * heads + h), heads, add: tile.start > 0 };

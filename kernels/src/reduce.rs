@@ -200,6 +200,7 @@ unsafe fn rows_tile<S: Simd, T: Number, R: Semiring<T>, const NV: usize>(
     let rows = TileRows::<S, T, NV>::new(simd, tile);
     let bytes = TileRows::<S, T, NV>::BYTES;
     let zero = [T::splat(simd, semiring.zero()); NV];
+    let one = T::ONE;
     // SAFETY: the promise of `reduce_rows`.
     unsafe {
         let walk = Walk::new(task.row_ptr, task.columns, task.values, task.rows, task.nonzeros, task.panel);
@@ -220,10 +221,14 @@ unsafe fn rows_tile<S: Simd, T: Number, R: Semiring<T>, const NV: usize>(
                 last: task.nonzeros[1].saturating_sub(1 + start),
                 prefetch_distance: task.prefetch_distance,
             };
+            // Without values, one 1 again and again: no branch for each nonzero.
+            let (values, step) = match task.values.is_null() {
+                true => (&raw const one, 0),
+                false => (task.values.wrapping_add(start), 1),
+            };
             for t in 0..end - start {
                 let b = rows.load(gathered.row(t, bytes));
-                let a = if task.values.is_null() { T::ONE } else { *task.values.wrapping_add(start + t) };
-                semiring.accumulate(simd, &mut sum, T::splat(simd, a), &b);
+                semiring.accumulate(simd, &mut sum, T::splat(simd, *values.wrapping_add(t * step)), &b);
             }
             if task.stream && first && last && tile.rest == 0 {
                 let mask = T::first_lanes(simd, 0);

@@ -23,7 +23,7 @@ const AHEAD: usize = 1024;
 
 /// Nonzeros ahead up to which rows are prefetched in L1. What is prefetched from farther on comes from memory: it goes to L2, which has room
 /// for more requests, and [`FROM_L2`] nonzeros ahead to L1 (SpMM and SDDMM with 36 MB and more of B take 0.65 to 0.79 of the time on a Zen 4).
-const L1_DISTANCE: usize = 64;
+pub(crate) const L1_DISTANCE: usize = 64;
 const FROM_L2: usize = 16;
 
 /// Rows of B at `base + columns[t] * stride`; those to come are prefetched.

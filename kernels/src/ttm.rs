@@ -20,6 +20,8 @@
 use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_stored;
+use crate::prefetch::prefetch_row_l2;
+use crate::rows::L1_DISTANCE;
 use crate::tile::{self, Tile, tiles_of, with_width};
 use crate::{Arch, Number, Stored, prefetch_row, stream_fence};
 
@@ -171,7 +173,12 @@ unsafe fn fiber<S: Simd, D: Stored, const MD: usize, const NV: usize, const TAIL
         for p in start..end {
             if task.prefetch_distance > 0 && d == 0 {
                 let coming = *task.leaf.get_unchecked((p + task.prefetch_distance).min(task.leaf.len() - 1));
-                prefetch_row(u.wrapping_add(coming as usize * task.u_stride), NV * lanes * size_of::<D>());
+                let (coming, bytes) = (u.wrapping_add(coming as usize * task.u_stride), NV * lanes * size_of::<D>());
+                if task.prefetch_distance > L1_DISTANCE {
+                    prefetch_row_l2(coming, bytes)
+                } else {
+                    prefetch_row(coming, bytes)
+                }
             }
             let row = u.add(*task.leaf.get_unchecked(p) as usize * task.u_stride);
             let row = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, row);

@@ -15,12 +15,16 @@ use crate::cut;
 use crate::dense::{ALIGN, Mat, MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, FiberCoo, Fibers, HiCoo, SemiCoo, SemiHiCoo, check_mode};
+use crate::machine::Machine;
 use crate::parallel;
 use crate::plan::streams;
 
 /// Bytes of coming rows of U that are prefetched: 64 rows of 32 single-precision columns, which were 10 to 20 % faster
 /// than 16 of them with U in L2 and in L3; much more would push out of L1 what is about to be used.
 const PREFETCHED_BYTES: usize = 8 << 10;
+/// Nonzeros ahead at which rows of U are prefetched, in L2, where U comes from memory (400000 x 300000 x 200000, 64 columns, a thread of
+/// a Zen 4: 59 ms 16 ahead in L1, 31 to 37 from 72 to 128 ahead in L2).
+const FAR_DISTANCE: usize = 80;
 /// Tasks for each thread: what is left when one thread has finished is then a sixteenth of its share at most.
 const TASKS_PER_THREAD: usize = 16;
 
@@ -230,7 +234,7 @@ impl Cpu {
                         fiber.iter_mut().enumerate().for_each(|(k, t)| *t = block[(outer * n + k) * inner + inside]);
                     }
                     let blocks = Blocks { ptr: &ptr, leaf: &leaf, x: &turned, x_stride: 1, block: 1 };
-                    let task = task(&blocks, u, u.cols(), y.as_mut_ptr(), u.cols(), false);
+                    let task = task(self.machine(), &blocks, u, u.cols(), y.as_mut_ptr(), u.cols(), false);
                     // SAFETY: `ptr` and `leaf` were made for the block above and U has n rows; `y` is this block's row, of
                     // rows * R values.
                     unsafe { ttm_fibers(self.arch(), task) };
@@ -263,7 +267,7 @@ impl Cpu {
         for &fiber in &long {
             let nonzeros = x.ptr[fiber]..x.ptr[fiber + 1];
             let (leaf, values) = (&x.leaf[nonzeros.clone()], &x.x[nonzeros]);
-            self.multiply_long(leaf, values, u, prefetch_distance(u), y.reborrow().into_row(fiber));
+            self.multiply_long(leaf, values, u, prefetch_distance(self.machine(), u), y.reborrow().into_row(fiber));
         }
         let y = y.into_data();
         let aligned = y.as_ptr().addr().is_multiple_of(ALIGN) && (stride * size_of::<D>()).is_multiple_of(ALIGN);
@@ -287,7 +291,7 @@ impl Cpu {
             let y = shared.get().wrapping_add(first * stride + at);
             let width = width.min(cols - at);
             let u = MatRef::new(&u.data()[at..], u.rows(), width, u.stride()).expect("columns of a valid view");
-            let task = task(&fibers, u, cols, y, stride, stream);
+            let task = task(self.machine(), &fibers, u, cols, y, stride, stream);
             // SAFETY: formats keep `ptr` ascending within `leaf` and coordinates below the mode's length, which is U's
             // number of rows; tasks are disjoint in fibers or columns, all inside `y`.
             unsafe { ttm_fibers(self.arch(), task) };
@@ -296,12 +300,17 @@ impl Cpu {
 }
 
 /// Nonzeros ahead at which rows of U are prefetched.
-fn prefetch_distance<D>(u: MatRef<'_, D>) -> usize {
-    (PREFETCHED_BYTES / (u.cols() * size_of::<D>())).clamp(4, 64)
+fn prefetch_distance<D>(machine: &Machine, u: MatRef<'_, D>) -> usize {
+    let row_bytes = u.cols() * size_of::<D>();
+    match size_of_val(u.data()) > machine.l3_bytes() / 2 {
+        true => FAR_DISTANCE,
+        false => (PREFETCHED_BYTES / row_bytes).clamp(4, 64),
+    }
 }
 
 /// The kernel's view of one task.
 fn task<'a, D: Stored>(
+    machine: &Machine,
     x: &Blocks<'a, D::Scalar>,
     u: MatRef<'_, D>,
     y_block: usize,
@@ -321,7 +330,7 @@ fn task<'a, D: Stored>(
         y,
         y_stride,
         y_block,
-        prefetch_distance: prefetch_distance(u),
+        prefetch_distance: prefetch_distance(machine, u),
         stream,
     }
 }

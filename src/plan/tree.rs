@@ -15,7 +15,7 @@
 
 use super::mttkrp::Request;
 use super::tensor::TensorStats;
-use super::tiles::{MIN_FIBER, Tiles, distance};
+use super::tiles::{FAR_DISTANCE, MIN_FIBER, Tiles, distance};
 use crate::formats::TiledSpec;
 use crate::machine::Machine;
 
@@ -31,6 +31,8 @@ pub(crate) struct GroupPlan {
     pub(crate) tiles: TiledSpec,
     /// Nonzeros between the one computed and the one whose rows are prefetched.
     pub(crate) prefetch_distance: usize,
+    /// The same between places, whose partial products are read in any order.
+    pub(crate) places_distance: usize,
 }
 
 /// The groups of a sweep, in its order.
@@ -134,13 +136,18 @@ fn group_cost(stats: &TensorStats, machine: &Machine, request: Request, set: u32
     (Cost { rows: from_nonzeros + from_products, bytes: layout.saturating_add(leaves) }, products)
 }
 
+/// Places ahead at which partial products that fit L3 are prefetched.
+const PLACES_DISTANCE: usize = 16;
+
 /// The layout of a group.
 fn group(stats: &TensorStats, machine: &Machine, request: Request, set: u32) -> GroupPlan {
     let (contracted, shared, _) = contracted(stats, set);
     let places = stats.places_in(set).unwrap_or(stats.nnz);
     let tiles = Tiles::new(stats, machine, request, &contracted, places);
     let inputs = (1..=contracted.len()).collect();
+    let products = places.saturating_mul(request.rank * request.value_bytes);
     GroupPlan {
+        places_distance: if products > machine.l3_bytes() / 2 { FAR_DISTANCE } else { PLACES_DISTANCE },
         modes: modes_of(set, stats.dims.len()).collect(),
         prefetch_distance: distance(machine, request, contracted.len(), tiles.bytes),
         tiles: TiledSpec { mode: 0, inputs, shared, extent: tiles.extent, tasks: request.threads },

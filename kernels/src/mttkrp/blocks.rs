@@ -192,9 +192,15 @@ impl<D: Stored, const INPUTS: usize> Panel<D::Scalar> for Blocks<'_, D, INPUTS> 
                             coming = Bases::new(&modes, inputs, &output, coming_block, bits, stride);
                         }
                         for m in 0..inputs {
-                            prefetch_panel::<S, D, G>(modes[m].row(coming.inputs[m], q, stride));
+                            prefetch_panel::<S, D, G>(
+                                modes[m].row(coming.inputs[m], q, stride),
+                                operands.prefetch_distance,
+                            );
                         }
-                        prefetch_panel::<S, D::Scalar, G>(output.row(coming.output, q, stride));
+                        prefetch_panel::<S, D::Scalar, G>(
+                            output.row(coming.output, q, stride),
+                            operands.prefetch_distance,
+                        );
                     }
                     let row = |m: usize| modes[m].row(bases.inputs[m], p, stride).cast_const();
                     let mut product = [D::Scalar::splat(simd, *view.values.get_unchecked(p)); G];

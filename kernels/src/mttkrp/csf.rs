@@ -123,7 +123,7 @@ impl<D: Stored> Leaves<D> {
         unsafe {
             let row = |p: usize| self.rows.wrapping_add(*self.idx.add(p) as usize * self.stride);
             if self.prefetch_distance != 0 {
-                prefetch_panel::<S, D, G>(row((p + self.prefetch_distance).min(self.most)));
+                prefetch_panel::<S, D, G>(row((p + self.prefetch_distance).min(self.most)), self.prefetch_distance);
             }
             let x = D::Scalar::splat(simd, *self.values.add(p));
             let row = row(p);
@@ -197,7 +197,7 @@ impl<D: Stored> Panel<D::Scalar> for Walk<'_, D> {
                     for p in leaves.0..leaves.1 {
                         if self.operands.prefetch_distance != 0 {
                             let q = (p + self.operands.prefetch_distance).min(view.values.len() - 1);
-                            prefetch_panel::<S, D::Scalar, G>(self.out(q, column));
+                            prefetch_panel::<S, D::Scalar, G>(self.out(q, column), self.operands.prefetch_distance);
                         }
                         let x = D::Scalar::splat(simd, *view.values.get_unchecked(p));
                         let out = self.out(p, column);
@@ -215,9 +215,12 @@ impl<D: Stored> Panel<D::Scalar> for Walk<'_, D> {
                         // Fibers are as many as nonzeros in the hard case, so the distance is the same.
                         let next = (fiber + self.operands.prefetch_distance).min(end - 1);
                         if view.level == fiber_level {
-                            prefetch_panel::<S, D::Scalar, G>(self.out(next, column));
+                            prefetch_panel::<S, D::Scalar, G>(self.out(next, column), self.operands.prefetch_distance);
                         } else {
-                            prefetch_panel::<S, D, G>(self.row(fiber_level, next, column));
+                            prefetch_panel::<S, D, G>(
+                                self.row(fiber_level, next, column),
+                                self.operands.prefetch_distance,
+                            );
                         }
                     }
                     let mut sum = all_leaves.sum::<S, G>(simd, leaves);

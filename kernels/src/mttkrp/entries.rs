@@ -107,9 +107,12 @@ impl<D: Stored, const INPUTS: usize> Panel<D::Scalar> for Entries<'_, D, INPUTS>
                     let q = (p + operands.prefetch_distance).min(nnz - 1);
                     for m in 0..inputs {
                         let i = *coords[m].add(q) as usize;
-                        prefetch_panel::<S, D, G>(factors[m].wrapping_add(i * stride));
+                        prefetch_panel::<S, D, G>(factors[m].wrapping_add(i * stride), operands.prefetch_distance);
                     }
-                    prefetch_panel::<S, D::Scalar, G>(out.wrapping_add(*rows.get_unchecked(q) as usize * stride));
+                    prefetch_panel::<S, D::Scalar, G>(
+                        out.wrapping_add(*rows.get_unchecked(q) as usize * stride),
+                        operands.prefetch_distance,
+                    );
                 }
                 let factor_row = |m: usize| factors[m].add(*coords[m].add(p) as usize * stride);
                 let mut product = [D::Scalar::splat(simd, *view.values.get_unchecked(p)); G];

@@ -130,8 +130,8 @@ impl<T: Scalar, const OTHERS: usize> Panel<T> for Joint<'_, T, OTHERS> {
                         let q = (p + prefetch_distance).min(nnz - 1);
                         for m in 0..others {
                             let at = *coords[m].add(q) as usize * stride;
-                            prefetch_panel::<S, T, G>(factors[m].wrapping_add(at));
-                            prefetch_panel::<S, T, G>(outs[m].wrapping_add(at));
+                            prefetch_panel::<S, T, G>(factors[m].wrapping_add(at), prefetch_distance);
+                            prefetch_panel::<S, T, G>(outs[m].wrapping_add(at), prefetch_distance);
                         }
                     }
                     let mut at = [0; MAX_ORDER];

@@ -13,6 +13,7 @@ mod tiled;
 
 use pulp::Simd;
 
+use crate::prefetch::prefetch_row_l2;
 use crate::stored::Vector;
 use crate::{LINE, MAX_ORDER, Number, Scalar, Stored, prefetch_l1};
 
@@ -167,13 +168,28 @@ fn multiply<S: Simd, T: Scalar, const G: usize>(simd: S, a: &mut [T::Vector<S>; 
     }
 }
 
-/// Prefetches the cache lines of the `G` registers at `p` (which may lie anywhere), the upper half first: four lines in
-/// ascending order look like a stream to the processor, which then fetches the next row for nothing (7 % of the time
-/// at f64, R = 32).
+/// Nonzeros ahead up to which rows are prefetched in L1. What is prefetched from farther on comes from memory, and goes to L2, which has
+/// room for more requests.
+const L1_DISTANCE: usize = 16;
+
+/// Prefetches, `distance` nonzeros ahead, the cache lines of the `G` registers at `p`, which may lie anywhere.
 #[inline(always)]
-fn prefetch_panel<S: Simd, D: Stored, const G: usize>(p: *const D) {
+fn prefetch_panel<S: Simd, D: Stored, const G: usize>(p: *const D, distance: usize) {
     let lines = (G * D::Scalar::lanes::<S>() * size_of::<D>()).div_ceil(LINE);
-    let line = |l: usize| prefetch_l1(p.cast::<u8>().wrapping_add(l * LINE));
+    match distance > L1_DISTANCE {
+        true => prefetch_lines::<true>(p.cast(), lines),
+        false => prefetch_lines::<false>(p.cast(), lines),
+    }
+}
+
+/// Prefetches the cache lines from `p` on, in L2 if they come from `FAR`, the upper half first: four lines in ascending order look like a
+/// stream to the processor, which then fetches the next row for nothing (7 % of the time at f64, R = 32).
+#[inline(always)]
+fn prefetch_lines<const FAR: bool>(p: *const u8, lines: usize) {
+    let line = |l: usize| {
+        let line = p.wrapping_add(l * LINE);
+        if FAR { prefetch_row_l2(line, LINE) } else { prefetch_l1(line) }
+    };
     let half = lines.div_ceil(2);
     for l in 0..half {
         if half + l < lines {

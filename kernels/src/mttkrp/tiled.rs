@@ -231,7 +231,10 @@ impl<D: Stored, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, D, 
             if self.operands.prefetch_distance != 0 {
                 for m in 0..free {
                     let i = (*cursor.free.add(self.operands.prefetch_distance * free + m)).get();
-                    prefetch_panel::<S, D, G>(factors[shared + m].wrapping_add(i * stride));
+                    prefetch_panel::<S, D, G>(
+                        factors[shared + m].wrapping_add(i * stride),
+                        self.operands.prefetch_distance,
+                    );
                 }
             }
             let row = |m: usize| factors[shared + m].add((*cursor.free.add(m)).get() * stride);
@@ -281,7 +284,7 @@ impl<D: Stored, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'_, D, 
                 // As far in chunks as the free rows are in nonzeros.
                 let chunks = (self.operands.prefetch_distance >> log_length).max(1);
                 for m in 0..shared {
-                    prefetch_panel::<S, D, G>(row(chunks, m));
+                    prefetch_panel::<S, D, G>(row(chunks, m), self.operands.prefetch_distance);
                 }
             }
             let mut product = load::<S, D, G>(simd, row(0, 0));
@@ -344,7 +347,10 @@ impl<D: Stored, I: Offset, const SHARED: usize, const FREE: usize> Panel<D::Scal
                     let Run { row, chunks } = *view.runs.get_unchecked(r);
                     let out = operands.out.wrapping_add(row as usize * stride + column);
                     let next = view.runs.get_unchecked((r + 3).min(last)).row as usize;
-                    prefetch_panel::<S, D::Scalar, G>(operands.out.wrapping_add(next * stride + column));
+                    prefetch_panel::<S, D::Scalar, G>(
+                        operands.out.wrapping_add(next * stride + column),
+                        operands.prefetch_distance,
+                    );
                     let count = (chunks & (u32::MAX >> 2)) as usize;
                     let sum = if self.shared() == 0 {
                         self.sum_nonzeros::<S, G>(simd, count, &mut cursor, &factors)

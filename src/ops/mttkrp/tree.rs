@@ -15,9 +15,6 @@ use crate::formats::{CooTensor, Tiled, gather};
 use crate::parallel;
 use crate::plan::{GroupPlan, MttkrpPlan, TreePlan};
 
-/// Prefetch distance in the rows of Y, which come in any order and from beyond L2.
-const LEAF_PREFETCH_DISTANCE: usize = 16;
-
 /// The groups of a plan, prepared.
 #[derive(Debug)]
 pub(super) struct Tree<T> {
@@ -93,7 +90,9 @@ impl<T: Scalar> Group<T> {
         let partial = Part::new(Stored::Tiled(vec![tiled]), &merged_dims, vec![group.prefetch_distance], plan);
         let leaves = match modes.len() {
             1 => Vec::new(),
-            _ => (0..modes.len()).map(|at| leaf(coo.dims(), &modes, at, &coords, plan)).collect(),
+            _ => (0..modes.len())
+                .map(|at| leaf((coo.dims(), &modes), at, &coords, group.places_distance, plan))
+                .collect(),
         };
         Ok(Self { modes, contracted, places: count, partial, leaves })
     }
@@ -188,8 +187,14 @@ fn places<T: Scalar>(coo: &CooTensor<T>, modes: &[usize]) -> Result<(Vec<u32>, O
     Ok((own, Some(permutation), coords))
 }
 
-/// The places of a group, sorted by its mode number `at`.
-fn leaf<T: Scalar>(dims: &[usize], modes: &[usize], at: usize, coords: &[Vec<u32>], plan: &MttkrpPlan) -> Part<T> {
+/// The places of a group, sorted by its mode number `at`, partial products prefetched `distance` places ahead.
+fn leaf<T: Scalar>(
+    (dims, modes): (&[usize], &[usize]),
+    at: usize,
+    coords: &[Vec<u32>],
+    distance: usize,
+    plan: &MttkrpPlan,
+) -> Part<T> {
     let n = coords[0].len();
     let order = std::iter::once(at).chain((0..modes.len()).filter(|&other| other != at));
     let mut levels: Vec<Vec<u32>> = order.clone().map(|level| coords[level].clone()).collect();
@@ -201,5 +206,5 @@ fn leaf<T: Scalar>(dims: &[usize], modes: &[usize], at: usize, coords: &[Vec<u32
     let permutation = places.places().sorted_permutation(&[0]);
     let sorted = places.all_coords().iter().map(|level| gather(level, &permutation)).collect();
     let sorted = CooTensor::from_checked(leaf_dims.clone(), sorted, vec![T::ONE; n]);
-    Part::new(Stored::as_is(sorted), &leaf_dims, vec![LEAF_PREFETCH_DISTANCE], plan)
+    Part::new(Stored::as_is(sorted), &leaf_dims, vec![distance], plan)
 }

@@ -37,7 +37,7 @@ impl Choices {
             Self::Slices => Vec::new(),
             Self::Direct(own) => {
                 let distances =
-                    [0, 4, 8, 16, 32, 64].map(|prefetch_distance| DirectChoices { prefetch_distance, ..own });
+                    [0, 4, 8, 16, 32, 64, 80].map(|prefetch_distance| DirectChoices { prefetch_distance, ..own });
                 let slabs = match own.column_slab {
                     // Where all columns pass together, rows are too sparse for less.
                     usize::MAX => Vec::new(),

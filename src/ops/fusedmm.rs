@@ -172,7 +172,7 @@ impl Cpu {
     /// [`fused_rows`] takes them, and `values` finds their values, in room that they may need.
     fn fused_in_stages<D: Stored, F: Edge<D::Scalar>>(
         &self,
-        &Direct { ref tasks, ref stages, prefetch_distance, width, .. }: &Direct<'_>,
+        &Direct { ref tasks, ref stages, width, .. }: &Direct<'_>,
         edge: F,
         work: usize,
         rows: impl Fn(usize) -> FusedRows<D> + Send + Sync,
@@ -206,7 +206,7 @@ impl Cpu {
                     ldb: task.b.1,
                     n,
                     out: first.get(),
-                    prefetch_distance,
+                    prefetch_distance: stages.prefetch_distance,
                     panel: [width, task.panel[1]],
                 };
                 let weights = weights.get().wrapping_add(nonzeros[0] - base);
@@ -233,7 +233,7 @@ impl Cpu {
                     c: task.e.0,
                     ldc: task.e.1,
                     carry_out: task.carry_out,
-                    prefetch_distance,
+                    prefetch_distance: stages.prefetch_distance,
                     panel: task.panel,
                     stream: stages.stream,
                 };

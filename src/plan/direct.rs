@@ -70,6 +70,8 @@ pub(crate) struct Stages {
     pub nonzeros: usize,
     /// Whether the result bypasses the caches.
     pub stream: bool,
+    /// Nonzeros ahead at which rows of both gathered matrices are prefetched.
+    pub prefetch_distance: usize,
 }
 
 impl DirectPlan {
@@ -84,11 +86,14 @@ impl DirectPlan {
     ) -> Self {
         let row_bytes = n.saturating_mul(target.value_bytes);
         let tile_bytes = row_bytes.min(8 * target.vector_bytes);
-        let (column_slab, prefetch_distance) = direct_order(stats, machine, tile_bytes, row_bytes);
+        let order = |operands: usize| direct_order(stats, machine, tile_bytes, row_bytes, operands);
+        let (column_slab, prefetch_distance) = order(1);
         let stream = streams_result(op, stats, machine, row_bytes);
         let stages = Stages {
             nonzeros: (STAGE_BYTES / target.value_bytes.max(1)).max(1),
             stream: streams_result(Op::Spmm, stats, machine, row_bytes),
+            // B and D, of which each drives the other out.
+            prefetch_distance: order(2).1,
         };
         let threads = target.threads.max(1);
         let work_items = threads * TASKS_PER_THREAD;
@@ -115,7 +120,9 @@ impl DirectPlan {
     /// The same with these choices.
     pub(super) fn with(self, choices: DirectChoices) -> Self {
         let DirectChoices { column_slab, prefetch_distance } = choices;
-        Self { column_slab: column_slab.max(1), prefetch_distance: prefetch_distance.min(MOST_DISTANCE), ..self }
+        let prefetch_distance = prefetch_distance.min(MOST_DISTANCE);
+        let stages = Stages { prefetch_distance, ..self.stages };
+        Self { column_slab: column_slab.max(1), prefetch_distance, stages, ..self }
     }
 
     /// The operation.
@@ -155,8 +162,14 @@ impl DirectPlan {
 }
 
 /// The direct path's columns of a panel, and how many nonzeros ahead it prefetches, where a row takes `row_bytes` and a pass over
-/// the nonzeros gathers `tile_bytes` of it.
-fn direct_order(stats: &Stats, machine: &Machine, tile_bytes: usize, row_bytes: usize) -> (usize, usize) {
+/// the nonzeros gathers `tile_bytes` of it, from so many operands in turns.
+fn direct_order(
+    stats: &Stats,
+    machine: &Machine,
+    tile_bytes: usize,
+    row_bytes: usize,
+    operands: usize,
+) -> (usize, usize) {
     let near = machine.l2_bytes() / 2;
     // What is near already loses by prefetching: SpMM, SDDMM and FusedMM 20 to 36 % on matrices of 2500 to 4096 columns at N = 32,
     // nothing on 4096 x 4096 with 90 % zeros (Zen 4).
@@ -172,7 +185,7 @@ fn direct_order(stats: &Stats, machine: &Machine, tile_bytes: usize, row_bytes: 
     }
     if stats.density() < DENSE {
         // A half of L3, since what else is read and written is there, too: 18 MB of 32 take 0.98 of the time, 27 MB 0.73, 13 MB 1.03.
-        let far = stats.cols.saturating_mul(row_bytes) > machine.l3_bytes() / 2;
+        let far = stats.cols.saturating_mul(row_bytes.saturating_mul(operands)) > machine.l3_bytes() / 2;
         return (usize::MAX, if far { FAR_DISTANCE } else { PREFETCH_DISTANCE });
     }
     let width = ((DIRECT_VISIT / stats.density()) as usize).min(near / tile_bytes).max(1);

@@ -113,16 +113,18 @@ impl DirectPlan {
 
     /// What of it is open.
     pub(super) fn choices(&self) -> DirectChoices {
-        let &Self { column_slab, prefetch_distance, .. } = self;
-        DirectChoices { column_slab, prefetch_distance }
+        DirectChoices { column_slab: self.column_slab, prefetch_distance: self.prefetch_distance() }
     }
 
     /// The same with these choices.
-    pub(super) fn with(self, choices: DirectChoices) -> Self {
-        let DirectChoices { column_slab, prefetch_distance } = choices;
-        let prefetch_distance = prefetch_distance.min(MOST_DISTANCE);
-        let stages = Stages { prefetch_distance, ..self.stages };
-        Self { column_slab: column_slab.max(1), prefetch_distance, stages, ..self }
+    pub(super) fn with(mut self, choices: DirectChoices) -> Self {
+        let distance = choices.prefetch_distance.min(MOST_DISTANCE);
+        match self.op {
+            Op::FusedMm => self.stages.prefetch_distance = distance,
+            _ => self.prefetch_distance = distance,
+        }
+        self.column_slab = choices.column_slab.max(1);
+        self
     }
 
     /// The operation.
@@ -145,9 +147,13 @@ impl DirectPlan {
         self.threads_per_row
     }
 
-    /// Nonzeros between the one computed and the one whose row of B is prefetched; 0 for no prefetch.
+    /// Nonzeros between the one computed and the one whose row of B is prefetched; 0 for no prefetch. FusedMM's where D is not
+    /// B, with which it is measured.
     pub fn prefetch_distance(&self) -> usize {
-        self.prefetch_distance
+        match self.op {
+            Op::FusedMm => self.stages.prefetch_distance,
+            _ => self.prefetch_distance,
+        }
     }
 
     /// Columns that a block of rows passes over together, if not all.
@@ -218,7 +224,7 @@ impl DirectPlan {
 impl fmt::Display for DirectPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "direct: {} tasks, at most {} per row, ", self.tasks, self.threads_per_row)?;
-        match (self.column_slab, self.prefetch_distance) {
+        match (self.column_slab, self.prefetch_distance()) {
             (usize::MAX, 0) => write!(f, "no prefetch")?,
             (columns, 0) => write!(f, "{columns} columns at a time")?,
             (_, distance) => write!(f, "prefetch {distance} ahead")?,

@@ -128,12 +128,17 @@ fn group_cost(stats: &TensorStats, machine: &Machine, request: Request, set: u32
     }
     let modes = set.count_ones() as usize;
     let places = stats.places_in(set).unwrap_or(stats.nnz);
-    let products = places.saturating_mul(request.rank * request.value_bytes);
+    let products = product_bytes(places, request);
     let stream = if products <= machine.l3_bytes() / 2 { STREAM.0 } else { STREAM.1 };
     let from_nonzeros = nnz * ((inputs.len() - shared) as f64 + shared as f64 / length) + RUN * places as f64;
     let from_products = (modes * places) as f64 * ((modes - 1) as f64 + stream);
     let leaves = places.saturating_mul(modes * (4 * (modes + 1) + request.value_bytes));
     (Cost { rows: from_nonzeros + from_products, bytes: layout.saturating_add(leaves) }, products)
+}
+
+/// Bytes of the partial products of so many places.
+fn product_bytes(places: usize, request: Request) -> usize {
+    places.saturating_mul(request.rank * request.value_bytes)
 }
 
 /// Places ahead at which partial products that fit L3 are prefetched.
@@ -145,9 +150,9 @@ fn group(stats: &TensorStats, machine: &Machine, request: Request, set: u32) -> 
     let places = stats.places_in(set).unwrap_or(stats.nnz);
     let tiles = Tiles::new(stats, machine, request, &contracted, places);
     let inputs = (1..=contracted.len()).collect();
-    let products = places.saturating_mul(request.rank * request.value_bytes);
+    let far = product_bytes(places, request) > machine.l3_bytes() / 2;
     GroupPlan {
-        places_distance: if products > machine.l3_bytes() / 2 { FAR_DISTANCE } else { PLACES_DISTANCE },
+        places_distance: if far { FAR_DISTANCE } else { PLACES_DISTANCE },
         modes: modes_of(set, stats.dims.len()).collect(),
         prefetch_distance: distance(machine, request, contracted.len(), tiles.bytes),
         tiles: TiledSpec { mode: 0, inputs, shared, extent: tiles.extent, tasks: request.threads },

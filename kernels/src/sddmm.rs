@@ -15,15 +15,14 @@ mod target;
 use pulp::{Simd, WithSimd};
 
 use self::target::{Output, Plain, Sums, Target};
-use crate::arch::{dispatch_compiled, dispatch_stored};
+use crate::arch::dispatch_stored;
 use crate::block::{Block, Offsets};
-use crate::convert::{WidenRows, widen_rows};
 use crate::dot::{dots, dots_packed, dots_pair, emit_in_order};
 use crate::prefetch::prefetch_row_l2;
 use crate::rows::Gathered;
 use crate::tile::{self, Lines, Tile, TileRows, tiles, tiles_of, with_elements, with_vectors, with_width};
 use crate::walk::{Part, Walk};
-use crate::{Arch, Number, RowPtr, Scalar, Stored, prefetch_l1, prefetch_row};
+use crate::{Arch, LINE, Number, RowPtr, Stored, prefetch_l1, prefetch_row};
 
 /// Dots for rows of a CSR pattern.
 #[derive(Clone, Copy, Debug)]
@@ -151,11 +150,11 @@ pub struct SddmmPanel<'a, D: Stored> {
     pub order: *const u8,
     /// Factors of the dots, by position in `out`; null for none, which they must be where `starts` is null.
     pub values: *const D::Scalar,
-    /// The row block of C, as it is computed with.
-    pub c: *const D::Scalar,
+    /// The row block of C.
+    pub c: *const D,
     /// Row stride of C.
     pub ldc: usize,
-    /// The rows of B in the panel; null when they are packed before each tile.
+    /// The rows of B in the panel.
     pub b: *const D,
     /// Row stride of B.
     pub ldb: usize,
@@ -179,87 +178,72 @@ pub struct SddmmPanel<'a, D: Stored> {
 /// The block's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
 /// one else uses the task's part of `out`, the scratch or the sums at the same time.
 pub unsafe fn sddmm_panel<D: Stored>(arch: Arch, task: SddmmPanel<'_, D>) {
-    let SddmmPanel { block, starts, order, values, c, ldc, b, ldb, width, n, out, tile_vectors, scratch, sums } = task;
-    let pack = |tile: Tile| {
-        if D::NARROW {
-            let row = tile.vectors * arch.lanes::<D::Scalar>();
-            let (from, columns) = (b.wrapping_add(tile.start), row.min(n - tile.start));
-            let (rows, factor) = (width, D::Scalar::ONE);
-            let task = WidenRows { from, stride: ldb, rows, n: columns, factor, to: scratch, to_stride: row };
-            // SAFETY: the caller's promise.
-            unsafe { widen_rows(arch, task) };
-        }
-    };
-    let b = if D::NARROW { std::ptr::null() } else { b.cast::<D::Scalar>() };
-    let task = SddmmPanel { block, starts, order, values, c, ldc, b, ldb, width, n, out, tile_vectors, scratch, sums };
-    run_tiles(arch, (task, &pack));
+    dispatch_stored!(arch, Tiles(task), Tiles, |arch, task| task.0.dispatch(arch));
 }
 
-/// Runs the task, whose operands are as they are computed with, and before each tile what comes with it.
-fn run_tiles<T: Scalar>(arch: Arch, task: (SddmmPanel<'_, T>, &dyn Fn(Tile))) {
-    type Tiles<'a, T> = (SddmmPanel<'a, T>, &'a dyn Fn(Tile));
-    dispatch_compiled!(arch, task, Tiles<'_, f32>, Tiles<'_, f64>, |arch, task| task.0.dispatch(arch, task.1));
-}
+#[derive(Clone, Copy)]
+struct Tiles<'a, D: Stored>(SddmmPanel<'a, D>);
 
-impl<T: Scalar> SddmmPanel<'_, T> {
+impl<D: Stored> SddmmPanel<'_, D> {
     /// To the code for each tile's width, order of the dots and kind of output: what is known before the loop is no
     /// load and no branch in it (scattered, 4096 x 4096, one thread, 90 % zeros, N = 32: 45 % of peak instead of 42).
     #[inline(always)]
-    fn dispatch(&self, arch: Arch, pack: &dyn Fn(Tile)) {
+    fn dispatch(&self, arch: Arch) {
         // Sums of tiles stay in the block's own order, near; only the last tile's go to their places, far apart.
         let sums = if self.starts.is_null() { self.out } else { self.sums };
-        let lanes = arch.lanes::<T>();
+        let lanes = arch.lanes::<D::Scalar>();
         for tile in tiles(self.n, lanes, max_vectors(arch.registers()).min(self.tile_vectors)) {
-            pack(tile);
             let last = tile.is_last(lanes, self.n);
             let output = Output::new(self.out, self.values, sums, tile, last);
             match output.plain() {
                 Some(plain) if !last || self.starts.is_null() => {
-                    with_vectors!(tile, run_tile::<T, Plain<T>; false>(arch, self, tile, plain));
+                    with_vectors!(tile, run_tile::<D, Plain<D::Scalar>; false>(arch, self, tile, plain));
                 }
                 None if !last || self.starts.is_null() => {
-                    with_vectors!(tile, run_tile::<T, Sums<T>; false>(arch, self, tile, Sums(sums)));
+                    with_vectors!(tile, run_tile::<D, Sums<D::Scalar>; false>(arch, self, tile, Sums(sums)));
                 }
-                Some(plain) => with_vectors!(tile, run_tile::<T, Plain<T>; true>(arch, self, tile, plain)),
-                None => with_vectors!(tile, run_tile::<T, Output<T>; true>(arch, self, tile, output)),
+                Some(plain) => with_vectors!(tile, run_tile::<D, Plain<D::Scalar>; true>(arch, self, tile, plain)),
+                None => with_vectors!(tile, run_tile::<D, Output<D::Scalar>; true>(arch, self, tile, output)),
             }
         }
     }
 }
 
 /// One tile of a panel.
-struct PanelTile<'a, T: Scalar, O, const SCATTERED: bool, const NV: usize> {
-    task: &'a SddmmPanel<'a, T>,
+struct PanelTile<'a, D: Stored, O, const SCATTERED: bool, const NV: usize> {
+    task: &'a SddmmPanel<'a, D>,
     tile: Tile,
     output: O,
 }
 
 /// Runs the tile.
 #[inline(always)]
-fn run_tile<T: Scalar, O: Target<T>, const SCATTERED: bool, const NV: usize>(
+fn run_tile<D: Stored, O: Target<D::Scalar>, const SCATTERED: bool, const NV: usize>(
     arch: Arch,
-    task: &SddmmPanel<'_, T>,
+    task: &SddmmPanel<'_, D>,
     tile: Tile,
     output: O,
 ) {
-    arch.dispatch_vectors(PanelTile::<T, O, SCATTERED, NV> { task, tile, output }, |simd| {
-        run_elements::<T, O, SCATTERED>(simd, task, tile, output);
+    arch.dispatch_vectors(PanelTile::<D, O, SCATTERED, NV> { task, tile, output }, |simd| {
+        run_elements::<D, O, SCATTERED>(simd, task, tile, output);
     });
 }
 
 /// Runs the tile where vectors are single elements.
 #[inline(never)]
-fn run_elements<T: Scalar, O: Target<T>, const SCATTERED: bool>(
+fn run_elements<D: Stored, O: Target<D::Scalar>, const SCATTERED: bool>(
     simd: pulp::Scalar,
-    task: &SddmmPanel<'_, T>,
+    task: &SddmmPanel<'_, D>,
     tile: Tile,
     output: O,
 ) {
     // SAFETY: the promise of `sddmm_panel`.
-    unsafe { with_elements!(tile, panel_tile::<pulp::Scalar, T, O; SCATTERED>(simd, task, tile, output)) }
+    unsafe { with_elements!(tile, panel_tile::<pulp::Scalar, D, O; SCATTERED>(simd, task, tile, output)) }
 }
 
-impl<T: Scalar, O: Target<T>, const SCATTERED: bool, const NV: usize> WithSimd for PanelTile<'_, T, O, SCATTERED, NV> {
+impl<D: Stored, O: Target<D::Scalar>, const SCATTERED: bool, const NV: usize> WithSimd
+    for PanelTile<'_, D, O, SCATTERED, NV>
+{
     type Output = ();
 
     #[inline(always)]
@@ -267,7 +251,7 @@ impl<T: Scalar, O: Target<T>, const SCATTERED: bool, const NV: usize> WithSimd f
         // Wider tiles are not cut.
         if const { NV <= max_vectors(S::REGISTER_COUNT) } {
             // SAFETY: the promise of `sddmm_panel`.
-            unsafe { panel_tile::<S, T, O, SCATTERED, NV>(simd, self.task, self.tile, self.output) }
+            unsafe { panel_tile::<S, D, O, SCATTERED, NV>(simd, self.task, self.tile, self.output) }
         }
     }
 }
@@ -283,32 +267,36 @@ const PREFETCH_DISTANCE: usize = 8;
 /// instead of 36). 1 ahead gains less.
 const PREFETCH_DISTANCE_C: usize = 2;
 
+/// Vectors of a tile up to which the row of C is loaded one row segment ahead, for which registers are left: 0.98 to 0.99 of the time in
+/// f32, 0.9 in bf16, whose widening delays the start of a row segment (4096 x 4096 and 1024 x 1024, 90 % zeros, N = 32).
+const LOADED_AHEAD: usize = 2;
+
 /// One tile of a panel. The dots are in the block's order, or, `SCATTERED`, each row segment's are at its start.
 ///
 /// # Safety
 /// As [`sddmm_panel`].
 #[inline(always)]
-unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, const NV: usize>(
+unsafe fn panel_tile<S: Simd, D: Stored, O: Target<D::Scalar>, const SCATTERED: bool, const NV: usize>(
     simd: S,
-    task: &SddmmPanel<'_, T>,
+    task: &SddmmPanel<'_, D>,
     tile: Tile,
     output: O,
 ) {
     // Not looked up in the task at every row segment: loads that those of B would wait for.
     let (c, ldc, starts, out) = (task.c.wrapping_add(tile.start), task.ldc, task.starts, task.out);
     let row = |i: u32| c.wrapping_add(i as usize * ldc);
-    let rows = TileRows::<S, T, NV>::new(simd, tile);
-    let row_bytes = TileRows::<S, T, NV>::BYTES;
+    let rows = TileRows::<S, D, NV>::new(simd, tile);
+    let row_bytes = TileRows::<S, D, NV>::BYTES;
     let mut own = 0;
     // SAFETY: the promise of `sddmm_panel`; offsets advance over the block's own, as do sums.
     unsafe {
         let panel = task.packed(&rows, tile);
         // What is copied next is prefetched meanwhile, a row at each pair or row segment: this panel's next tile or, as
-        // blocks mostly have nonzeros in all panels, the first one of the next.
-        let copied = if panel == task.scratch.cast_const() && !task.b.is_null() { task.width } else { 0 };
-        let to_come = match tile.is_last(T::lanes::<S>(), task.n) {
+        // blocks mostly have nonzeros in all panels, the first one of the next. The processor follows rows of a line by itself.
+        let copied = if panel == task.scratch.cast_const() && row_bytes > LINE { task.width } else { 0 };
+        let to_come = match tile.is_last(D::Scalar::lanes::<S>(), task.n) {
             true => task.b.wrapping_add(task.width * task.ldb),
-            false => task.b.wrapping_add(tile.start + NV * T::lanes::<S>()),
+            false => task.b.wrapping_add(tile.start + NV * D::Scalar::lanes::<S>()),
         };
         let ask_for = |r: usize| {
             if r < copied {
@@ -317,15 +305,15 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
         };
         let mut offsets = Offsets::new(task.block.offsets.as_ptr());
         // Known before the loops are compiled, so that there is nothing of pairs in the others.
-        let pairs = if SCATTERED && T::lanes::<S>() != PAIRED_LANES { &[] } else { task.block.pairs };
-        let mut room = const { [const { Lines([T::ZERO; MOST_DOTS]) }; 2] };
+        let pairs = if SCATTERED && D::Scalar::lanes::<S>() != PAIRED_LANES { &[] } else { task.block.pairs };
+        let mut room = const { [const { Lines([D::Scalar::ZERO; MOST_DOTS]) }; 2] };
         for (k, pair) in pairs.iter().enumerate() {
             for i in pairs.get(k + 1).unwrap_or(pair).rows {
                 prefetch_row(row(i), row_bytes);
             }
             ask_for(k);
             let [i, j] = pair.rows;
-            let c = [rows.load(row(i)), rows.load(row(j))];
+            let c = [rows.load_reordered(row(i)), rows.load_reordered(row(j))];
             let nnz = pair.nnz() as usize;
             let owns = [own, own + nnz];
             if SCATTERED {
@@ -336,19 +324,25 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
                 // Written out: a closure that an array maps is not inlined.
                 let room = [room[0].0.as_mut_ptr(), room[1].0.as_mut_ptr()];
                 let near = [output.at(0, owns[0]).in_scratch(room[0]), output.at(0, owns[1]).in_scratch(room[1])];
-                dots_pair::<S, T, NV>(simd, &c, pair, &mut offsets, panel, near.each_ref());
+                dots_pair::<S, D::Scalar, NV>(simd, &c, pair, &mut offsets, panel, near.each_ref());
                 for r in 0..2 {
                     let output = output.at(*starts.add(2 * k + r), own).after_scratch();
-                    emit_in_order::<S, T>(simd, room[r], task.order.add(owns[r]), nnz, &output);
+                    emit_in_order::<S, D::Scalar>(simd, room[r], task.order.add(owns[r]), nnz, &output);
                 }
             } else {
                 let outputs = [output.at(owns[0], owns[0]), output.at(owns[1], owns[1])];
-                dots_pair::<S, T, NV>(simd, &c, pair, &mut offsets, panel, outputs.each_ref());
+                dots_pair::<S, D::Scalar, NV>(simd, &c, pair, &mut offsets, panel, outputs.each_ref());
             }
             own += 2 * nnz;
         }
         let starts = starts.wrapping_add(2 * pairs.len());
         let segments = task.block.segments;
+        let mut next = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
+        if NV <= LOADED_AHEAD
+            && let Some(first) = segments.first()
+        {
+            next = rows.load_reordered(row(first.row));
+        }
         for (v, segment) in segments.iter().enumerate() {
             let nnz = segment.nnz as usize;
             let later = |distance: usize| (v + distance).min(segments.len() - 1);
@@ -361,8 +355,11 @@ unsafe fn panel_tile<S: Simd, T: Scalar, O: Target<T>, const SCATTERED: bool, co
                 prefetch_dots(out.wrapping_add(*starts.add(later(PREFETCH_DISTANCE))), nnz);
             }
             prefetch_row(row(segments[later(PREFETCH_DISTANCE_C)].row), row_bytes);
-            let c = rows.load(row(segment.row));
-            dots_packed::<S, T, NV>(simd, &c, nnz, &mut offsets, panel, &output.at(place, own));
+            let c = match NV <= LOADED_AHEAD {
+                true => std::mem::replace(&mut next, rows.load_reordered(row(segments[later(1)].row))),
+                false => rows.load_reordered(row(segment.row)),
+            };
+            dots_packed::<S, D::Scalar, NV>(simd, &c, nnz, &mut offsets, panel, &output.at(place, own));
             own += nnz;
         }
     }
@@ -376,24 +373,21 @@ fn prefetch_dots<T>(out: *mut T, n: usize) {
     }
 }
 
-impl<T: Scalar> SddmmPanel<'_, T> {
+impl<D: Stored> SddmmPanel<'_, D> {
     /// The panel's rows of the tile, packed: where they are one after the other already, each on cache lines of its own,
     /// they are taken where they are.
     ///
     /// # Safety
     /// As [`sddmm_panel`].
     #[inline(always)]
-    unsafe fn packed<S: Simd, const NV: usize>(&self, rows: &TileRows<S, T, NV>, tile: Tile) -> *const T {
-        let row_bytes = TileRows::<S, T, NV>::BYTES;
+    unsafe fn packed<S: Simd, const NV: usize>(&self, rows: &TileRows<S, D, NV>, tile: Tile) -> *const D::Scalar {
+        let row_bytes = TileRows::<S, D, NV>::BYTES;
         // SAFETY: the caller's promise.
         unsafe {
-            if self.b.is_null() {
-                return self.scratch;
-            }
             let b = self.b.add(tile.start);
-            let tight = tile.rest == 0 && self.ldb * size_of::<T>() == row_bytes;
-            if tight && b.addr().is_multiple_of(row_bytes.min(64)) {
-                return b;
+            let tight = tile.rest == 0 && self.ldb * size_of::<D>() == row_bytes;
+            if !D::NARROW && tight && b.addr().is_multiple_of(row_bytes.min(64)) {
+                return b.cast();
             }
             rows.pack(b, self.ldb, self.width, None, self.scratch);
         }

@@ -184,8 +184,12 @@ pub(crate) unsafe fn load_reordered<S: Simd, D: Element, const NV: usize, const 
     let mut tile = [D::Number::splat(simd, D::Number::ZERO); NV];
     for j in 0..NV / 2 {
         let tail = if TAIL && 2 * j + 2 == NV { Some(mask) } else { None };
-        // SAFETY: the caller's promise; vectors 2 j and 2 j + 1 are inside the tile. Narrow elements have no tiles of three.
+        // SAFETY: the caller's promise; vectors 2 j and 2 j + 1 are inside the tile.
         unsafe { [tile[2 * j], tile[2 * j + 1]] = D::read_two(simd, tail, p.add(2 * j * D::Number::lanes::<S>())) }
+    }
+    if NV % 2 == 1 {
+        // SAFETY: likewise.
+        unsafe { [tile[NV - 1]] = load::<S, D, 1, TAIL>(simd, mask, p.add((NV - 1) * D::Number::lanes::<S>())) }
     }
     tile
 }
@@ -281,20 +285,20 @@ pub(crate) struct Lines<A>(pub A);
 /// One tile of dense rows in loops to which a tail makes no difference, and which are compiled once for both: whether the last
 /// vector is masked is decided row by row.
 #[derive(Clone, Copy)]
-pub(crate) struct TileRows<S: Simd, T: Number, const NV: usize> {
+pub(crate) struct TileRows<S: Simd, D: Element, const NV: usize> {
     simd: S,
-    mask: T::Mask<S>,
+    mask: Mask<D, S>,
     whole: bool,
 }
 
-impl<S: Simd, T: Number, const NV: usize> TileRows<S, T, NV> {
+impl<S: Simd, D: Element, const NV: usize> TileRows<S, D, NV> {
     /// Bytes of a row.
-    pub const BYTES: usize = NV * size_of::<T::Vector<S>>();
+    pub const BYTES: usize = NV * size_of::<Vector<D, S>>() / size_of::<D::Number>() * size_of::<D>();
 
     /// Those of `tile`, which has `NV` vectors.
     #[inline(always)]
     pub fn new(simd: S, tile: Tile) -> Self {
-        Self { simd, mask: T::first_lanes(simd, tile.rest), whole: tile.rest == 0 }
+        Self { simd, mask: D::Number::first_lanes(simd, tile.rest), whole: tile.rest == 0 }
     }
 
     /// The row's tile at `p`, zero beyond its end.
@@ -302,12 +306,27 @@ impl<S: Simd, T: Number, const NV: usize> TileRows<S, T, NV> {
     /// # Safety
     /// As [`load`].
     #[inline(always)]
-    pub unsafe fn load(&self, p: *const T) -> [T::Vector<S>; NV] {
+    pub unsafe fn load(&self, p: *const D) -> [Vector<D, S>; NV] {
         // SAFETY: the caller's promise.
         unsafe {
             match self.whole {
-                true => load::<S, T, NV, false>(self.simd, self.mask, p),
-                false => load::<S, T, NV, true>(self.simd, self.mask, p),
+                true => load::<S, D, NV, false>(self.simd, self.mask, p),
+                false => load::<S, D, NV, true>(self.simd, self.mask, p),
+            }
+        }
+    }
+
+    /// The same in the order of [`load_reordered`].
+    ///
+    /// # Safety
+    /// As [`load`].
+    #[inline(always)]
+    pub unsafe fn load_reordered(&self, p: *const D) -> [Vector<D, S>; NV] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.whole {
+                true => load_reordered::<S, D, NV, false>(self.simd, self.mask, p),
+                false => load_reordered::<S, D, NV, true>(self.simd, self.mask, p),
             }
         }
     }
@@ -317,29 +336,30 @@ impl<S: Simd, T: Number, const NV: usize> TileRows<S, T, NV> {
     /// # Safety
     /// As [`store`].
     #[inline(always)]
-    pub unsafe fn store(&self, p: *mut T, tile: [T::Vector<S>; NV]) {
+    pub unsafe fn store(&self, p: *mut D, tile: [Vector<D, S>; NV]) {
         // SAFETY: the caller's promise.
         unsafe {
             match self.whole {
-                true => store::<S, T, NV, false>(self.simd, self.mask, p, tile),
-                false => store::<S, T, NV, true>(self.simd, self.mask, p, tile),
+                true => store::<S, D, NV, false>(self.simd, self.mask, p, tile),
+                false => store::<S, D, NV, true>(self.simd, self.mask, p, tile),
             }
         }
     }
 
-    /// Copies `rows` rows' tiles, the first at `b`, into `out`, tightly, times `alpha` if there is one.
+    /// Copies `rows` rows' tiles, the first at `b`, into `out`, tightly, as they are computed with and in the order of
+    /// [`load_reordered`], times `alpha` if there is one.
     ///
     /// Packed rows are aligned whatever B's stride is, end in zeros, and do not compete for the same cache sets.
     ///
     /// # Safety
     /// `b` is valid for reads of the rows' tiles, `out` for writes of `rows * NV` vectors, and they do not overlap.
     #[inline(always)]
-    pub unsafe fn pack(&self, b: *const T, ldb: usize, rows: usize, alpha: Option<T>, out: *mut T) {
+    pub unsafe fn pack(&self, b: *const D, ldb: usize, rows: usize, alpha: Option<D::Number>, out: *mut D::Number) {
         // SAFETY: the caller's promise.
         unsafe {
             match self.whole {
-                true => pack::<S, T, NV, false>(self.simd, self.mask, b, ldb, rows, alpha, out),
-                false => pack::<S, T, NV, true>(self.simd, self.mask, b, ldb, rows, alpha, out),
+                true => pack::<S, D, NV, false>(self.simd, self.mask, b, ldb, rows, alpha, out),
+                false => pack::<S, D, NV, true>(self.simd, self.mask, b, ldb, rows, alpha, out),
             }
         }
     }
@@ -350,32 +370,32 @@ impl<S: Simd, T: Number, const NV: usize> TileRows<S, T, NV> {
 /// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn pack<S: Simd, T: Number, const NV: usize, const TAIL: bool>(
+unsafe fn pack<S: Simd, D: Element, const NV: usize, const TAIL: bool>(
     simd: S,
-    mask: T::Mask<S>,
-    b: *const T,
+    mask: Mask<D, S>,
+    b: *const D,
     ldb: usize,
     rows: usize,
-    alpha: Option<T>,
-    out: *mut T,
+    alpha: Option<D::Number>,
+    out: *mut D::Number,
 ) {
-    let lanes = T::lanes::<S>();
+    let lanes = D::Number::lanes::<S>();
     for r in 0..rows {
         // SAFETY: the caller's promise.
         unsafe {
             let (row, out) = (b.add(r * ldb), out.add(r * NV * lanes));
-            if alpha.is_none() && !TAIL {
+            if alpha.is_none() && !TAIL && !D::NARROW {
                 // Through an array of registers it would be copied twice, to the stack and on.
-                row.copy_to_nonoverlapping(out, NV * lanes);
+                row.cast::<D::Number>().copy_to_nonoverlapping(out, NV * lanes);
                 continue;
             }
-            let mut tile = load::<S, T, NV, TAIL>(simd, mask, row);
+            let mut tile = load_reordered::<S, D, NV, TAIL>(simd, mask, row);
             if let Some(alpha) = alpha {
                 for x in &mut tile {
-                    *x = T::vmul(simd, T::splat(simd, alpha), *x);
+                    *x = D::Number::vmul(simd, D::Number::splat(simd, alpha), *x);
                 }
             }
-            store::<S, T, NV, false>(simd, mask, out, tile);
+            store::<S, D::Number, NV, false>(simd, mask, out, tile);
         }
     }
 }

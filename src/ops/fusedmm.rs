@@ -14,7 +14,7 @@ use sparsimd_kernels::{
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
-use super::row_sums::{RowSums, Widened};
+use super::row_sums::RowSums;
 use super::run::{CarryOuts, Shared, scratch, shared_rows, work};
 use super::values::Values;
 use crate::cpu::Cpu;
@@ -261,7 +261,7 @@ impl Cpu {
             let row_block = &panel.row_blocks()[k];
             let rows = row_block.rows.len();
             let e = out.get().wrapping_add(row_block.rows.start * lde);
-            let c = Widened::new(self.arch(), dense.c, row_block.rows.clone());
+            let c = &dense.c.data()[row_block.rows.start * dense.c.stride()..];
             let mut sums = RowSums::<D>::new(self.arch(), rows, width);
             let softmax = edge.is_softmax();
             let largest = row_block.blocks().map(|block| block.nnz).max().unwrap_or(0);
@@ -276,7 +276,7 @@ impl Cpu {
             let output = Output { e: to, lde: stride, width, vectors };
             for block in row_block.blocks() {
                 let values = values.map(|values| &values[block.first..]);
-                self.fused_block(&c, block, values, edge, dense, output, &mut room);
+                self.fused_block(c, block, values, edge, dense, output, &mut room);
             }
             if softmax {
                 // SAFETY: one state per row of the row block.
@@ -287,26 +287,26 @@ impl Cpu {
         });
     }
 
-    /// One block: its dots, their weights, and the sum weighted by them.
+    /// One block: its dots, their weights, and the sum weighted by them; `c` from the first row of its row block on.
     #[expect(clippy::too_many_arguments, reason = "one block of the caller's loop, with all that the loop holds")]
     fn fused_block<D: Stored, F: Edge<D::Scalar>>(
         &self,
-        c: &Widened<D>,
+        c: &[D],
         block: BlockView<'_>,
         values: Option<&[D::Scalar]>,
         edge: F,
-        Dense { b, d, .. }: Dense<'_, D>,
+        dense: Dense<'_, D>,
         out: Output<D::Scalar>,
         room: &mut Room<D::Scalar>,
     ) {
-        let weights = room.weights.as_mut_ptr();
+        let (Dense { b, d, .. }, weights) = (dense, room.weights.as_mut_ptr());
         let dots = SddmmPanel {
             block: block.block,
             starts: std::ptr::null(),
             order: std::ptr::null(),
             values: std::ptr::null(),
             c: c.as_ptr(),
-            ldc: c.stride(),
+            ldc: dense.c.stride(),
             b: b.data()[block.column * b.stride()..].as_ptr(),
             ldb: b.stride(),
             width: block.width,

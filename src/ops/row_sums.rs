@@ -3,12 +3,10 @@
 //! Rows of a dense result while panel after panel adds to them: where they are, or, where they are stored narrower than sums are
 //! computed, in a buffer of the task's own, from which they are rounded once.
 
-use std::ops::Range;
-
 use sparsimd_kernels::{Arch, NarrowRows, Number, Stored, WidenRows, narrow_rows, scale_rows, widen_rows};
 
 use super::run::scratch;
-use crate::dense::{Aligned, MatRef};
+use crate::dense::Aligned;
 
 /// The sums of a row block.
 pub(super) struct RowSums<D: Stored> {
@@ -64,38 +62,5 @@ impl<D: Stored> RowSums<D> {
             // SAFETY: `begin` has written the rows; the caller's promise.
             unsafe { narrow_rows(arch, task) };
         }
-    }
-}
-
-/// The rows of a dense operand as they are computed with: where they are, or a copy.
-pub(super) struct Widened<D: Stored> {
-    room: Aligned<D::Scalar>,
-    at: *const D::Scalar,
-    stride: usize,
-}
-
-impl<D: Stored> Widened<D> {
-    /// Of the `rows` of `c`, to which nobody may write meanwhile.
-    pub fn new(arch: Arch, c: MatRef<'_, D>, rows: Range<usize>) -> Self {
-        let (from, stride) = (c.data()[rows.start * c.stride()..].as_ptr(), c.stride());
-        if !D::NARROW {
-            return Self { room: scratch(0), at: from.cast(), stride };
-        }
-        let to_stride = c.cols().next_multiple_of(arch.lanes::<D::Scalar>());
-        let mut room = scratch(rows.len() * to_stride);
-        let (rows, to, factor) = (rows.len(), room.as_mut_ptr(), D::Scalar::ONE);
-        // SAFETY: the rows are rows of C, and the room has as many of whole registers.
-        unsafe { widen_rows(arch, WidenRows { from, stride, rows, n: c.cols(), factor, to, to_stride }) };
-        Self { room, at: std::ptr::null(), stride: to_stride }
-    }
-
-    /// The first row.
-    pub fn as_ptr(&self) -> *const D::Scalar {
-        if D::NARROW { self.room.as_ptr() } else { self.at }
-    }
-
-    /// The row stride.
-    pub fn stride(&self) -> usize {
-        self.stride
     }
 }

@@ -4,7 +4,6 @@ use sparsimd_kernels::{Number, Scalar, SddmmPanel, SddmmRows, Stored, sddmm_pane
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
-use super::row_sums::Widened;
 use super::run::{scratch, work};
 use super::values::{Values, ValuesMut};
 use crate::cpu::Cpu;
@@ -142,7 +141,7 @@ impl Cpu {
         self.for_each(panel.row_blocks().len(), work, |k| {
             let row_block = &panel.row_blocks()[k];
             let nonzeros = [row_block.rows.start, row_block.rows.end].map(|row| pattern.row_ptr().at(row));
-            let rows = Widened::new(self.arch(), c, row_block.rows.clone());
+            let rows = &c.data()[row_block.rows.start * c.stride()..];
             let mut packed = self.packed_panel::<D::Scalar>(panel, tile_vectors);
             let mut sums = scratch::<D::Scalar>(row_block.blocks().map(|block| block.nnz).max().unwrap_or(0));
             let compute = |out| {
@@ -153,7 +152,7 @@ impl Cpu {
                         order: block.order.as_ptr(),
                         values: values.map_or(std::ptr::null(), <[D::Scalar]>::as_ptr),
                         c: rows.as_ptr(),
-                        ldc: rows.stride(),
+                        ldc: c.stride(),
                         b: b.data()[block.column * b.stride()..].as_ptr(),
                         ldb: b.stride(),
                         width: block.width,

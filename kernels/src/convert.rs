@@ -1,6 +1,6 @@
 //! Rows of dense operands that store less than is computed with, widened to be worked on and narrowed to be stored.
 //!
-//! The panel strategy packs the rows of B anyway, and sums up rows of C that stay in L2: there both are f32 whatever the operands
+//! SpMM by panels packs the rows of B anyway, and sums up rows of C that stay in L2: there both are f32 whatever the operands
 //! store, and only these two loops know the difference.
 
 use pulp::{Simd, WithSimd};

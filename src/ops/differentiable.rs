@@ -55,6 +55,8 @@ impl Cpu {
             self.prepare_operand(SparseOperand::Pattern((&pattern).into()), &options)
         };
         let (dots, rows, columns) = (prepare(Op::Sddmm)?, prepare(Op::Spmm)?, prepare(Op::SpmmTransposed)?);
+        // A pass forward and backward gathers up to four operands.
+        let [dots, rows, columns] = [dots, rows, columns].map(Prepared::among_others);
         Ok(Differentiable { dots, rows, columns, values, room: Mutex::new(Vec::new()) })
     }
 }

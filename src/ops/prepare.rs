@@ -263,6 +263,14 @@ impl<T> Prepared<T> {
         &self.plan
     }
 
+    /// The same for runs between which other operands are gathered.
+    pub(super) fn among_others(mut self) -> Self {
+        if let Plan::Direct(plan) = &mut self.plan {
+            plan.among_others();
+        }
+        self
+    }
+
     /// What was measured to find the plan; none for an estimate.
     pub fn measured(&self) -> Option<&Measured> {
         self.measured.as_ref()

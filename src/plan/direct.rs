@@ -127,6 +127,12 @@ impl DirectPlan {
         self
     }
 
+    /// Prefetches rows as those of two operands, each of which drives the other out of the caches, also where they are gathered one after
+    /// the other.
+    pub(crate) fn among_others(&mut self) {
+        self.prefetch_distance = self.prefetch_distance.max(self.stages.prefetch_distance);
+    }
+
     /// The operation.
     pub(super) fn op(&self) -> Op {
         self.op

@@ -9,6 +9,12 @@ pub fn prefetch_l1<T>(p: *const T) {
     prefetch::<T, NEAR>(p, 1);
 }
 
+/// As [`prefetch_l1`], but in L2, which has room for more requests.
+#[inline(always)]
+pub fn prefetch_l2<T>(p: *const T) {
+    prefetch::<T, L2>(p, 1);
+}
+
 /// Prefetches `bytes` bytes from `p` on, a cache line at a time.
 #[inline(always)]
 pub fn prefetch_row<T>(p: *const T, bytes: usize) {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use sparsimd_kernels::Scalar;
+use sparsimd_kernels::{Scalar, prefetch_l2};
 
 use super::operand::SparseOperand;
 use super::prepare::Prepared;
@@ -123,6 +123,9 @@ impl<T: Scalar> Differentiable<T> {
     }
 }
 
+/// Numbers ahead at which those to be transposed are prefetched: they are far apart, in L3.
+const NUMBERS_AHEAD: usize = 64;
+
 impl Cpu {
     /// out_ph = C_ih . B_jh; shapes have been checked.
     pub(super) fn dots_at<T: Scalar>(
@@ -181,6 +184,8 @@ impl Cpu {
             parallel::ranges(order.len(), parallel::GRAIN / 4, |range| {
                 for &(from, to) in &shared {
                     for (q, &p) in range.clone().zip(&order[range.clone()]) {
+                        let later = order[(q + NUMBERS_AHEAD).min(order.len() - 1)];
+                        prefetch_l2(from.as_ptr().wrapping_add(later * heads));
                         // SAFETY: `to` has H numbers for each nonzero, as `from` has; the ranges are disjoint.
                         unsafe {
                             let to = to.get().add(q * heads);

@@ -61,7 +61,7 @@ pub use number::Number;
 pub use pairing::{ColumnSet, pair_rows};
 pub use pairwise::{Pairs, pair_rows_elementwise, pair_rows_reduce};
 pub use positions::{NO_POSITION, positions_into, reduce_positions};
-pub use prefetch::{LINE, prefetch_l1, prefetch_l2, prefetch_row};
+pub use prefetch::{LINE, prefetch_l1, prefetch_row, prefetch_row_l2};
 pub use reduce::{ReducePanel, ReduceRows, reduce_into, reduce_panel, reduce_rows};
 pub use row_ptr::RowPtr;
 pub use scalar::Scalar;

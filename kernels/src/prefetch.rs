@@ -9,12 +9,6 @@ pub fn prefetch_l1<T>(p: *const T) {
     prefetch::<T, NEAR>(p, 1);
 }
 
-/// As [`prefetch_l1`], but in L2, which has room for more requests.
-#[inline(always)]
-pub fn prefetch_l2<T>(p: *const T) {
-    prefetch::<T, L2>(p, 1);
-}
-
 /// Prefetches `bytes` bytes from `p` on, a cache line at a time.
 #[inline(always)]
 pub fn prefetch_row<T>(p: *const T, bytes: usize) {
@@ -23,7 +17,7 @@ pub fn prefetch_row<T>(p: *const T, bytes: usize) {
 
 /// As [`prefetch_row`], but in L2: for what is read later, and would push out of L1 what is read now.
 #[inline(always)]
-pub(crate) fn prefetch_row_l2<T>(p: *const T, bytes: usize) {
+pub fn prefetch_row_l2<T>(p: *const T, bytes: usize) {
     prefetch::<T, L2>(p, bytes);
 }
 

@@ -178,11 +178,8 @@ pub struct SddmmPanel<'a, D: Stored> {
 /// The block's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
 /// one else uses the task's part of `out`, the scratch or the sums at the same time.
 pub unsafe fn sddmm_panel<D: Stored>(arch: Arch, task: SddmmPanel<'_, D>) {
-    dispatch_stored!(arch, Tiles(task), Tiles, |arch, task| task.0.dispatch(arch));
+    dispatch_stored!(arch, task, SddmmPanel, |arch, task| task.dispatch(arch));
 }
-
-#[derive(Clone, Copy)]
-struct Tiles<'a, D: Stored>(SddmmPanel<'a, D>);
 
 impl<D: Stored> SddmmPanel<'_, D> {
     /// To the code for each tile's width, order of the dots and kind of output: what is known before the loop is no
@@ -313,7 +310,7 @@ unsafe fn panel_tile<S: Simd, D: Stored, O: Target<D::Scalar>, const SCATTERED: 
             }
             ask_for(k);
             let [i, j] = pair.rows;
-            let c = [rows.load_reordered(row(i)), rows.load_reordered(row(j))];
+            let c = [rows.load(row(i)), rows.load(row(j))];
             let nnz = pair.nnz() as usize;
             let owns = [own, own + nnz];
             if SCATTERED {
@@ -341,7 +338,7 @@ unsafe fn panel_tile<S: Simd, D: Stored, O: Target<D::Scalar>, const SCATTERED: 
         if NV <= LOADED_AHEAD
             && let Some(first) = segments.first()
         {
-            next = rows.load_reordered(row(first.row));
+            next = rows.load(row(first.row));
         }
         for (v, segment) in segments.iter().enumerate() {
             let nnz = segment.nnz as usize;
@@ -356,8 +353,8 @@ unsafe fn panel_tile<S: Simd, D: Stored, O: Target<D::Scalar>, const SCATTERED: 
             }
             prefetch_row(row(segments[later(PREFETCH_DISTANCE_C)].row), row_bytes);
             let c = match NV <= LOADED_AHEAD {
-                true => std::mem::replace(&mut next, rows.load_reordered(row(segments[later(1)].row))),
-                false => rows.load_reordered(row(segment.row)),
+                true => std::mem::replace(&mut next, rows.load(row(segments[later(1)].row))),
+                false => rows.load(row(segment.row)),
             };
             dots_packed::<S, D::Scalar, NV>(simd, &c, nnz, &mut offsets, panel, &output.at(place, own));
             own += nnz;

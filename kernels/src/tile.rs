@@ -177,7 +177,7 @@ pub(crate) unsafe fn load_reordered<S: Simd, D: Element, const NV: usize, const 
     mask: Mask<D, S>,
     p: *const D,
 ) -> [Vector<D, S>; NV] {
-    if !D::reorders::<S>() || NV == 1 {
+    if !D::reorders::<S>() {
         // SAFETY: the caller's promise.
         return unsafe { load::<S, D, NV, TAIL>(simd, mask, p) };
     }
@@ -301,7 +301,7 @@ impl<S: Simd, D: Element, const NV: usize> TileRows<S, D, NV> {
         Self { simd, mask: D::Number::first_lanes(simd, tile.rest), whole: tile.rest == 0 }
     }
 
-    /// The row's tile at `p`, zero beyond its end.
+    /// The row's tile at `p`, zero beyond its end, in the order of [`load_reordered`]: that of the elements, unless these are narrow.
     ///
     /// # Safety
     /// As [`load`].
@@ -310,38 +310,8 @@ impl<S: Simd, D: Element, const NV: usize> TileRows<S, D, NV> {
         // SAFETY: the caller's promise.
         unsafe {
             match self.whole {
-                true => load::<S, D, NV, false>(self.simd, self.mask, p),
-                false => load::<S, D, NV, true>(self.simd, self.mask, p),
-            }
-        }
-    }
-
-    /// The same in the order of [`load_reordered`].
-    ///
-    /// # Safety
-    /// As [`load`].
-    #[inline(always)]
-    pub unsafe fn load_reordered(&self, p: *const D) -> [Vector<D, S>; NV] {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self.whole {
                 true => load_reordered::<S, D, NV, false>(self.simd, self.mask, p),
                 false => load_reordered::<S, D, NV, true>(self.simd, self.mask, p),
-            }
-        }
-    }
-
-    /// Stores the row's tile at `p`.
-    ///
-    /// # Safety
-    /// As [`store`].
-    #[inline(always)]
-    pub unsafe fn store(&self, p: *mut D, tile: [Vector<D, S>; NV]) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self.whole {
-                true => store::<S, D, NV, false>(self.simd, self.mask, p, tile),
-                false => store::<S, D, NV, true>(self.simd, self.mask, p, tile),
             }
         }
     }
@@ -360,6 +330,23 @@ impl<S: Simd, D: Element, const NV: usize> TileRows<S, D, NV> {
             match self.whole {
                 true => pack::<S, D, NV, false>(self.simd, self.mask, b, ldb, rows, alpha, out),
                 false => pack::<S, D, NV, true>(self.simd, self.mask, b, ldb, rows, alpha, out),
+            }
+        }
+    }
+}
+
+impl<S: Simd, T: Number, const NV: usize> TileRows<S, T, NV> {
+    /// Stores the row's tile at `p`.
+    ///
+    /// # Safety
+    /// As [`store`].
+    #[inline(always)]
+    pub unsafe fn store(&self, p: *mut T, tile: [T::Vector<S>; NV]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.whole {
+                true => store::<S, T, NV, false>(self.simd, self.mask, p, tile),
+                false => store::<S, T, NV, true>(self.simd, self.mask, p, tile),
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use sparsimd_kernels::{Scalar, prefetch_l2};
+use sparsimd_kernels::{Scalar, prefetch_row_l2};
 
 use super::operand::SparseOperand;
 use super::prepare::Prepared;
@@ -185,7 +185,7 @@ impl Cpu {
                 for &(from, to) in &shared {
                     for (q, &p) in range.clone().zip(&order[range.clone()]) {
                         let later = order[(q + NUMBERS_AHEAD).min(order.len() - 1)];
-                        prefetch_l2(from.as_ptr().wrapping_add(later * heads));
+                        prefetch_row_l2(from.as_ptr().wrapping_add(later * heads), heads * size_of::<T>());
                         // SAFETY: `to` has H numbers for each nonzero, as `from` has; the ranges are disjoint.
                         unsafe {
                             let to = to.get().add(q * heads);

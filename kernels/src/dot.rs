@@ -12,7 +12,7 @@ mod x86;
 use pulp::Simd;
 
 use crate::block::{OFFSETS_PER_WORD, Offsets, Pair};
-use crate::rows::Gathered;
+use crate::rows::{Gathered, by_prefetch};
 use crate::stored::{Mask, Vector};
 use crate::{Number, Scalar, Stored, tile};
 
@@ -65,34 +65,36 @@ pub(crate) unsafe fn dots<S: Simd, D: Stored, const NV: usize, const TAIL: bool>
     let mut t = 0;
     // SAFETY: groups begin at rows below n, and registers of dots at places below n: the caller's promise.
     unsafe {
-        while t + lanes <= n {
-            let mut sums = [D::Scalar::splat(simd, D::Scalar::ZERO); GROUPS];
-            for g in 0..lanes.div_ceil(GROUP) {
-                let rows = rows.group(t + g * GROUP, t + lanes, bytes);
-                sums[g] = group::<S, D, NV, TAIL, GROUP>(simd, mask, c, rows);
+        by_prefetch!(rows, PREFETCH => {
+            while t + lanes <= n {
+                let mut sums = [D::Scalar::splat(simd, D::Scalar::ZERO); GROUPS];
+                for g in 0..lanes.div_ceil(GROUP) {
+                    let rows = rows.group::<PREFETCH>(t + g * GROUP, lanes - g * GROUP, bytes);
+                    sums[g] = group::<S, D, NV, TAIL, GROUP>(simd, mask, c, rows);
+                }
+                sink.emit(simd, t, [0, lanes], join::<S, D::Scalar>(simd, sums));
+                t += lanes;
             }
-            sink.emit(simd, t, [0, lanes], join::<S, D::Scalar>(simd, sums));
-            t += lanes;
-        }
-        let rest = n - t;
-        if rest > 0 {
-            let mut sums = [D::Scalar::splat(simd, D::Scalar::ZERO); GROUPS];
-            // Written out: as a loop with a branch in it, the sums would be kept in memory.
-            macro_rules! step {
-                ($g:literal) => {
-                    if $g * GROUP < lanes && $g * GROUP < rest {
-                        let rows = rows.group(t + $g * GROUP, n, bytes);
-                        let most = if NV >= BRANCHES_PAY { rest - $g * GROUP } else { GROUP };
-                        sums[$g] = group_of::<S, D, NV, TAIL, GROUP>(simd, mask, c, rows, most);
-                    }
-                };
+            let rest = n - t;
+            if rest > 0 {
+                let mut sums = [D::Scalar::splat(simd, D::Scalar::ZERO); GROUPS];
+                // Written out: as a loop with a branch in it, the sums would be kept in memory.
+                macro_rules! step {
+                    ($g:literal) => {
+                        if $g * GROUP < lanes && $g * GROUP < rest {
+                            let rows = rows.group::<PREFETCH>(t + $g * GROUP, rest - $g * GROUP, bytes);
+                            let most = if NV >= BRANCHES_PAY { rest - $g * GROUP } else { GROUP };
+                            sums[$g] = group_of::<S, D, NV, TAIL, GROUP>(simd, mask, c, rows, most);
+                        }
+                    };
+                }
+                step!(0);
+                step!(1);
+                step!(2);
+                step!(3);
+                sink.emit(simd, t, [0, rest], join::<S, D::Scalar>(simd, sums));
             }
-            step!(0);
-            step!(1);
-            step!(2);
-            step!(3);
-            sink.emit(simd, t, [0, rest], join::<S, D::Scalar>(simd, sums));
-        }
+        });
     }
 }
 

@@ -15,7 +15,7 @@ use pulp::{Simd, WithSimd};
 use self::dots::Dots;
 use crate::arch::dispatch_compiled;
 use crate::block::OFFSETS_PER_WORD;
-use crate::rows::{Gathered, axpy_gathered};
+use crate::rows::{Gathered, axpy_gathered, by_prefetch};
 use crate::spread::Spread;
 use crate::tile::{self, Lines, Tile, tiles, with_vectors};
 use crate::walk::AHEAD;
@@ -222,18 +222,21 @@ impl<T: Scalar> SpmmHeads<T> {
                     let rows = self.rows.gathered(start, first * lanes);
                     let values = self.values.add(start * heads + first / K);
                     let mut t = 0;
-                    while t + SETS <= n {
-                        for u in 0..SETS {
-                            let (b, w) = (rows.row(t + u, bytes), values.add((t + u) * heads));
-                            sums[u] = weighed::<S, T, K, NV>(simd, &spread, sums[u], b, w);
+                    let whole = n - n % SETS;
+                    by_prefetch!(rows, PREFETCH => {
+                        while t < whole {
+                            for u in 0..SETS {
+                                let (b, w) = (rows.row::<PREFETCH>(t + u, bytes), values.add((t + u) * heads));
+                                sums[u] = weighed::<S, T, K, NV>(simd, &spread, sums[u], b, w);
+                            }
+                            t += SETS;
                         }
-                        t += SETS;
-                    }
-                    while t < n {
-                        let (b, w) = (rows.row(t, bytes), values.add(t * heads));
-                        sums[0] = weighed::<S, T, K, NV>(simd, &spread, sums[0], b, w);
-                        t += 1;
-                    }
+                        while SETS > 1 && t < n {
+                            let (b, w) = (rows.row::<PREFETCH>(t, bytes), values.add(t * heads));
+                            sums[0] = weighed::<S, T, K, NV>(simd, &spread, sums[0], b, w);
+                            t += 1;
+                        }
+                    });
                 }
                 let mut sum = sums[0];
                 for set in &sums[1..] {

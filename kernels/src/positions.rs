@@ -10,7 +10,7 @@
 use pulp::{Simd, WithSimd};
 
 use crate::reduce::{ReduceRows, ReduceTiles, dispatch_numbers};
-use crate::rows::Gathered;
+use crate::rows::{Gathered, by_prefetch};
 use crate::semiring::{Addition, BuiltIn, Semiring};
 use crate::tile::{Tile, TileRows};
 use crate::walk::{Part, Walk};
@@ -115,25 +115,27 @@ unsafe fn positions_tile<S: Simd, T: Number, const NV: usize>(simd: S, all: &Pos
                 last: task.nonzeros[1].saturating_sub(1 + start),
                 prefetch_distance: task.prefetch_distance,
             };
-            for t in 0..end - start {
-                let b = rows.load(gathered.row(t, bytes));
-                let a = if task.values.is_null() { T::ONE } else { *task.values.add(start + t) };
-                let (a, here) = (T::splat(simd, a), T::splat(simd, T::from_index((start + t) as u32)));
-                for j in 0..NV {
-                    let term = Semiring::<T>::multiply(semiring, simd, a, b[j]);
-                    if none {
-                        (sum[j], at[j]) = (term, here);
-                        continue;
+            by_prefetch!(gathered, PREFETCH => {
+                for t in 0..end - start {
+                    let b = rows.load(gathered.row::<PREFETCH>(t, bytes));
+                    let a = if task.values.is_null() { T::ONE } else { *task.values.add(start + t) };
+                    let (a, here) = (T::splat(simd, a), T::splat(simd, T::from_index((start + t) as u32)));
+                    for j in 0..NV {
+                        let term = Semiring::<T>::multiply(semiring, simd, a, b[j]);
+                        if none {
+                            (sum[j], at[j]) = (term, here);
+                            continue;
+                        }
+                        let (more, less) = if all.largest { (term, sum[j]) } else { (sum[j], term) };
+                        let better = T::vselect_greater(simd, more, less, here, at[j]);
+                        // The first NaN stays.
+                        let first_nan = T::vselect_nan(simd, sum[j], at[j], here);
+                        at[j] = T::vselect_nan(simd, term, first_nan, better);
+                        sum[j] = Semiring::<T>::add(semiring, simd, term, sum[j]);
                     }
-                    let (more, less) = if all.largest { (term, sum[j]) } else { (sum[j], term) };
-                    let better = T::vselect_greater(simd, more, less, here, at[j]);
-                    // The first NaN stays.
-                    let first_nan = T::vselect_nan(simd, sum[j], at[j], here);
-                    at[j] = T::vselect_nan(simd, term, first_nan, better);
-                    sum[j] = Semiring::<T>::add(semiring, simd, term, sum[j]);
+                    none = false;
                 }
-                none = false;
-            }
+            });
             rows.store(c, sum);
             let lane = (&raw const at).cast::<T>();
             for k in 0..elements {

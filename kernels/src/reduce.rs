@@ -18,7 +18,7 @@ use pulp::{Simd, WithSimd};
 use crate::block::Block;
 use crate::finite::Operands;
 use crate::panel::PanelTask;
-use crate::rows::Gathered;
+use crate::rows::{Gathered, by_prefetch};
 use crate::semiring::{BuiltIn, Extreme, MAX_TIMES, MIN_TIMES, Semiring};
 use crate::tile::{Tile, TileRows, store_or_stream};
 use crate::walk::{Part, Walk};
@@ -226,10 +226,12 @@ unsafe fn rows_tile<S: Simd, T: Number, R: Semiring<T>, const NV: usize>(
                 true => (&raw const one, 0),
                 false => (task.values.wrapping_add(start), 1),
             };
-            for t in 0..end - start {
-                let b = rows.load(gathered.row(t, bytes));
-                semiring.accumulate(simd, &mut sum, T::splat(simd, *values.wrapping_add(t * step)), &b);
-            }
+            by_prefetch!(gathered, PREFETCH => {
+                for t in 0..end - start {
+                    let b = rows.load(gathered.row::<PREFETCH>(t, bytes));
+                    semiring.accumulate(simd, &mut sum, T::splat(simd, *values.wrapping_add(t * step)), &b);
+                }
+            });
             if task.stream && first && last && tile.rest == 0 {
                 let mask = T::first_lanes(simd, 0);
                 store_or_stream::<S, T, NV, false>(simd, mask, c, sum, true);

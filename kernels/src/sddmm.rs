@@ -93,9 +93,9 @@ const C_AHEAD: [usize; 2] = [8, 2];
 /// Bytes of a row of C up to which the processor's reordering reaches the next one: 1.02 of the time with both on pubmed, N = 64.
 const SHORT: usize = 256;
 
-/// Prefetches `bytes` of the rows of C that come after the one at `c`.
+/// Prefetches `bytes` of the rows of C, or of a result, that come after the one at `c`.
 #[inline(always)]
-pub(crate) fn prefetch_rows_of_c<T>(c: *const T, ldc: usize, bytes: usize) {
+pub(crate) fn prefetch_later_rows<T>(c: *const T, ldc: usize, bytes: usize) {
     let row = |ahead: usize| c.wrapping_add(ahead.wrapping_mul(ldc));
     prefetch_row_l2(row(C_AHEAD[0]), bytes);
     if bytes > SHORT {
@@ -126,7 +126,7 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
                 prefetch_distance: task.prefetch_distance,
             };
             let c = task.c.wrapping_add(i * task.ldc + tile.start);
-            prefetch_rows_of_c(c, task.ldc, NV * D::Scalar::lanes::<S>() * size_of::<D>());
+            prefetch_later_rows(c, task.ldc, NV * D::Scalar::lanes::<S>() * size_of::<D>());
             let c = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, c);
             dots::<S, D, NV, TAIL>(simd, mask, &c, end - start, &rows, &output.at(start, start));
         }

@@ -12,7 +12,8 @@ use super::SddmmHeads;
 use crate::Scalar;
 use crate::arch::halved;
 use crate::dot::{GROUP, Sink, dots, join, sum_group};
-use crate::sddmm::{max_vectors, prefetch_rows_of_c};
+use crate::rows::by_prefetch;
+use crate::sddmm::{max_vectors, prefetch_later_rows};
 use crate::stream::{store_streaming, stream_fence};
 use crate::tile::{self, Tile, tiles, with_vectors};
 
@@ -72,39 +73,41 @@ impl<T: Scalar> SddmmHeads<T> {
                     continue;
                 }
                 let c = self.c.wrapping_add(i * self.ldc + column);
-                prefetch_rows_of_c(c, self.ldc, bytes);
+                prefetch_later_rows(c, self.ldc, bytes);
                 let c = tile::load::<S, T, NV, false>(simd, mask, c);
                 let rows = self.rows.gathered(start, column);
                 let n = end - start;
                 let mut t = 0;
-                while t < n {
-                    let mut register = 0;
-                    while register * lanes < step * own {
-                        let mut sums = [T::splat(simd, T::ZERO); GROUP];
-                        for g in 0..of_register {
-                            let group = register * of_register + g;
-                            let b = rows.row(
-                                (t + group / of_nonzero).min(n - 1),
-                                if group.is_multiple_of(of_nonzero) { bytes } else { 0 },
-                            );
-                            let part = group % of_nonzero * GROUP;
-                            let mut products = [T::splat(simd, T::ZERO); GROUP];
-                            for u in 0..GROUP {
-                                let j = (part + u) * K;
-                                products[u] = T::vmul(simd, c[j], T::load(simd, b.add(j * lanes)));
-                                for k in 1..K {
-                                    let b = T::load(simd, b.add((j + k) * lanes));
-                                    products[u] = T::vmul_add(simd, c[j + k], b, products[u]);
+                by_prefetch!(rows, PREFETCH => {
+                    while t < n {
+                        let mut register = 0;
+                        while register * lanes < step * own {
+                            let mut sums = [T::splat(simd, T::ZERO); GROUP];
+                            for g in 0..of_register {
+                                let group = register * of_register + g;
+                                let b = rows.row::<PREFETCH>(
+                                    (t + group / of_nonzero).min(n - 1),
+                                    if group.is_multiple_of(of_nonzero) { bytes } else { 0 },
+                                );
+                                let part = group % of_nonzero * GROUP;
+                                let mut products = [T::splat(simd, T::ZERO); GROUP];
+                                for u in 0..GROUP {
+                                    let j = (part + u) * K;
+                                    products[u] = T::vmul(simd, c[j], T::load(simd, b.add(j * lanes)));
+                                    for k in 1..K {
+                                        let b = T::load(simd, b.add((j + k) * lanes));
+                                        products[u] = T::vmul_add(simd, c[j + k], b, products[u]);
+                                    }
                                 }
+                                sums[g] = sum_group::<S, T>(simd, &products);
                             }
-                            sums[g] = sum_group::<S, T>(simd, &products);
+                            let dots = join::<S, T>(simd, sums);
+                            self.emit::<S>(simd, (start + t, first), own, register * lanes, (n - t).min(step) * own, dots);
+                            register += 1;
                         }
-                        let dots = join::<S, T>(simd, sums);
-                        self.emit::<S>(simd, (start + t, first), own, register * lanes, (n - t).min(step) * own, dots);
-                        register += 1;
+                        t += step;
                     }
-                    t += step;
-                }
+                });
             }
         }
         own
@@ -170,7 +173,7 @@ unsafe fn dots_of_heads<S: Simd, T: Scalar, const NV: usize>(simd: S, task: &Sdd
             for h in 0..heads {
                 let column = h * task.rows.width + tile.start;
                 let c = task.c.wrapping_add(i * task.ldc + column);
-                prefetch_rows_of_c(c, task.ldc, NV * lanes * size_of::<T>());
+                prefetch_later_rows(c, task.ldc, NV * lanes * size_of::<T>());
                 let c = tile::load::<S, T, NV, true>(simd, mask, c);
                 let rows = task.rows.gathered(start, column);
                 let sink = Strided { out: task.out.add(start * heads + h), heads, add: tile.start > 0 };

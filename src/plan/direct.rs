@@ -54,6 +54,8 @@ pub struct DirectPlan {
     tasks: usize,
     threads_per_row: usize,
     pub(crate) prefetch_distance: usize,
+    /// The same where another operand is gathered before and after, and drives rows out of the caches.
+    distance_among_others: usize,
     /// Columns that a block of rows passes over together; the largest number for all.
     pub(crate) column_slab: usize,
     pub(crate) stream: bool,
@@ -70,8 +72,6 @@ pub(crate) struct Stages {
     pub nonzeros: usize,
     /// Whether the result bypasses the caches.
     pub stream: bool,
-    /// Nonzeros ahead at which rows of both gathered matrices are prefetched.
-    pub prefetch_distance: usize,
 }
 
 impl DirectPlan {
@@ -92,8 +92,6 @@ impl DirectPlan {
         let stages = Stages {
             nonzeros: (STAGE_BYTES / target.value_bytes.max(1)).max(1),
             stream: streams_result(Op::Spmm, stats, machine, row_bytes),
-            // B and D, of which each drives the other out.
-            prefetch_distance: order(2).1,
         };
         let threads = target.threads.max(1);
         let work_items = threads * TASKS_PER_THREAD;
@@ -102,7 +100,19 @@ impl DirectPlan {
         let tasks = if threads == 1 { 1 } else { work_items.min(most) };
         // As many as the stages have room for.
         let tasks = if op == Op::FusedMm { tasks.max(stats.nnz.div_ceil(stages.nonzeros)) } else { tasks };
-        Self { op, n, tasks, threads_per_row, prefetch_distance, column_slab, stream, stages, reason }
+        let distance_among_others = order(2).1;
+        Self {
+            op,
+            n,
+            tasks,
+            threads_per_row,
+            prefetch_distance,
+            distance_among_others,
+            column_slab,
+            stream,
+            stages,
+            reason,
+        }
     }
 
     /// The plan for an operand that is not prepared.
@@ -118,11 +128,7 @@ impl DirectPlan {
 
     /// The same with these choices.
     pub(super) fn with(mut self, choices: DirectChoices) -> Self {
-        let distance = choices.prefetch_distance.min(MOST_DISTANCE);
-        match self.op {
-            Op::FusedMm => self.stages.prefetch_distance = distance,
-            _ => self.prefetch_distance = distance,
-        }
+        self.prefetch_distance = choices.prefetch_distance.min(MOST_DISTANCE);
         self.column_slab = choices.column_slab.max(1);
         self
     }
@@ -130,7 +136,7 @@ impl DirectPlan {
     /// Prefetches rows as those of two operands, each of which drives the other out of the caches, also where they are gathered one after
     /// the other.
     pub(crate) fn among_others(&mut self) {
-        self.prefetch_distance = self.prefetch_distance.max(self.stages.prefetch_distance);
+        self.prefetch_distance = self.prefetch_distance.max(self.distance_among_others);
     }
 
     /// The operation.
@@ -153,13 +159,9 @@ impl DirectPlan {
         self.threads_per_row
     }
 
-    /// Nonzeros between the one computed and the one whose row of B is prefetched; 0 for no prefetch. FusedMM's where D is not
-    /// B, with which it is measured.
+    /// Nonzeros between the one computed and the one whose row of B is prefetched; 0 for no prefetch.
     pub fn prefetch_distance(&self) -> usize {
-        match self.op {
-            Op::FusedMm => self.stages.prefetch_distance,
-            _ => self.prefetch_distance,
-        }
+        self.prefetch_distance
     }
 
     /// Columns that a block of rows passes over together, if not all.

@@ -206,7 +206,7 @@ impl Cpu {
                     ldb: task.b.1,
                     n,
                     out: first.get(),
-                    prefetch_distance: task.prefetch_distance,
+                    prefetch_distance: stages.prefetch_distance,
                     panel: [width, task.panel[1]],
                 };
                 let weights = weights.get().wrapping_add(nonzeros[0] - base);
@@ -233,7 +233,7 @@ impl Cpu {
                     c: task.e.0,
                     ldc: task.e.1,
                     carry_out: task.carry_out,
-                    prefetch_distance: task.prefetch_distance,
+                    prefetch_distance: stages.prefetch_distance,
                     panel: task.panel,
                     stream: stages.stream,
                 };

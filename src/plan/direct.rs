@@ -35,6 +35,11 @@ const FAR_DISTANCE: usize = 80;
 /// 9 to 49 columns, 12 000 to 400 000 rows, SpMM and SDDMM, N = 128 and 256, one thread of a Zen 4), in L2 1.2 to 1.3.
 const BAND_DISTANCE: usize = 64;
 
+/// Nonzeros of a column from which on its row of B is as good as in L3 all the time. FusedMM, f32, N = 128: as rows from memory, amazon_book
+/// with 26 takes 1.09 to 1.21 times as long on a Zen 5 (0.95 to 0.99 on a Zen 4), ca-CondMat with 9 0.93 to 1.04, pubmed with 4.5 1.04,
+/// its gradients 0.93 to 0.95 (0.85 to 0.89).
+const MANY_USES: usize = 16;
+
 /// Bytes of a row up to which a band needs no prefetch: the processor's own reordering reaches the rows to come.
 const SHORT_ROW: usize = 256;
 
@@ -54,8 +59,6 @@ pub struct DirectPlan {
     tasks: usize,
     threads_per_row: usize,
     pub(crate) prefetch_distance: usize,
-    /// The same where another operand is gathered before and after, and drives rows out of the caches.
-    distance_among_others: usize,
     /// Columns that a block of rows passes over together; the largest number for all.
     pub(crate) column_slab: usize,
     pub(crate) stream: bool,
@@ -72,6 +75,8 @@ pub(crate) struct Stages {
     pub nonzeros: usize,
     /// Whether the result bypasses the caches.
     pub stream: bool,
+    /// Nonzeros ahead at which rows of both gathered matrices are prefetched.
+    pub prefetch_distance: usize,
 }
 
 impl DirectPlan {
@@ -92,6 +97,8 @@ impl DirectPlan {
         let stages = Stages {
             nonzeros: (STAGE_BYTES / target.value_bytes.max(1)).max(1),
             stream: streams_result(Op::Spmm, stats, machine, row_bytes),
+            // B and D, of which each drives the other out.
+            prefetch_distance: order(2).1,
         };
         let threads = target.threads.max(1);
         let work_items = threads * TASKS_PER_THREAD;
@@ -100,19 +107,7 @@ impl DirectPlan {
         let tasks = if threads == 1 { 1 } else { work_items.min(most) };
         // As many as the stages have room for.
         let tasks = if op == Op::FusedMm { tasks.max(stats.nnz.div_ceil(stages.nonzeros)) } else { tasks };
-        let distance_among_others = order(2).1;
-        Self {
-            op,
-            n,
-            tasks,
-            threads_per_row,
-            prefetch_distance,
-            distance_among_others,
-            column_slab,
-            stream,
-            stages,
-            reason,
-        }
+        Self { op, n, tasks, threads_per_row, prefetch_distance, column_slab, stream, stages, reason }
     }
 
     /// The plan for an operand that is not prepared.
@@ -128,7 +123,11 @@ impl DirectPlan {
 
     /// The same with these choices.
     pub(super) fn with(mut self, choices: DirectChoices) -> Self {
-        self.prefetch_distance = choices.prefetch_distance.min(MOST_DISTANCE);
+        let distance = choices.prefetch_distance.min(MOST_DISTANCE);
+        match self.op {
+            Op::FusedMm => self.stages.prefetch_distance = distance,
+            _ => self.prefetch_distance = distance,
+        }
         self.column_slab = choices.column_slab.max(1);
         self
     }
@@ -136,7 +135,7 @@ impl DirectPlan {
     /// Prefetches rows as those of two operands, each of which drives the other out of the caches, also where they are gathered one after
     /// the other.
     pub(crate) fn among_others(&mut self) {
-        self.prefetch_distance = self.prefetch_distance.max(self.distance_among_others);
+        self.prefetch_distance = self.prefetch_distance.max(self.stages.prefetch_distance);
     }
 
     /// The operation.
@@ -159,9 +158,13 @@ impl DirectPlan {
         self.threads_per_row
     }
 
-    /// Nonzeros between the one computed and the one whose row of B is prefetched; 0 for no prefetch.
+    /// Nonzeros between the one computed and the one whose row of B is prefetched; 0 for no prefetch. FusedMM's where D is not
+    /// B, with which it is measured.
     pub fn prefetch_distance(&self) -> usize {
-        self.prefetch_distance
+        match self.op {
+            Op::FusedMm => self.stages.prefetch_distance,
+            _ => self.prefetch_distance,
+        }
     }
 
     /// Columns that a block of rows passes over together, if not all.
@@ -199,7 +202,10 @@ fn direct_order(
     }
     if stats.density() < DENSE {
         // A half of L3, since what else is read and written is there, too: 18 MB of 32 take 0.98 of the time, 27 MB 0.73, 13 MB 1.03.
-        let far = stats.cols.saturating_mul(row_bytes.saturating_mul(operands)) > machine.l3_bytes() / 2;
+        let outgrow = |operands| stats.cols.saturating_mul(row_bytes.saturating_mul(operands)) > machine.l3_bytes() / 2;
+        // Rows that only another operand drove out come from memory once, and from L3 for all their nonzeros but one.
+        let few_uses = stats.nnz < MANY_USES.saturating_mul(stats.cols);
+        let far = outgrow(1) || few_uses && outgrow(operands);
         return (usize::MAX, if far { FAR_DISTANCE } else { PREFETCH_DISTANCE });
     }
     let width = ((DIRECT_VISIT / stats.density()) as usize).min(near / tile_bytes).max(1);
@@ -271,6 +277,14 @@ mod tests {
         assert_eq!(distance(20000, 5000, 32), PREFETCH_DISTANCE);
         // From L3 and from memory.
         assert_eq!((distance(32768, 5000, 32), distance(32769, 5000, 32)), (PREFETCH_DISTANCE, FAR_DISTANCE));
+        // B and D of FusedMM together, by how many nonzeros a row of them has.
+        let fused = |uses: usize| {
+            let columns = (0..20000).flat_map(|i: u32| (0..uses as u32).map(move |k| i.min(4999) + 1000 * k)).collect();
+            let pattern = Pattern::new(20000, 20000, (0..=20000).map(|i| uses * i).collect(), columns).unwrap();
+            let stats = Stats::of(&*pattern);
+            DirectPlan::new(Op::FusedMm, 32, &stats, &machine, &target, Cow::Borrowed("")).prefetch_distance()
+        };
+        assert_eq!((fused(MANY_USES - 1), fused(MANY_USES)), (FAR_DISTANCE, PREFETCH_DISTANCE));
     }
 
     #[test]

@@ -126,8 +126,8 @@ impl<D: Stored, W: Weights<D::Scalar>> WithSimd for Rows<D, W> {
                     own.cast()
                 };
                 let begin = task.row_ptr.at(i).max(task.nonzeros[0]);
-                // Stores to rows of E in L3 waited for a sixth of the time (pubmed, N = 128, D = B, Zen 5). Where the operands are in L2 the
-                // prefetches cost 5 to 10 %.
+                // Stores to rows of E in L3 waited for a sixth of the time (pubmed, N = 128, D = B, Zen 5). Where the operands are in L2
+                // the prefetches cost 5 to 10 %.
                 if task.prefetch_distance > 0 && !task.stream {
                     prefetch_later_rows(own, task.e.1, task.width * size_of::<D>());
                 }

@@ -35,9 +35,9 @@ const FAR_DISTANCE: usize = 80;
 /// 9 to 49 columns, 12 000 to 400 000 rows, SpMM and SDDMM, N = 128 and 256, one thread of a Zen 4), in L2 1.2 to 1.3.
 const BAND_DISTANCE: usize = 64;
 
-/// Nonzeros of a column from which on its row of B is as good as in L3 all the time. FusedMM, f32, N = 128: as rows from memory, amazon_book
-/// with 26 takes 1.09 to 1.21 times as long on a Zen 5 (0.95 to 0.99 on a Zen 4), ca-CondMat with 9 0.93 to 1.04, pubmed with 4.5 1.04,
-/// its gradients 0.93 to 0.95 (0.85 to 0.89).
+/// Nonzeros of a column from which on its row of B is as good as in L3 all the time. FusedMM, f32, N = 128, prefetched as from memory:
+/// amazon_book with 26 takes 1.09 to 1.21 times as long on a Zen 5 (0.95 to 0.99 on a Zen 4), ca-CondMat with 9 0.93 to 1.04, pubmed
+/// with 4.5 1.04, its gradients 0.93 to 0.95 (0.85 to 0.89).
 const MANY_USES: usize = 16;
 
 /// Bytes of a row up to which a band needs no prefetch: the processor's own reordering reaches the rows to come.

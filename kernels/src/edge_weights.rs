@@ -18,7 +18,7 @@ mod row;
 
 use pulp::{Simd, WithSimd};
 
-use self::row::{At, Heads, Row};
+use self::row::{At, Heads, Row, Segment};
 use crate::arch::dispatch_compiled;
 use crate::edge::{BuiltIn, Edge, LeakyRelu, Sigmoid};
 use crate::exp;
@@ -64,16 +64,16 @@ pub struct EdgeWeights<T> {
     pub values: *const T,
     /// What is added to the logits of a softmax, one number for each nonzero; null for none.
     pub bias: *const T,
-    /// Scores by nonzero and head; they become the weights.
+    /// Scores by nonzero and head; they become the weights of [`edge_weights`]. What [`edge_gradients`] leaves there is not stated.
     pub weights: *mut T,
     /// Room for [`EdgeWeights::scratch_len`] numbers.
     pub scratch: *mut T,
 }
 
-impl<T> EdgeWeights<T> {
-    /// Numbers that the scratch has for so many heads: two for each head, continued by a register.
+impl<T: Scalar> EdgeWeights<T> {
+    /// Numbers that the scratch has for so many heads: two for each head and two for each number of a segment, continued by a register.
     pub fn scratch_len(heads: usize) -> usize {
-        2 * (heads + WIDEST)
+        2 * (heads + WIDEST) + 2 * (Segment::<T>::MOST + WIDEST)
     }
 }
 
@@ -89,13 +89,15 @@ pub unsafe fn edge_weights<T: Scalar>(arch: Arch, task: EdgeWeights<T>, states: 
     dispatch_compiled!(arch, Forward { task, states }, Forward<f32>, Forward<f64>);
 }
 
-/// What [`edge_gradients`] needs and gives besides the weights.
+/// What [`edge_gradients`] needs and gives.
 #[derive(Clone, Copy, Debug)]
 pub struct EdgeGradients<T> {
-    /// lse of row i and head h at i H + h, for a softmax.
-    pub lse: *const T,
+    /// lse of rows and heads and its row stride, for a softmax.
+    pub lse: (*const T, usize),
     /// dL/dw by nonzero and head; they become dL/ds.
     pub gradients: *mut T,
+    /// Where the weights and dL/ds of each nonzero go, H of the ones beside H of the others.
+    pub pairs: *mut T,
     /// dL/da by nonzero, where the edge function uses values; null for none.
     pub values: *mut T,
     /// dL/dbias by nonzero, for a softmax; null for none.
@@ -141,48 +143,68 @@ impl<T: Scalar> Forward<T> {
         let Self { task, states } = self;
         // SAFETY: the caller's promise.
         unsafe {
-            for i in task.rows[0]..task.rows[1] {
-                let row = Row::<T>::new::<S>(&task, i);
+            let mut next = task.rows[0];
+            while next < task.rows[1] {
+                let segment = Segment::new(&task, next, [task.weights; 2]);
+                next = segment.rows[1];
+                let weights = segment.results[0];
                 if !task.edge.is_softmax() {
+                    let row = Row::<T>::all::<S>(&task, &segment);
                     let mut at = row.start();
                     while at.q < row.len {
                         let w = task.weight(simd, &row, at);
-                        row.put(simd, task.weights, at, task.kept(simd, &row, at, w));
+                        row.put(simd, weights, at, task.kept(simd, &row, at, w));
                         at.advance(&row);
                     }
-                    continue;
+                } else {
+                    for i in segment.rows[0]..segment.rows[1] {
+                        let row = Row::<T>::new::<S>(&task, &segment, i);
+                        self.softmax::<S, ONE>(simd, &row, weights, states.add(i * row.heads));
+                    }
                 }
-                let (mut largest, mut sum) =
-                    (Heads::<S, T, ONE>::max(simd, &row, 0), Heads::<S, T, ONE>::sum(simd, &row, 1));
-                let mut at = row.start();
-                while at.q < row.len {
-                    let z = task.logit(simd, &row, at);
-                    row.put(simd, task.weights, at, z);
-                    largest.take_max(simd, at, row.limited(simd, at, z));
-                    at.advance(&row);
-                }
-                largest.fold_max(simd, &row);
-                let mut at = row.start();
-                while at.q < row.len {
-                    let z = row.take(simd, task.weights, at);
-                    let x = exp::<T, S>(simd, T::vsub(simd, z, largest.of(simd, at)));
-                    row.put(simd, task.weights, at, x);
-                    sum.take_sum(simd, at, x, row.ones(simd, at));
-                    at.advance(&row);
-                }
-                sum.fold_sum(simd, &row);
-                for h in 0..row.heads {
-                    let l = *sum.numbers.add(h);
-                    *states.add(i * row.heads + h) = [*largest.numbers.add(h), l];
-                    *sum.numbers.add(h) = if l == T::ZERO { T::ZERO } else { T::ONE / l };
-                }
-                sum.extend(&row);
-                let mut at = row.start();
-                while at.q < row.len {
-                    let w = T::vmul(simd, row.take(simd, task.weights, at), sum.of(simd, at));
-                    row.put(simd, task.weights, at, task.kept(simd, &row, at, w));
-                    at.advance(&row);
-                }
+                segment.finish(0, task.weights);
+            }
+        }
+    }
+
+    /// One row, for a softmax.
+    ///
+    /// # Safety
+    /// As [`Forward::run`]; the row has `states`, and its weights go to `weights`.
+    #[inline(always)]
+    unsafe fn softmax<S: Simd, const ONE: bool>(&self, simd: S, row: &Row<T>, weights: *mut T, states: *mut [T; 2]) {
+        let task = &self.task;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (mut largest, mut sum) = (Heads::<S, T, ONE>::max(simd, row, 0), Heads::<S, T, ONE>::sum(simd, row, 1));
+            let mut at = row.start();
+            while at.q < row.len {
+                let z = task.logit(simd, row, at);
+                row.put(simd, weights, at, z);
+                largest.take_max(simd, at, row.limited(simd, at, z));
+                at.advance(row);
+            }
+            largest.fold_max(simd, row);
+            let mut at = row.start();
+            while at.q < row.len {
+                let z = row.take(simd, weights, at);
+                let x = exp::<T, S>(simd, T::vsub(simd, z, largest.of(simd, at)));
+                row.put(simd, weights, at, x);
+                sum.take_sum(simd, at, x, row.ones(simd, at));
+                at.advance(row);
+            }
+            sum.fold_sum(simd, row);
+            for h in 0..row.heads {
+                let l = *sum.numbers.add(h);
+                *states.add(h) = [*largest.numbers.add(h), l];
+                *sum.numbers.add(h) = if l == T::ZERO { T::ZERO } else { T::ONE / l };
+            }
+            sum.extend(row);
+            let mut at = row.start();
+            while at.q < row.len {
+                let w = T::vmul(simd, row.take(simd, weights, at), sum.of(simd, at));
+                row.put(simd, weights, at, task.kept(simd, row, at, w));
+                at.advance(row);
             }
         }
     }
@@ -201,106 +223,159 @@ impl<T: Scalar> WithSimd for Backward<T> {
     fn with_simd<S: Simd>(self, simd: S) {
         // SAFETY: the promise of `edge_gradients`.
         unsafe {
-            match (self.task.edge.is_softmax(), self.task.heads) {
-                (false, _) => self.pointwise::<S>(simd),
-                (true, 1) => self.softmax::<S, true>(simd),
-                (true, _) => self.softmax::<S, false>(simd),
+            match self.task.heads {
+                1 => self.run::<S, true>(simd),
+                _ => self.run::<S, false>(simd),
             }
         }
     }
 }
 
 impl<T: Scalar> Backward<T> {
-    /// All rows, for a softmax.
+    /// All rows.
     ///
     /// # Safety
     /// As [`edge_gradients`]; `ONE` says whether there is one head.
     #[inline(always)]
-    unsafe fn softmax<S: Simd, const ONE: bool>(self, simd: S) {
+    unsafe fn run<S: Simd, const ONE: bool>(self, simd: S) {
         let Self { task, out } = self;
-        let zero = T::splat(simd, T::ZERO);
-        // SAFETY: the caller's promise.
-        unsafe {
-            for i in task.rows[0]..task.rows[1] {
-                let row = Row::<T>::new::<S>(&task, i);
-                let (lse, mut delta) = (Heads::<S, T, ONE>::sum(simd, &row, 0), Heads::<S, T, ONE>::sum(simd, &row, 1));
-                for h in 0..row.heads {
-                    *lse.numbers.add(h) = *out.lse.add(i * row.heads + h);
-                }
-                lse.extend(&row);
-                let mut at = row.start();
-                while at.q < row.len {
-                    let z = task.logit(simd, &row, at);
-                    let mut w = exp::<T, S>(simd, T::vsub(simd, z, lse.of(simd, at)));
-                    let g = task.kept(simd, &row, at, row.take(simd, out.gradients, at));
-                    row.put(simd, out.gradients, at, g);
-                    delta.take_sum(simd, at, T::vmul(simd, w, g), row.ones(simd, at));
-                    if matches!(task.edge, BuiltIn::SoftmaxLeakyRelu(_)) {
-                        // The sign of the score travels with the weight, which is positive.
-                        let s = row.take(simd, task.weights, at);
-                        w = T::vselect_positive(simd, s, w, T::vsub(simd, zero, w));
+        let mut next = task.rows[0];
+        while next < task.rows[1] {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let segment = Segment::new(&task, next, [task.weights, out.gradients]);
+                next = segment.rows[1];
+                let all = Row::<T>::all::<S>(&task, &segment);
+                if task.edge.is_softmax() {
+                    self.exponentials::<S, ONE>(simd, &segment, &all);
+                    for i in segment.rows[0]..segment.rows[1] {
+                        self.softmax::<S, ONE>(simd, &Row::new::<S>(&task, &segment, i), segment.results);
                     }
-                    row.put(simd, task.weights, at, w);
-                    at.advance(&row);
+                } else {
+                    self.pointwise::<S>(simd, &all, segment.results);
                 }
-                delta.fold_sum(simd, &row);
-                let mut at = row.start();
-                while at.q < row.len {
-                    let signed = row.take(simd, task.weights, at);
-                    let w = T::vmax(simd, signed, T::vsub(simd, zero, signed));
-                    let g = row.take(simd, out.gradients, at);
-                    let dz = T::vmul(simd, w, T::vsub(simd, g, delta.of(simd, at)));
-                    if !out.bias.is_null() {
-                        row.add_over_heads(out.bias, at, dz);
-                    }
-                    let slope = match task.edge {
-                        BuiltIn::Softmax(edge) => T::splat(simd, edge.scale),
-                        BuiltIn::SoftmaxLeakyRelu(edge) => {
-                            let (one, slope) = (T::splat(simd, T::ONE), T::splat(simd, edge.slope));
-                            T::vselect_positive(simd, signed, one, slope)
-                        }
-                        _ => zero,
-                    };
-                    row.put(simd, out.gradients, at, T::vmul(simd, slope, dz));
-                    row.put(simd, task.weights, at, task.kept(simd, &row, at, w));
-                    at.advance(&row);
-                }
+                segment.join(task.heads, out.pairs);
+                segment.finish(1, out.gradients);
             }
         }
     }
 
-    /// All rows, for an edge function without softmax.
+    /// The scores of `all` rows of a segment become e^(z - lse), with the sign of the score where the edge function needs it, and the
+    /// gradients k g.
     ///
     /// # Safety
-    /// As [`edge_gradients`].
+    /// As [`Backward::run`].
     #[inline(always)]
-    unsafe fn pointwise<S: Simd>(self, simd: S) {
+    unsafe fn exponentials<S: Simd, const ONE: bool>(&self, simd: S, segment: &Segment<T>, all: &Row<T>) {
         let Self { task, out } = self;
-        let one = T::splat(simd, T::ONE);
+        let (spread, zero) = (segment.results[0], T::splat(simd, T::ZERO));
         // SAFETY: the caller's promise.
         unsafe {
-            for i in task.rows[0]..task.rows[1] {
-                let row = Row::<T>::new::<S>(&task, i);
-                let mut at = row.start();
-                while at.q < row.len {
-                    let s = row.take(simd, task.weights, at);
-                    let w = task.weight(simd, &row, at);
-                    let g = task.kept(simd, &row, at, row.take(simd, out.gradients, at));
-                    let slope = match task.edge {
-                        BuiltIn::Scale => {
-                            if !out.values.is_null() {
-                                row.add_over_heads(out.values, at, T::vmul(simd, s, g));
-                            }
-                            row.of_edges(simd, task.values, at)
-                        }
-                        BuiltIn::Sigmoid => T::vmul(simd, w, T::vsub(simd, one, w)),
-                        BuiltIn::LeakyRelu(edge) => T::vselect_positive(simd, s, one, T::splat(simd, edge.slope)),
-                        _ => one,
-                    };
-                    row.put(simd, out.gradients, at, T::vmul(simd, slope, g));
-                    row.put(simd, task.weights, at, task.kept(simd, &row, at, w));
-                    at.advance(&row);
+            let lse = Heads::<S, T, ONE>::sum(simd, all, 0);
+            for i in segment.rows[0]..segment.rows[1] {
+                let from = out.lse.0.add(i * out.lse.1);
+                lse.numbers.copy_from_nonoverlapping(from, task.heads);
+                lse.extend(all);
+                if segment.staged {
+                    let row = Row::new::<S>(task, segment, i);
+                    let mut at = row.start();
+                    while at.q < row.len {
+                        row.put(simd, spread, at, lse.of(simd, at));
+                        at.advance(&row);
+                    }
                 }
+            }
+            let mut at = all.start();
+            while at.q < all.len {
+                let lse = if segment.staged { all.take(simd, spread, at) } else { lse.of(simd, at) };
+                let s = all.take(simd, task.weights, at);
+                let mut w = exp::<T, S>(simd, T::vsub(simd, task.logit(simd, all, at), lse));
+                if matches!(task.edge, BuiltIn::SoftmaxLeakyRelu(_)) {
+                    w = T::vselect_positive(simd, s, w, T::vsub(simd, zero, w));
+                }
+                all.put_exactly(simd, task.weights, at, w);
+                if task.dropout.is_some() {
+                    let g = task.kept(simd, all, at, all.take(simd, out.gradients, at));
+                    all.put_exactly(simd, out.gradients, at, g);
+                }
+                at.advance(all);
+            }
+        }
+    }
+
+    /// The weights and gradients of a row for a softmax, from what [`Backward::exponentials`] made.
+    ///
+    /// # Safety
+    /// As [`Backward::run`]; `results` are those of the row's segment.
+    #[inline(always)]
+    unsafe fn softmax<S: Simd, const ONE: bool>(&self, simd: S, row: &Row<T>, [weights, gradients]: [*mut T; 2]) {
+        let Self { task, out } = self;
+        let zero = T::splat(simd, T::ZERO);
+        let abs = |x: T::Vector<S>| T::vmax(simd, x, T::vsub(simd, zero, x));
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut delta = Heads::<S, T, ONE>::sum(simd, row, 1);
+            let mut at = row.start();
+            while at.q < row.len {
+                let (w, g) = (row.take(simd, task.weights, at), row.take(simd, out.gradients, at));
+                // Beyond the row both are zeros.
+                delta.take_sum(simd, at, T::vmul(simd, abs(w), g), None);
+                at.advance(row);
+            }
+            delta.fold_sum(simd, row);
+            let mut at = row.start();
+            while at.q < row.len {
+                let signed = row.take(simd, task.weights, at);
+                let w = abs(signed);
+                let g = row.take(simd, out.gradients, at);
+                let dz = T::vmul(simd, w, T::vsub(simd, g, delta.of(simd, at)));
+                if !out.bias.is_null() {
+                    row.add_over_heads(out.bias, at, dz);
+                }
+                let slope = match task.edge {
+                    BuiltIn::Softmax(edge) => T::splat(simd, edge.scale),
+                    BuiltIn::SoftmaxLeakyRelu(edge) => {
+                        let (one, slope) = (T::splat(simd, T::ONE), T::splat(simd, edge.slope));
+                        T::vselect_positive(simd, signed, one, slope)
+                    }
+                    _ => zero,
+                };
+                row.put(simd, gradients, at, T::vmul(simd, slope, dz));
+                row.put(simd, weights, at, task.kept(simd, row, at, w));
+                at.advance(row);
+            }
+        }
+    }
+
+    /// The rows of a segment, for an edge function without softmax.
+    ///
+    /// # Safety
+    /// As [`Backward::run`]; `results` are those of the segment.
+    #[inline(always)]
+    unsafe fn pointwise<S: Simd>(&self, simd: S, row: &Row<T>, [weights, gradients]: [*mut T; 2]) {
+        let Self { task, out } = self;
+        let one = T::splat(simd, T::ONE);
+        let mut at = row.start();
+        // SAFETY: the caller's promise.
+        unsafe {
+            while at.q < row.len {
+                let s = row.take(simd, task.weights, at);
+                let w = task.weight(simd, row, at);
+                let g = task.kept(simd, row, at, row.take(simd, out.gradients, at));
+                let slope = match task.edge {
+                    BuiltIn::Scale => {
+                        if !out.values.is_null() {
+                            row.add_over_heads(out.values, at, T::vmul(simd, s, g));
+                        }
+                        row.of_edges(simd, task.values, at)
+                    }
+                    BuiltIn::Sigmoid => T::vmul(simd, w, T::vsub(simd, one, w)),
+                    BuiltIn::LeakyRelu(edge) => T::vselect_positive(simd, s, one, T::splat(simd, edge.slope)),
+                    _ => one,
+                };
+                row.put(simd, gradients, at, T::vmul(simd, slope, g));
+                row.put(simd, weights, at, task.kept(simd, row, at, w));
+                at.advance(row);
             }
         }
     }

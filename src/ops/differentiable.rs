@@ -1,8 +1,9 @@
 //! A sparse operand prepared for an operation and for its gradients.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use sparsimd_kernels::{Scalar, prefetch_row_l2};
+use sparsimd_kernels::{LINE, Scalar, prefetch_row, prefetch_row_l2};
 
 use super::operand::SparseOperand;
 use super::prepare::Prepared;
@@ -170,34 +171,66 @@ impl Cpu {
         Ok(())
     }
 
-    /// `to` = the numbers `from`, H for each nonzero, in the order of the transposed pattern.
-    pub(super) fn transpose_numbers<T: Scalar>(
+    /// The numbers `from`, H of each of K kinds for each nonzero, in the order of the transposed pattern: each kind in one of `to`.
+    pub(super) fn transpose_numbers<T: Scalar, const K: usize>(
         &self,
         a: &Differentiable<T>,
         heads: usize,
-        pairs: &mut [(&[T], &mut [T])],
+        from: &[T],
+        to: [&mut [T]; K],
     ) {
         let order = a.columns.order().expect("it was prepared for A^T");
-        let shared: Vec<(&[T], Shared<T>)> =
-            pairs.iter_mut().map(|(from, to)| (&**from, Shared(to.as_mut_ptr()))).collect();
+        let to = to.map(|to| Shared(to.as_mut_ptr()));
         self.install(|| {
             parallel::ranges(order.len(), parallel::GRAIN / 4, |range| {
-                for &(from, to) in &shared {
-                    for (q, &p) in range.clone().zip(&order[range.clone()]) {
-                        let later = order[(q + NUMBERS_AHEAD).min(order.len() - 1)];
-                        prefetch_row_l2(from.as_ptr().wrapping_add(later * heads), heads * size_of::<T>());
-                        // SAFETY: `to` has H numbers for each nonzero, as `from` has; the ranges are disjoint.
-                        unsafe {
-                            let to = to.get().add(q * heads);
-                            match heads {
-                                // Without the call that copies a number of bytes known at run time alone.
-                                1 => to.write(from[p]),
-                                _ => from[p * heads..][..heads].as_ptr().copy_to_nonoverlapping(to, heads),
-                            }
-                        }
+                let to = to.map(Shared::get);
+                // SAFETY: every one of `to` has H numbers for each nonzero, `from` has them of K kinds; the ranges are disjoint.
+                unsafe {
+                    match heads {
+                        1 => in_order::<T, K, true>(order, range, 1, from, to),
+                        _ => in_order::<T, K, false>(order, range, heads, from, to),
                     }
                 }
             });
         });
+    }
+}
+
+/// [`Cpu::transpose_numbers`] for places `range` of the transposed pattern.
+///
+/// # Safety
+/// `from` has K H numbers for each nonzero, every one of `to` H, of which those of the range are the caller's own. `ONE` says whether H is 1.
+unsafe fn in_order<T: Scalar, const K: usize, const ONE: bool>(
+    order: &[usize],
+    range: Range<usize>,
+    heads: usize,
+    from: &[T],
+    to: [*mut T; K],
+) {
+    let heads = if ONE { 1 } else { heads };
+    let bytes = heads * size_of::<T>();
+    let step = (LINE / bytes).max(1);
+    let last = order.len() - 1;
+    for begin in range.clone().step_by(step) {
+        for to in to {
+            // The store of a number would wait for its line, and all others behind it.
+            prefetch_row(to.wrapping_add((begin + NUMBERS_AHEAD) * heads), step * bytes);
+        }
+        for q in begin..range.end.min(begin + step) {
+            prefetch_row_l2(from.as_ptr().wrapping_add(order[(q + NUMBERS_AHEAD).min(last)] * K * heads), K * bytes);
+            let numbers = &from[order[q] * K * heads..][..K * heads];
+            for k in 0..K {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let to = to[k].add(q * heads);
+                    if ONE {
+                        // Without the call that copies a number of bytes known at run time alone.
+                        to.write(numbers[k]);
+                    } else {
+                        numbers.as_ptr().add(k * heads).copy_to_nonoverlapping(to, heads);
+                    }
+                }
+            }
+        }
     }
 }

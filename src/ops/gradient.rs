@@ -121,7 +121,7 @@ impl Cpu {
         c: MatMut<'_, T>,
     ) -> Result<()> {
         let mut by_columns = a.take(v.len())?;
-        self.transpose_numbers(a, heads, &mut [(v, &mut by_columns)]);
+        self.transpose_numbers(a, heads, v, [&mut by_columns]);
         self.product_of(&a.columns, heads, &by_columns, b, c, false)?;
         a.give([by_columns]);
         Ok(())
@@ -130,7 +130,7 @@ impl Cpu {
     /// The gradients of [`Cpu::fusedmm_heads`], and of [`Cpu::fusedmm`] with one of the library's edge functions, by the formulas of this
     /// module: from the operands, the log-sum-exp `lse` (M x H; for a softmax, not looked at otherwise) and `de`, the gradient of E (M x P).
     ///
-    /// Needs two numbers for each nonzero and head, and as many in the order of the transposed pattern.
+    /// Needs four numbers for each nonzero and head.
     ///
     /// # Errors
     /// As [`Cpu::fusedmm_heads`], for the gradients' shapes, too, which are those of what they are gradients of.
@@ -160,32 +160,29 @@ impl Cpu {
         if out.values.is_some() && !weights.edge.uses_values() || out.bias.is_some() && weights.bias.is_none() {
             return Err(Error::argument("out", "has room for the gradient of values or a bias that are not used"));
         }
-        let lse = match (weights.edge.is_softmax(), lse) {
-            (false, _) => Vec::new(),
-            (true, Some(lse)) => {
-                check_shape(op, "lse", lse.shape(), (pattern.rows(), heads))?;
-                lse.iter_rows().flatten().copied().collect()
-            }
-            (true, None) => return Err(Error::argument("lse", "is needed for the gradient of a softmax")),
-        };
+        if weights.edge.is_softmax() {
+            let lse = lse.ok_or_else(|| Error::argument("lse", "is needed for the gradient of a softmax"))?;
+            check_shape(op, "lse", lse.shape(), (pattern.rows(), heads))?;
+        }
         let len = pattern.nnz() * heads;
-        let (mut w, mut ds) = (a.take(len)?, a.take(len)?);
+        let (mut w, mut ds, mut pairs) = (a.take(len)?, a.take(len)?, a.take(2 * len)?);
         self.dots_at(a, heads, de, d, &mut ds)?;
-        let edges = Edges { values, lse: &lse, w: &mut w, ds: &mut ds, dvalues: out.values, dbias: out.bias };
+        let edges =
+            Edges { values, lse, s: &mut w, ds: &mut ds, pairs: &mut pairs, dvalues: out.values, dbias: out.bias };
         // What is gathered meanwhile, and again, is not to make room for results.
         let of_rows = pattern.rows().saturating_mul(2 * left.cols() + de.cols());
         let of_columns = pattern.cols().saturating_mul(2 * (right.cols() + d.cols()));
         let stream = streams(self.machine(), of_rows.saturating_add(of_columns).saturating_mul(size_of::<T>()));
         self.gradients_by_rows(a, weights, edges, out.left, stream)?;
-        let (mut w_by_columns, mut ds_by_columns) = (a.take(len)?, a.take(len)?);
-        self.transpose_numbers(a, heads, &mut [(&w, &mut w_by_columns), (&ds, &mut ds_by_columns)]);
+        // From here on w and ds are in the order of the transposed pattern.
+        self.transpose_numbers(a, heads, &pairs, [&mut w, &mut ds]);
         if weights.are_sums() {
-            self.sums_of_rows(a.transposed().into(), heads, &ds_by_columns, out.right);
+            self.sums_of_rows(a.transposed().into(), heads, &ds, out.right);
         } else {
-            self.product_of(&a.columns, heads, &ds_by_columns, left, out.right, stream)?;
+            self.product_of(&a.columns, heads, &ds, left, out.right, stream)?;
         }
-        self.product_of(&a.columns, heads, &w_by_columns, de, out.d, stream)?;
-        a.give([w, ds, w_by_columns, ds_by_columns]);
+        self.product_of(&a.columns, heads, &w, de, out.d, stream)?;
+        a.give([w, ds, pairs]);
         Ok(())
     }
 

@@ -36,11 +36,13 @@ pub(super) struct Edges<'a, T> {
     /// The values of A, where the edge function uses them.
     pub values: Option<&'a [T]>,
     /// The log-sum-exp of each row and head, for a softmax.
-    pub lse: &'a [T],
-    /// Where the weights go.
-    pub w: &'a mut [T],
+    pub lse: Option<MatRef<'a, T>>,
+    /// Room for the scores.
+    pub s: &'a mut [T],
     /// The gradients by the weights; they become those by the scores.
     pub ds: &'a mut [T],
+    /// Where the weights and `ds` of each nonzero go, H of the ones beside H of the others.
+    pub pairs: &'a mut [T],
     /// Where the gradients by the values go.
     pub dvalues: Option<&'a mut [T]>,
     /// Where the gradients by the bias go.
@@ -50,22 +52,23 @@ pub(super) struct Edges<'a, T> {
 /// [`Edges`] as tasks share them.
 struct SharedEdges<'a, T> {
     values: Option<&'a [T]>,
-    lse: &'a [T],
-    /// Of w, ds, the values and the bias.
-    places: [Shared<T>; 4],
+    lse: Option<MatRef<'a, T>>,
+    /// Of the scores, ds, the pairs, the values and the bias.
+    places: [Shared<T>; 5],
 }
 
 impl<T: Scalar> SharedEdges<'_, T> {
-    /// w and the gradients of `rows`, from the scores and the gradients by the weights.
+    /// The weights and the gradients of `rows`, from the scores and the gradients by the weights.
     ///
     /// # Safety
     /// There are as many numbers as [`Edges`] says, and those of the rows are the caller's own.
     unsafe fn weigh(&self, arch: Arch, weights: &EdgeWeighting<'_, T>, pattern: PatternRef<'_>, rows: [usize; 2]) {
         let mut room = scratch::<T>(EdgeWeights::<T>::scratch_len(weights.heads));
-        let [w, gradients, values, bias] = self.places.map(Shared::get);
-        let task = weights.task(pattern, rows, self.values, w, room.as_mut_ptr());
+        let [s, gradients, pairs, values, bias] = self.places.map(Shared::get);
+        let lse = self.lse.map_or((std::ptr::null(), 0), |lse| (lse.data().as_ptr(), lse.stride()));
+        let task = weights.task(pattern, rows, self.values, s, room.as_mut_ptr());
         // SAFETY: the pattern's invariants and the caller's promise.
-        unsafe { edge_gradients(arch, task, EdgeGradients { lse: self.lse.as_ptr(), gradients, values, bias }) }
+        unsafe { edge_gradients(arch, task, EdgeGradients { lse, gradients, pairs, values, bias }) }
     }
 }
 
@@ -81,15 +84,16 @@ impl Cpu {
         stream: bool,
     ) -> Result<()> {
         let (pattern, heads) = (PatternRef::from(a.pattern()), weights.heads);
-        let Edges { values, lse, w, ds, dvalues, dbias } = edges;
+        let Edges { values, lse, s, ds, pairs, dvalues, dbias } = edges;
         let by_panels = heads == 1 && (a.dots.panel().is_some() || a.rows.panel().is_some());
         let by_blocks = !weights.are_sums() && !by_panels && self.whole_rows_balance(pattern);
         if !by_blocks {
             // After the other dots: their operands are the next to be gathered, and may still be in L3.
-            self.scores(a, weights, w)?;
+            self.scores(a, weights, s)?;
         }
         let [dvalues, dbias] = [dvalues, dbias].map(|x| Shared(x.map_or(std::ptr::null_mut(), <[T]>::as_mut_ptr)));
-        let places = [Shared(w.as_mut_ptr()), Shared(ds.as_mut_ptr()), dvalues, dbias];
+        let places = [s, &mut *ds, pairs].map(|x| Shared(x.as_mut_ptr()));
+        let places = [places[0], places[1], places[2], dvalues, dbias];
         let shared = SharedEdges { values, lse, places };
         if by_blocks {
             return self.gradients_by_blocks(a, weights, &shared, left, stream);
@@ -132,6 +136,8 @@ impl Cpu {
             dc: (dc.stride(), Shared(dc.into_data().as_mut_ptr())),
         };
         block.sums.stream |= stream;
+        // The scores left the rows of B in L2: to prefetch them again takes a third longer (ca-CondMat, pubmed, Zen 5).
+        block.sums.prefetch_distance = 0;
         let row_bytes = n * size_of::<T>();
         let most = (self.machine().l2_bytes() / 2).checked_div(row_bytes).unwrap_or(0).max(1);
         let at = |i: usize| pattern.row_ptr().at(i);

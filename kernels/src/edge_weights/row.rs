@@ -3,9 +3,90 @@
 use pulp::Simd;
 
 use super::{EdgeWeights, WIDEST};
-use crate::Scalar;
+use crate::{Scalar, prefetch_row};
 
-/// One row: its numbers by nonzero and head.
+/// Rows whose results are kept in the scratch until all are there: what is stored under a mask where a row ends cannot be forwarded to the
+/// loads of the next row, which would wait for it. In the scratch, registers are stored whole.
+pub(super) struct Segment<T> {
+    /// First row and one past the last.
+    pub rows: [usize; 2],
+    /// The places of the first of their numbers and one past the last.
+    numbers: [usize; 2],
+    /// Where the results go, of which there are up to two for each number, at the numbers' places.
+    pub results: [*mut T; 2],
+    /// They go to the scratch. A longer row's go where they belong at once.
+    pub staged: bool,
+}
+
+impl<T: Scalar> Segment<T> {
+    /// Most numbers of a segment of several rows.
+    pub const MOST: usize = 1024;
+
+    /// The rows from `first` on; where the results belong.
+    ///
+    /// # Safety
+    /// As [`super::edge_weights`].
+    #[inline(always)]
+    pub unsafe fn new(task: &EdgeWeights<T>, first: usize, results: [*mut T; 2]) -> Self {
+        // SAFETY: the caller's promise.
+        let at = |i: usize| unsafe { task.row_ptr.at(i) * task.heads };
+        let mut end = first + 1;
+        while end < task.rows[1] && at(end + 1) - at(first) <= Self::MOST {
+            end += 1;
+        }
+        let numbers = [at(first), at(end)];
+        let bytes = (numbers[1] - numbers[0]).min(Self::MOST) * size_of::<T>();
+        for from in results {
+            // A row is a chain of loads, exponentials and a sum: it would wait for each line.
+            prefetch_row(from.wrapping_add(numbers[0]), bytes);
+        }
+        let staged = numbers[1] - numbers[0] <= Self::MOST;
+        let room = |which: usize| {
+            let heads = 2 * (task.heads + WIDEST);
+            task.scratch.wrapping_add(heads + which * (Self::MOST + WIDEST)).wrapping_sub(numbers[0])
+        };
+        Self { rows: [first, end], numbers, results: if staged { [room(0), room(1)] } else { results }, staged }
+    }
+
+    /// Copies the results `which` to where they belong.
+    ///
+    /// # Safety
+    /// They have been made, and `to` has room for them.
+    #[inline(always)]
+    pub unsafe fn finish(&self, which: usize, to: *mut T) {
+        if self.staged {
+            let [begin, end] = self.numbers;
+            // SAFETY: the caller's promise.
+            unsafe { to.add(begin).copy_from_nonoverlapping(self.results[which].wrapping_add(begin), end - begin) }
+        }
+    }
+
+    /// Writes both results of each nonzero to `to`, H of the one beside H of the other.
+    ///
+    /// # Safety
+    /// As [`Segment::finish`].
+    #[inline(always)]
+    pub unsafe fn join(&self, heads: usize, to: *mut T) {
+        let [begin, end] = self.numbers;
+        let [first, second] = self.results;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if heads == 1 {
+                for p in begin..end {
+                    to.add(2 * p).write(*first.wrapping_add(p));
+                    to.add(2 * p + 1).write(*second.wrapping_add(p));
+                }
+                return;
+            }
+            for p in (begin..end).step_by(heads) {
+                to.add(2 * p).copy_from_nonoverlapping(first.wrapping_add(p), heads);
+                to.add(2 * p + heads).copy_from_nonoverlapping(second.wrapping_add(p), heads);
+            }
+        }
+    }
+}
+
+/// One row, or all rows of a segment: the numbers by nonzero and head.
 pub(super) struct Row<T> {
     /// The place of the first.
     pub base: usize,
@@ -16,6 +97,8 @@ pub(super) struct Row<T> {
     step: usize,
     lanes: usize,
     scratch: *mut T,
+    /// There is room for whole registers where results go.
+    whole: bool,
 }
 
 /// A register's place in a row: its first number, and that one's head.
@@ -37,17 +120,28 @@ impl At {
 }
 
 impl<T: Scalar> Row<T> {
-    /// Row `i`.
+    /// Row `i` of `segment`.
     ///
     /// # Safety
-    /// As [`edge_weights`].
+    /// As [`super::edge_weights`].
     #[inline(always)]
-    pub unsafe fn new<S: Simd>(task: &EdgeWeights<T>, i: usize) -> Self {
-        let (heads, lanes) = (task.heads, T::lanes::<S>());
+    pub unsafe fn new<S: Simd>(task: &EdgeWeights<T>, segment: &Segment<T>, i: usize) -> Self {
         // SAFETY: the caller's promise.
-        let [start, end] = unsafe { [task.row_ptr.at(i), task.row_ptr.at(i + 1)] };
+        let numbers = unsafe { [task.row_ptr.at(i) * task.heads, task.row_ptr.at(i + 1) * task.heads] };
+        Self::of::<S>(task, segment, numbers)
+    }
+
+    /// All rows of `segment`.
+    #[inline(always)]
+    pub fn all<S: Simd>(task: &EdgeWeights<T>, segment: &Segment<T>) -> Self {
+        Self::of::<S>(task, segment, segment.numbers)
+    }
+
+    #[inline(always)]
+    fn of<S: Simd>(task: &EdgeWeights<T>, segment: &Segment<T>, [base, end]: [usize; 2]) -> Self {
+        let (heads, lanes) = (task.heads, T::lanes::<S>());
         let step = if heads == 1 { 0 } else { lanes % heads };
-        Self { base: start * heads, len: (end - start) * heads, heads, step, lanes, scratch: task.scratch }
+        Self { base, len: end - base, heads, step, lanes, scratch: task.scratch, whole: segment.staged }
     }
 
     #[inline(always)]
@@ -63,7 +157,7 @@ impl<T: Scalar> Row<T> {
     pub unsafe fn take<S: Simd>(&self, simd: S, from: *const T, at: At) -> T::Vector<S> {
         // SAFETY: the caller's promise.
         unsafe {
-            let p = from.add(self.base + at.q);
+            let p = from.wrapping_add(self.base + at.q);
             if at.q + self.lanes <= self.len {
                 T::load(simd, p)
             } else {
@@ -72,12 +166,28 @@ impl<T: Scalar> Row<T> {
         }
     }
 
-    /// Writes the numbers of `to` at `at`.
+    /// Writes the numbers of `to`, one of the segment's results, at `at`.
     ///
     /// # Safety
     /// As [`Row::take`].
     #[inline(always)]
     pub unsafe fn put<S: Simd>(&self, simd: S, to: *mut T, at: At, x: T::Vector<S>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.whole {
+                T::store(simd, to.wrapping_add(self.base + at.q), x);
+            } else {
+                self.put_exactly(simd, to, at, x);
+            }
+        }
+    }
+
+    /// Writes the numbers of `to` at `at`, none beyond the row.
+    ///
+    /// # Safety
+    /// As [`Row::take`].
+    #[inline(always)]
+    pub unsafe fn put_exactly<S: Simd>(&self, simd: S, to: *mut T, at: At, x: T::Vector<S>) {
         // SAFETY: the caller's promise.
         unsafe {
             let p = to.add(self.base + at.q);

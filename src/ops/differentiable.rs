@@ -199,7 +199,7 @@ impl Cpu {
 /// [`Cpu::transpose_numbers`] for places `range` of the transposed pattern.
 ///
 /// # Safety
-/// `from` has K H numbers for each nonzero, every one of `to` H, of which those of the range are the caller's own. `ONE` says whether H is 1.
+/// `from` has K H numbers for each nonzero, every one of `to` H, of which the range's are the caller's own. `ONE` says whether H is 1.
 unsafe fn in_order<T: Scalar, const K: usize, const ONE: bool>(
     order: &[usize],
     range: Range<usize>,

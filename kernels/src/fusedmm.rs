@@ -111,6 +111,8 @@ impl<D: Stored, W: Weights<D::Scalar>> WithSimd for Rows<D, W> {
             let mut states = [none; ROWS];
             let walk = Walk::new(task.row_ptr, task.columns, task.values, task.rows, task.nonzeros, task.panel);
             let vectors = (task.n + task.width).div_ceil(D::Scalar::lanes::<S>());
+            let most = (CHUNK_BYTES / (task.n * size_of::<D>()).max(1)).clamp(16, CHUNK);
+            let mut weights = Lines([D::Scalar::ZERO; CHUNK]);
             for part in walk.gathering(task.prefetch_distance, vectors) {
                 let i = part.row;
                 let carries = i == task.rows[0] && !task.carry_out[0].is_null();
@@ -147,7 +149,8 @@ impl<D: Stored, W: Weights<D::Scalar>> WithSimd for Rows<D, W> {
                     fresh: part.start == begin,
                     all: task.row_ptr.at(i) >= task.nonzeros[0] && task.row_ptr.at(i + 1) <= task.nonzeros[1],
                 };
-                let state = fused_part::<S, D, W>(simd, &self, &part, row, states[part.slot]);
+                let chunk = (weights.0.as_mut_ptr(), most);
+                let state = fused_part::<S, D, W>(simd, &self, &part, row, chunk, states[part.slot]);
                 states[part.slot] = state;
                 if self.softmax && part.last {
                     if row.all {
@@ -205,23 +208,21 @@ struct RowOf<T> {
 /// One part of a row, and its (m, l) so far: l is 1 where the weights are divided by their sum already.
 ///
 /// # Safety
-/// As [`fused_rows`]; `part` is one of the task's, and `e` is valid for writes of a row of E.
+/// As [`fused_rows`]; `part` is one of the task's, `e` is valid for writes of a row of E, and `w` of `most` weights rounded up to registers.
 #[inline(always)]
 unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
     simd: S,
     &Rows { edge, softmax, ref task }: &Rows<D, W>,
     part: &Part,
     RowOf { i, e, fresh, all }: RowOf<D::Scalar>,
+    (w, most): (*mut D::Scalar, usize),
     mut state: [D::Scalar; 2],
 ) -> [D::Scalar; 2] {
-    let most = (CHUNK_BYTES / (task.n * size_of::<D>()).max(1)).clamp(16, CHUNK);
-    let mut weights = Lines([D::Scalar::ZERO; CHUNK]);
-    // SAFETY: the promise of `fused_rows`; chunks are inside `part`, and a chunk's weights fit the buffer.
+    // SAFETY: the promise of `fused_rows`; chunks are inside `part`, and a chunk's weights fit `w`.
     unsafe {
         let mut start = part.start;
         while start < part.end {
             let len = most.min(part.end - start);
-            let w = weights.0.as_mut_ptr();
             for tile in tiles_of::<S, D>(task.n, max_vectors(S::REGISTER_COUNT)) {
                 let (c, rows) = (task.c.0.add(i * task.c.1 + tile.start), task.rows_of(task.b, start, tile));
                 with_width!(tile, dots_tile::<S, D>(simd, tile, (c, task.c.1), &rows, len, w));

@@ -67,7 +67,7 @@ pub(crate) struct Part {
 }
 
 impl<T> Walk<T> {
-    /// The nonzeros `nonzeros[0]..nonzeros[1]` of `rows[0]..rows[1]`, in panels of `panel` of the `cols` columns.
+    /// The nonzeros `nonzeros[0]..nonzeros[1]` of `rows[0]..rows[1]`, in panels of `panel` of the `cols` columns. `values` may be null.
     ///
     /// # Safety
     /// The CSR arrays are valid for the rows as long as the walk is used.
@@ -80,6 +80,8 @@ impl<T> Walk<T> {
         nonzeros: [usize; 2],
         [panel, cols]: [usize; 2],
     ) -> Self {
+        // Where nothing is mapped, a prefetch waits for the page tables (5 % of FusedMM on amazon_book, D = B, Zen 5).
+        let values = if values.is_null() { columns.cast() } else { values };
         let left = [[0; 2]; ROWS];
         let (base, len, slot) = (0, 0, 0);
         let (limit, first, ahead) = (cols, true, false);

@@ -98,6 +98,10 @@ impl Cpu {
         let carry_out = carry_outs.shared(tasks);
         let (ldc, out) = (c.stride(), Shared(c.reborrow().into_data().as_mut_ptr()));
         let arch = self.arch().dividing::<T>(n / heads);
+        // The plan knows the dense operands; H values for each nonzero pass through the caches beside them.
+        let operands = pattern.rows().saturating_add(pattern.cols()).saturating_mul(n).saturating_mul(size_of::<T>());
+        let together = operands.saturating_add(size_of_val(values));
+        let stream = stream || direct.stream || plan::streams(self.machine(), together);
         self.for_each(tasks.len(), work(pattern.nnz(), n), |k| {
             let task = SpmmHeads {
                 rows: head_rows(pattern, &tasks[k], b, heads, direct.prefetch_distance),
@@ -105,7 +109,7 @@ impl Cpu {
                 c: out.get(),
                 ldc,
                 carry_out: carry_out(k)[0],
-                stream: direct.stream || stream,
+                stream,
             };
             // SAFETY: the pattern's invariants and the checked shapes make every index valid; the rows that begin in this task, and
             // its carry-out, are its own.

@@ -92,8 +92,7 @@ impl Cpu {
             self.scores(a, weights, s)?;
         }
         let [dvalues, dbias] = [dvalues, dbias].map(|x| Shared(x.map_or(std::ptr::null_mut(), <[T]>::as_mut_ptr)));
-        let places = [s, &mut *ds, pairs].map(|x| Shared(x.as_mut_ptr()));
-        let places = [places[0], places[1], places[2], dvalues, dbias];
+        let places = [Shared(s.as_mut_ptr()), Shared(ds.as_mut_ptr()), Shared(pairs.as_mut_ptr()), dvalues, dbias];
         let shared = SharedEdges { values, lse, places };
         if by_blocks {
             return self.gradients_by_blocks(a, weights, &shared, left, stream);

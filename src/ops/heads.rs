@@ -98,10 +98,7 @@ impl Cpu {
         let carry_out = carry_outs.shared(tasks);
         let (ldc, out) = (c.stride(), Shared(c.reborrow().into_data().as_mut_ptr()));
         let arch = self.arch().dividing::<T>(n / heads);
-        // The plan knows the dense operands; H values for each nonzero pass through the caches beside them.
-        let operands = pattern.rows().saturating_add(pattern.cols()).saturating_mul(n).saturating_mul(size_of::<T>());
-        let together = operands.saturating_add(size_of_val(values));
-        let stream = stream || direct.stream || plan::streams(self.machine(), together);
+        let stream = stream || direct.stream || self.streams_heads(pattern, n, values);
         self.for_each(tasks.len(), work(pattern.nnz(), n), |k| {
             let task = SpmmHeads {
                 rows: head_rows(pattern, &tasks[k], b, heads, direct.prefetch_distance),
@@ -119,6 +116,13 @@ impl Cpu {
         Ok(())
     }
 
+    /// Whether a result goes past the caches, where dense operands of `n` columns and H `numbers` for each nonzero pass through them. A plan
+    /// knows of one number.
+    fn streams_heads<T>(&self, pattern: PatternRef<'_>, n: usize, numbers: &[T]) -> bool {
+        let operands = pattern.rows().saturating_add(pattern.cols()).saturating_mul(n).saturating_mul(size_of::<T>());
+        plan::streams(self.machine(), operands.saturating_add(size_of_val(numbers)))
+    }
+
     /// [`Cpu::sddmm_heads`]; shapes have been checked.
     #[inline(never)]
     pub(crate) fn dots_of_heads<T: Scalar>(
@@ -133,9 +137,7 @@ impl Cpu {
         let direct = self.direct(Op::Sddmm, a, pattern, c.cols())?;
         let tasks = &direct.tasks;
         let arch = self.arch().dividing::<T>(c.cols() / heads);
-        let numbers = out.len().saturating_mul(size_of::<T>());
-        let operands = (c.rows() + b.rows()).saturating_mul(c.cols() * size_of::<T>());
-        let stream = plan::streams(self.machine(), operands.saturating_add(numbers));
+        let stream = self.streams_heads(pattern, c.cols(), out);
         let out = Shared(out.as_mut_ptr());
         self.for_each(tasks.len(), work(pattern.nnz(), c.cols()), |k| {
             let task = SddmmHeads {

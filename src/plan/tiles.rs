@@ -14,6 +14,7 @@
 //! at f32), and huge pages under everything (equal).
 
 use sparsimd_kernels::LINE;
+use sparsimd_kernels::mttkrp::TILED_MOST_DISTANCE;
 
 use super::mttkrp::Request;
 use super::tensor::TensorStats;
@@ -107,20 +108,24 @@ pub(super) fn entries_distance(stats: &TensorStats, machine: &Machine, request: 
     distance(machine, request, stats.dims.len() - 1, bytes)
 }
 
-/// Nonzeros ahead at which rows are prefetched, in L2, where the factors come from memory: 2 M nonzeros of 400000 x 300000 x 200000, a
-/// thread of a Zen 4, R = 64, 8 ahead in L1 106 ms, 9 to 63 ahead in L2 68 to 71; R = 16 23.8, and 9, 18, 24 ahead in L2 21.6, 18.7, 21.7.
+/// The fewest nonzeros ahead at which rows are prefetched, in L2, where the factors come from memory.
 pub(super) const FAR_DISTANCE: usize = 18;
 
+/// Cache lines that are prefetched at a time in L2 where the factors come from memory: as many requests as are under way together. 2 M
+/// nonzeros of 400000 x 300000 x 200000, a thread of a Zen 5, 18, 32, 48, 63 nonzeros ahead: R = 64 in bf16, 4 lines each, 20.2, 15.2,
+/// 13.2, 12.2 ms; R = 16 in f32, 2 lines, 11.6, 9.6, 8.5, 8.1; R = 64 in f32, 8 lines, 24 to 26; in f64, 16 lines, 59, 60, 65, 67.
+const FAR_LINES: usize = 256;
+
 /// Prefetch distance for nonzeros that read `rows` rows each out of so many bytes: none where these share L2 with much
-/// else, since the processor's own reordering suffices. Else as many nonzeros as [`PREFETCHED_LINES`] allows: the more
-/// lines one reads, the longer it takes, and the fewer of them cover the way from L3.
+/// else, since the processor's own reordering suffices. Else as many nonzeros as [`PREFETCHED_LINES`] allows, or
+/// [`FAR_LINES`] from memory: the more lines one reads, the longer it takes, and the fewer of them cover the way.
 pub(super) fn distance(machine: &Machine, request: Request, rows: usize, bytes: usize) -> usize {
     if bytes <= machine.l2_bytes() / 2 {
         return 0;
     }
-    if bytes > machine.l3_bytes() / 2 {
-        return FAR_DISTANCE;
-    }
     let lines = rows.saturating_mul(row_bytes(request).div_ceil(LINE)).max(1);
+    if bytes > machine.l3_bytes() / 2 {
+        return (FAR_LINES / lines).clamp(FAR_DISTANCE, TILED_MOST_DISTANCE);
+    }
     (PREFETCHED_LINES / lines).clamp(4, 8)
 }

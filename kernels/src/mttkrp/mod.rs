@@ -22,7 +22,7 @@ pub use csf::{CsfView, mttkrp_csf};
 pub use entries::{EntriesView, mttkrp_entries};
 pub use joint::{JointOperands, JointView, mttkrp_joint};
 pub use linear::{extract_coordinates, extract_coordinates_wide};
-pub use tiled::{OffsetsView, Run, TILED_MOST_DISTANCE, TILED_PADDING, Tile, TiledView, mttkrp_tiled};
+pub use tiled::{OffsetsView, Run, TILED_MOST_DISTANCE, TILED_PADDING, Tile, TiledView, Write, mttkrp_tiled};
 
 /// The dense operands of one task. Rows of all factors and of the output are `stride` elements apart, which is a whole
 /// number of registers of the instruction set in use; so every kernel works on whole registers, without masks.

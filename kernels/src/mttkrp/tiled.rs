@@ -6,7 +6,7 @@
 //!         for chunk:                         F nonzeros that share the coordinates of SHARED modes
 //!             t = sum over the chunk of x * (product of the FREE factors' rows)
 //!             sum += t * (product of the SHARED factors' rows)
-//!         out[i] += sum
+//!         out[i] += sum                      or out[i] = sum, where every row has one run
 //! ```
 //!
 //! The chunk length F is 1, 2, 4 or 8 for a whole run, so no branch depends on the length of a single fiber: with fibers
@@ -15,9 +15,12 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::{MAX_ORDER, Operands, Panel, accumulate, add, add_to, load, panels, prefetch_panel, scale_by, zeros};
+use super::{
+    MAX_ORDER, Operands, Panel, accumulate, add, add_to, load, panels, prefetch_panel, scale_by, store, zeros,
+};
 use crate::arch::dispatch_stored;
 use crate::stored::Vector;
+use crate::stream::{store_streaming, stream_fence};
 use crate::{Arch, LINE, Number, Stored};
 
 /// The farthest prefetch, in nonzeros.
@@ -68,17 +71,49 @@ impl Offset for u32 {
 /// Chunks of one length in one row of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The row of the output.
-    pub row: u32,
-    /// Number of chunks in the low 30 bits, the chunk length's logarithm (0 to 3) in the high two.
-    pub chunks: u32,
+    row: u32,
+    /// Number of chunks in the low 30 bits, the chunk length's logarithm in the high two.
+    chunks: u32,
 }
 
 impl Run {
-    /// Number of chunks.
-    pub fn chunks(&self) -> usize {
-        (self.chunks & (u32::MAX >> 2)) as usize
+    /// The most chunks of a run.
+    pub const MOST_CHUNKS: usize = (1 << 30) - 1;
+
+    /// At most [`Run::MOST_CHUNKS`] chunks of `2^log_length` nonzeros, 1 to 8, in a row of the output.
+    pub fn new(row: u32, chunks: usize, log_length: u32) -> Self {
+        debug_assert!(chunks <= Self::MOST_CHUNKS && log_length <= 3);
+        Self { row, chunks: chunks as u32 | log_length << 30 }
     }
+
+    /// The row of the output.
+    #[inline(always)]
+    pub fn row(&self) -> u32 {
+        self.row
+    }
+
+    /// Number of chunks.
+    #[inline(always)]
+    pub fn chunks(&self) -> usize {
+        self.chunks as usize & Self::MOST_CHUNKS
+    }
+
+    /// The logarithm of the chunks' length: 0 to 3.
+    #[inline(always)]
+    pub fn log_length(&self) -> u32 {
+        self.chunks >> 30
+    }
+}
+
+/// What becomes of the sum of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// It is added to the row of the output.
+    Add,
+    /// It becomes the row, which has no other run.
+    Store,
+    /// The same past the caches.
+    Stream,
 }
 
 /// A box of the tensor: the rows of all factors that its nonzeros name are close together.
@@ -116,6 +151,7 @@ pub struct TiledView<'a, T> {
 struct Task<'a, D: Stored> {
     view: TiledView<'a, D::Scalar>,
     operands: Operands<'a, D>,
+    write: Write,
 }
 
 struct Tiled<'a, D: Stored, I, const SHARED: usize, const FREE: usize> {
@@ -123,46 +159,58 @@ struct Tiled<'a, D: Stored, I, const SHARED: usize, const FREE: usize> {
     shared_offsets: *const I,
     free_offsets: *const I,
     operands: Operands<'a, D>,
+    write: Write,
 }
 
-/// Adds the contributions of the task's tiles to the rows of the output that their runs name.
+/// Adds the contributions of the task's tiles to the rows of the output that their runs name, or overwrites them.
 ///
 /// # Safety
 /// Stride and columns of `operands` are whole registers of `arch`, and the prefetch distance is at most
 /// [`TILED_MOST_DISTANCE`]. Runs, chunks and nonzeros are as many as the tiles and runs say, every corner plus offset
-/// is a row of its factor; every run's row is one of the output's that nobody else uses.
-pub unsafe fn mttkrp_tiled<D: Stored>(arch: Arch, view: TiledView<'_, D::Scalar>, operands: Operands<'_, D>) {
-    dispatch_stored!(arch, Task::<D> { view, operands }, Task, |arch, task| task.dispatch(arch));
+/// is a row of its factor; every run's row is one of the output's that nobody else uses. Past the caches only rows are
+/// written that are aligned to registers.
+pub unsafe fn mttkrp_tiled<D: Stored>(
+    arch: Arch,
+    view: TiledView<'_, D::Scalar>,
+    operands: Operands<'_, D>,
+    write: Write,
+) {
+    dispatch_stored!(arch, Task::<D> { view, operands, write }, Task, |arch, task| task.dispatch(arch));
+    if write == Write::Stream {
+        stream_fence();
+    }
 }
 
 impl<D: Stored> Task<'_, D> {
+    /// Numbers of shared and of free modes.
+    fn modes(&self) -> (usize, usize) {
+        (self.view.shared, self.view.inputs.len() - self.view.shared)
+    }
+
     /// To the code for the task's offsets and numbers of shared and free modes.
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
-        let Self { view, operands } = self;
-        match view.offsets {
+        match self.view.offsets {
             OffsetsView::Short { shared, free } => {
                 let offsets = (shared.as_ptr(), free.as_ptr());
-                if const { D::NARROW } {
-                    return Tiled::<D, u16, 0, 0>::run(arch, view, offsets, operands);
-                }
-                match (view.shared, view.inputs.len() - view.shared) {
-                    (0, 2) => Tiled::<D, u16, 0, 2>::run(arch, view, offsets, operands),
-                    (1, 1) => Tiled::<D, u16, 1, 1>::run(arch, view, offsets, operands),
-                    (0, 3) => Tiled::<D, u16, 0, 3>::run(arch, view, offsets, operands),
-                    (1, 2) => Tiled::<D, u16, 1, 2>::run(arch, view, offsets, operands),
-                    (2, 1) => Tiled::<D, u16, 2, 1>::run(arch, view, offsets, operands),
+                match self.modes() {
+                    _ if const { D::NARROW } => Tiled::<D, u16, 0, 0>::run(arch, self, offsets),
+                    (0, 2) => Tiled::<D, u16, 0, 2>::run(arch, self, offsets),
+                    (1, 1) => Tiled::<D, u16, 1, 1>::run(arch, self, offsets),
+                    (0, 3) => Tiled::<D, u16, 0, 3>::run(arch, self, offsets),
+                    (1, 2) => Tiled::<D, u16, 1, 2>::run(arch, self, offsets),
+                    (2, 1) => Tiled::<D, u16, 2, 1>::run(arch, self, offsets),
                     // FREE 0 stands for numbers known at run time only.
-                    _ => Tiled::<D, u16, 0, 0>::run(arch, view, offsets, operands),
+                    _ => Tiled::<D, u16, 0, 0>::run(arch, self, offsets),
                 }
             }
             // Tiles as long as these mean rows from L3 or beyond, which hide what the loops over the modes cost; not so at order 3
             // without shared modes, where they cost 4 %.
             OffsetsView::Long { shared, free } => {
                 let offsets = (shared.as_ptr(), free.as_ptr());
-                match (view.shared, view.inputs.len() - view.shared) {
-                    (0, 2) if const { !D::NARROW } => Tiled::<D, u32, 0, 2>::run(arch, view, offsets, operands),
-                    _ => Tiled::<D, u32, 0, 0>::run(arch, view, offsets, operands),
+                match self.modes() {
+                    (0, 2) => Tiled::<D, u32, 0, 2>::run(arch, self, offsets),
+                    _ => Tiled::<D, u32, 0, 0>::run(arch, self, offsets),
                 }
             }
         }
@@ -171,11 +219,12 @@ impl<D: Stored> Task<'_, D> {
 
 impl<'a, D: Stored, I: Offset, const SHARED: usize, const FREE: usize> Tiled<'a, D, I, SHARED, FREE> {
     #[inline(always)]
-    fn run(arch: Arch, view: TiledView<'a, D::Scalar>, offsets: (*const I, *const I), operands: Operands<'a, D>) {
-        let task = Self { view, shared_offsets: offsets.0, free_offsets: offsets.1, operands };
+    fn run(arch: Arch, task: Task<'a, D>, (shared_offsets, free_offsets): (*const I, *const I)) {
+        let Task { view, operands, write } = task;
+        let tiled = Self { view, shared_offsets, free_offsets, operands, write };
         // Without vectors there is nothing to specialise for.
-        arch.dispatch_vectors(task, |simd| {
-            Tiled::<D, I, 0, 0> { view, shared_offsets: offsets.0, free_offsets: offsets.1, operands }.general(simd);
+        arch.dispatch_vectors(tiled, |simd| {
+            Tiled::<D, I, 0, 0> { view, shared_offsets, free_offsets, operands, write }.general(simd);
         });
     }
 }
@@ -344,27 +393,35 @@ impl<D: Stored, I: Offset, const SHARED: usize, const FREE: usize> Panel<D::Scal
             for r in tile.runs.0..tile.runs.1 {
                 // SAFETY: the runs are in range, the cursor is at the run's first nonzero, rows exist.
                 unsafe {
-                    let Run { row, chunks } = *view.runs.get_unchecked(r);
-                    let out = operands.out.wrapping_add(row as usize * stride + column);
-                    let next = view.runs.get_unchecked((r + 3).min(last)).row as usize;
-                    prefetch_panel::<S, D::Scalar, G>(
-                        operands.out.wrapping_add(next * stride + column),
-                        operands.prefetch_distance,
-                    );
-                    let count = (chunks & (u32::MAX >> 2)) as usize;
+                    let run = view.runs.get_unchecked(r);
+                    let out = operands.out.wrapping_add(run.row() as usize * stride + column);
+                    if self.write != Write::Stream {
+                        let next = view.runs.get_unchecked((r + 3).min(last)).row() as usize;
+                        prefetch_panel::<S, D::Scalar, G>(
+                            operands.out.wrapping_add(next * stride + column),
+                            operands.prefetch_distance,
+                        );
+                    }
+                    let count = run.chunks();
                     let sum = if self.shared() == 0 {
                         self.sum_nonzeros::<S, G>(simd, count, &mut cursor, &factors)
                     } else {
                         // The chunks' own sums are independent, so one chain between them will do. Their length
                         // stays the same for the whole run, and so do the branches on it.
                         let mut sum = zeros::<S, D::Scalar, G>(simd);
-                        let log_length = chunks >> 30;
+                        let log_length = run.log_length();
                         for _ in 0..count {
                             self.chunk::<S, G>(simd, log_length, &mut cursor, &factors, &mut sum);
                         }
                         sum
                     };
-                    add_to::<S, D::Scalar, G>(simd, out, &sum);
+                    match self.write {
+                        Write::Add => add_to::<S, D::Scalar, G>(simd, out, &sum),
+                        Write::Store => store::<S, D::Scalar, G>(simd, out, &sum),
+                        Write::Stream => sum.iter().enumerate().for_each(|(g, &register)| {
+                            store_streaming::<S, D::Scalar>(simd, out.add(g * D::Scalar::lanes::<S>()), register);
+                        }),
+                    }
                 }
             }
         }

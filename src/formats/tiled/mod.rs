@@ -72,6 +72,7 @@ pub struct TiledTask<T> {
     rows: Range<usize>,
     tiles: Vec<Tile>,
     runs: Vec<Run>,
+    one_run_per_row: bool,
     offsets: Offsets,
     values: Vec<T>,
 }
@@ -151,10 +152,9 @@ impl<T: Scalar> Tiled<T> {
             for tile in &task.tiles {
                 let (mut chunk, mut entry) = (tile.chunk, tile.entry);
                 for run in &task.runs[tile.runs.0..tile.runs.1] {
-                    let length = 1usize << (run.chunks >> 30);
-                    for _ in 0..run.chunks & (u32::MAX >> 2) {
-                        for _ in 0..length {
-                            coords[self.spec.mode].push(run.row);
+                    for _ in 0..run.chunks() {
+                        for _ in 0..1usize << run.log_length() {
+                            coords[self.spec.mode].push(run.row());
                             for (n, &mode) in self.spec.inputs.iter().enumerate() {
                                 let offset = match n < shared {
                                     true => task.offsets.get(true, chunk * shared + n),
@@ -203,6 +203,11 @@ impl<T: Scalar> TiledTask<T> {
     /// The runs of all tiles.
     pub fn runs(&self) -> &[Run] {
         &self.runs
+    }
+
+    /// Whether every row of the range has one run, those without nonzeros included.
+    pub fn one_run_per_row(&self) -> bool {
+        self.one_run_per_row
     }
 
     /// Offsets of all chunks and nonzeros.
@@ -277,11 +282,29 @@ mod tests {
         let spec = TiledSpec { mode: 0, inputs: vec![1, 2], shared: 1, extent: vec![4, 13], tasks: 1 };
         let tiled = Tiled::from_coo(&coo, &spec).unwrap();
         let heads: Vec<_> =
-            tiled.tasks()[0].runs().iter().map(|r| (r.row, r.chunks & 0xffff, 1 << (r.chunks >> 30))).collect();
+            tiled.tasks()[0].runs().iter().map(|r| (r.row(), r.chunks(), 1 << r.log_length())).collect();
         assert_eq!(heads, [(0, 1, 8), (0, 1, 4), (1, 1, 2), (0, 2, 1)]);
         let Offsets::Short { shared, .. } = tiled.tasks()[0].offsets() else { panic!("short tiles") };
         let (chunks, padding) = shared.split_at(5);
         assert_eq!((chunks, padding), (&[2, 2, 3, 0, 2][..], &[0; TILED_PADDING][..]));
+    }
+
+    #[test]
+    fn rows_without_nonzeros_have_empty_runs_where_no_row_has_two() {
+        let layout = |rows: Vec<u32>, columns: Vec<u32>, extent: usize| {
+            let ones = vec![1.0f64; rows.len()];
+            let coo = CooTensor::new(vec![6, 8], vec![rows, columns], ones).unwrap();
+            let spec = TiledSpec { mode: 0, inputs: vec![1], shared: 0, extent: vec![extent], tasks: 1 };
+            let tiled = Tiled::from_coo(&coo, &spec).unwrap();
+            assert_eq!(tiled.to_coo().nnz(), coo.nnz());
+            let task = &tiled.tasks()[0];
+            (task.one_run_per_row(), task.runs().iter().map(|run| (run.row(), run.chunks())).collect::<Vec<_>>())
+        };
+        let (one, runs) = layout(vec![1, 1, 3, 5], vec![0, 7, 2, 2], 8);
+        assert_eq!((one, runs), (true, vec![(1, 2), (3, 1), (5, 1), (0, 0), (2, 0), (4, 0)]));
+        // A row in two tiles, and fewer than half of the rows.
+        assert!(!layout(vec![1, 1, 3, 5], vec![0, 7, 2, 2], 4).0);
+        assert_eq!(layout(vec![1, 3], vec![0, 1], 8), (false, vec![(1, 1), (3, 1)]));
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub(super) fn tree_tasks(copy: usize, pattern: &CsfPattern, mode: usize, count: 
             }
         }
     }
-    parts.into_iter().map(|part| Task { copy, rows: fiber_window(pattern, mode, &part), part }).collect()
+    parts.into_iter().map(|part| Task::new(copy, part.clone(), fiber_window(pattern, mode, &part))).collect()
 }
 
 /// Tasks of a tree for the mode at its root, for `threads` threads: whole slices of about equal numbers of nonzeros.
@@ -94,7 +94,7 @@ pub(super) fn slice_tasks(pattern: &CsfPattern, threads: usize) -> Vec<Task> {
     let parts = cut::ranges(pattern.nodes(0), count, |slice| pattern.ptr(fiber_level)[first_fiber(pattern, slice)]);
     let rows = |slices: &Range<usize>| row_range(&pattern.idx(0)[slices.clone()]);
     let fibers = |slices: &Range<usize>| first_fiber(pattern, slices.start)..first_fiber(pattern, slices.end);
-    parts.iter().map(|slices| Task { copy: 0, rows: rows(slices), part: fibers(slices) }).collect()
+    parts.iter().map(|slices| Task::new(0, fibers(slices), rows(slices))).collect()
 }
 
 /// Tasks of a B-CSF tree for the mode at its root: whole sub-slices of about equal numbers of nonzeros.
@@ -105,6 +105,6 @@ pub(super) fn sub_slice_tasks<T: Scalar>(bcsf: &Bcsf<T>, count: usize) -> Vec<Ta
     let parts = cut::ranges(starts.len() - 1, count, |s| ptr[starts[s]]).into_iter();
     parts
         .map(|part| starts[part.start]..starts[part.end])
-        .map(|part| Task { copy: 0, rows: fiber_window(pattern, pattern.mode_order()[0], &part), part })
+        .map(|part| Task::new(0, part.clone(), fiber_window(pattern, pattern.mode_order()[0], &part)))
         .collect()
 }

@@ -226,7 +226,13 @@ impl Cpu {
     ) -> Result<()> {
         check_shapes(&tensor.dims, mode, factors, &out)?;
         let buffers = &tensor.buffers;
-        let call = Call { arch: self.arch(), stride: kernel_stride::<D::Scalar>(out.cols()), buffers, add: false };
+        let call = Call {
+            machine: self.machine(),
+            arch: self.arch(),
+            stride: kernel_stride::<D::Scalar>(out.cols()),
+            buffers,
+            add: false,
+        };
         // Rows of factors and of the result may have to be copied.
         let rows: usize = tensor.dims.iter().sum();
         let work = (tensor.nnz * tensor.dims.len()).saturating_add(rows).saturating_mul(out.cols());

@@ -2,14 +2,15 @@
 
 use std::ops::Range;
 
-use sparsimd_kernels::mttkrp::{JointOperands, Operands};
+use sparsimd_kernels::mttkrp::{JointOperands, Operands, Write};
 use sparsimd_kernels::{Arch, Scalar, Stored as Element};
 
 use super::operands::{Buffers, kernel_stride};
 use super::privatised::{Rows, Task, TaskOutput, Tasks, add_up};
 use super::stored::Stored;
+use crate::machine::Machine;
 use crate::parallel;
-use crate::plan::{MttkrpFormat, MttkrpPlan};
+use crate::plan::{MttkrpFormat, MttkrpPlan, streams};
 
 /// Row 0 of the factor of each mode, read by many threads.
 pub(super) struct Pointers<T>(pub(super) Vec<*const T>);
@@ -26,6 +27,7 @@ impl<T> Pointers<T> {
 #[derive(Clone, Copy)]
 pub(super) struct Call<'a, T> {
     pub(super) arch: Arch,
+    pub(super) machine: &'a Machine,
     /// Elements from row to row of all operands: whole cache lines.
     pub(super) stride: usize,
     pub(super) buffers: &'a Buffers<T>,
@@ -40,6 +42,8 @@ pub(super) struct Part<T> {
     tasks: Vec<Tasks>,
     /// Prefetch distance of each of these modes.
     prefetch_distance: Vec<usize>,
+    /// Rows of all factors and outputs.
+    rows: usize,
     /// Whether the tasks of all modes are of the same nonzeros, so that one pass serves all of them.
     joint: bool,
 }
@@ -71,7 +75,7 @@ impl<T: Scalar> Part<T> {
                 (0..prefetch_distance.len()).flat_map(|mode| tasks_of(&stored, mode..mode + 1, dims, plan)).collect()
             }
         };
-        Self { stored, tasks, prefetch_distance, joint }
+        Self { stored, tasks, prefetch_distance, rows: dims.iter().sum(), joint }
     }
 
     /// With tasks for `mode` alone.
@@ -85,7 +89,7 @@ impl<T: Scalar> Part<T> {
         let none = |_| Tasks::new(Vec::new(), 0);
         let mut tasks: Vec<Tasks> = (0..dims.len()).map(none).collect();
         tasks.splice(mode..mode + 1, tasks_of(&stored, mode..mode + 1, dims, plan));
-        Self { stored, tasks, prefetch_distance: prefetch_distance.to_vec(), joint: false }
+        Self { stored, tasks, prefetch_distance: prefetch_distance.to_vec(), rows: dims.iter().sum(), joint: false }
     }
 
     /// Rows of privatised outputs that the tasks of `mode` add up.
@@ -110,20 +114,28 @@ impl<T: Scalar> Part<T> {
         factors: &Pointers<D>,
         rows: &mut [T],
     ) {
-        let Call { arch, stride, buffers, add } = call;
-        let compute = |task: &Task, out: *mut T, columns: (usize, usize)| {
+        let Call { arch, machine, stride, buffers, add } = call;
+        let inputs = self.rows.saturating_mul(stride).saturating_sub(rows.len());
+        let stream = streams(machine, size_of_val(rows).saturating_add(inputs.saturating_mul(size_of::<D>())));
+        let compute = |task: &Task, out: *mut T, columns: (usize, usize), add: bool| {
+            let write = match (add, stream) {
+                (true, _) => Write::Add,
+                (false, true) => Write::Stream,
+                (false, false) => Write::Store,
+            };
             let prefetch_distance = self.prefetch_distance[mode];
             let operands = Operands { factors: factors.get(), stride, columns, out, prefetch_distance };
             // SAFETY: whole cache lines are whole registers; formats hold coordinates below the lengths of their modes,
             // for which the caller has rows; the task has its columns of the rows of its own range, which contains
             // every row that its part names.
-            unsafe { self.stored.compute(arch, task, mode, operands) };
+            unsafe { self.stored.compute(arch, task, mode, operands, write) };
         };
         if self.stored.by_columns() {
             let width = arch.lanes::<T>();
-            self.tasks[mode].run_by_columns(rows, stride, width, add, compute);
+            self.tasks[mode]
+                .run_by_columns(rows, stride, width, add, |task, out, columns| compute(task, out, columns, true));
         } else {
-            self.tasks[mode].run(rows, stride, add, buffers, |task, out| compute(task, out, (0, stride)));
+            self.tasks[mode].run(rows, stride, add, buffers, |task, out, add| compute(task, out, (0, stride), add));
         }
     }
 

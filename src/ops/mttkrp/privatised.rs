@@ -21,6 +21,15 @@ pub(super) struct Task {
     pub(super) part: Range<usize>,
     /// The range of rows.
     pub(super) rows: Range<usize>,
+    /// Whether it can write all rows of the range without having read them.
+    pub(super) overwrites: bool,
+}
+
+impl Task {
+    /// A task that adds to its rows.
+    pub(super) fn new(copy: usize, part: Range<usize>, rows: Range<usize>) -> Self {
+        Self { copy, part, rows, overwrites: false }
+    }
 }
 
 /// All tasks of one mode.
@@ -86,15 +95,16 @@ impl Tasks {
         self.tasks.iter().map(|(task, _)| task)
     }
 
-    /// `out = sum of all tasks`, or `out +=` it where it is to `add`: `work(task, row0)` adds its nonzeros' contributions to the rows of
-    /// its range, where `row0` is the place that row 0 of the output would have. Runs in the rayon pool of the caller.
+    /// `out = sum of all tasks`, or `out +=` it where it is to `add`: `work(task, row0, add)` adds its nonzeros' contributions to the rows
+    /// of its range, where `row0` is the place that row 0 of the output would have; a task that overwrites has them overwritten unless it
+    /// is to add. Runs in the rayon pool of the caller.
     pub(super) fn run<T: Scalar>(
         &self,
         out: &mut [T],
         stride: usize,
         add: bool,
         buffers: &Buffers<T>,
-        work: impl Fn(&Task, *mut T) + Sync,
+        work: impl Fn(&Task, *mut T, bool) + Sync,
     ) {
         if !add {
             self.clear_gaps(out, stride);
@@ -103,7 +113,7 @@ impl Tasks {
         let outputs = parallel::map_tasks(self.tasks.len(), |t| {
             // SAFETY: each task has its range once, and nobody else uses the output before the tasks end.
             let (row0, output) = unsafe { self.open(t, &rows, stride, add, buffers) };
-            work(&self.tasks[t].0, row0);
+            work(&self.tasks[t].0, row0, add && output.privatised.is_none());
             output
         });
         add_up(outputs, out, stride, buffers);
@@ -144,8 +154,8 @@ impl Tasks {
         }
     }
 
-    /// The rows of task number `t`, zeroed unless they are the output's and it is to `add` to them, and the place that row 0 of the output
-    /// would have in it.
+    /// The rows of task number `t`, zeroed unless the task overwrites them, or they are the output's and it is to `add` to them, and the
+    /// place that row 0 of the output would have in it.
     ///
     /// # Safety
     /// `rows` are those of an output of the tasks' length, a stride apart; nobody else uses the rows of the task's
@@ -161,7 +171,7 @@ impl Tasks {
         let (task, direct) = &self.tasks[t];
         let len = task.rows.len() * stride;
         if *direct {
-            if !add {
+            if !add && !task.overwrites {
                 let first = rows.row(task.rows.start, stride);
                 // SAFETY: direct ranges are disjoint and inside the output, which nobody else uses before the tasks end.
                 unsafe { std::slice::from_raw_parts_mut(first, len) }.fill(T::ZERO);
@@ -169,7 +179,9 @@ impl Tasks {
             return (rows.row(0, stride), TaskOutput { rows: task.rows.clone(), privatised: None });
         }
         let mut copy = buffers.take(len);
-        copy[..len].fill(T::ZERO);
+        if !task.overwrites {
+            copy[..len].fill(T::ZERO);
+        }
         let row0 = copy.as_mut_ptr().wrapping_sub(task.rows.start * stride);
         (row0, TaskOutput { rows: task.rows.clone(), privatised: Some(copy) })
     }
@@ -212,12 +224,12 @@ mod tests {
 
     #[test]
     fn overlapping_ranges_are_privatised_and_all_rows_are_defined() {
-        let task = |rows: Range<usize>| Task { copy: 0, part: 0..1, rows };
+        let task = |rows: Range<usize>| Task::new(0, 0..1, rows);
         let tasks = Tasks::new(vec![task(2..5), task(4..8), task(5..6), task(9..9)], 10);
         assert_eq!(tasks.privatised_rows(), 4);
         for add in [false, true] {
             let mut out = vec![7.0f64; 20];
-            tasks.run(&mut out, 2, add, &Buffers::default(), |task, row0| {
+            tasks.run(&mut out, 2, add, &Buffers::default(), |task, row0, _| {
                 for row in task.rows.clone() {
                     // SAFETY: the rows of the task's range.
                     unsafe { *row0.wrapping_add(row * 2) += 1.0 };

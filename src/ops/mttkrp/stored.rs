@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use sparsimd_kernels::mttkrp::{
     BlocksView, CsfView, EntriesView, JointOperands, JointView, OffsetsView, Operands, TILED_MOST_DISTANCE, TiledView,
-    extract_coordinates, extract_coordinates_wide, mttkrp_blocks, mttkrp_csf, mttkrp_entries, mttkrp_joint,
+    Write, extract_coordinates, extract_coordinates_wide, mttkrp_blocks, mttkrp_csf, mttkrp_entries, mttkrp_joint,
     mttkrp_tiled,
 };
 use sparsimd_kernels::{Arch, Scalar, Stored as Element};
@@ -172,7 +172,7 @@ impl<T: Scalar> Stored<T> {
     pub(super) fn tasks(&self, mode: usize, count: usize) -> Vec<Task> {
         let flat = |n: usize, rows: &[u32]| {
             let parts = cut::ranges(n, count, |p| p).into_iter();
-            parts.map(|part| Task { copy: 0, rows: row_range(&rows[part.clone()]), part }).collect::<Vec<_>>()
+            parts.map(|part| Task::new(0, part.clone(), row_range(&rows[part]))).collect::<Vec<_>>()
         };
         match self {
             Self::Coo { copies, first, .. } => {
@@ -181,16 +181,14 @@ impl<T: Scalar> Stored<T> {
                 let mut parts = cut::ranges(coo.nnz(), count, |p| p);
                 // One list has the same parts for every mode.
                 snap_to_rows(&mut parts, if copies.len() > 1 { rows } else { coo.coords(*first) });
-                parts.into_iter().map(|part| Task { copy: 0, rows: row_range(&rows[part.clone()]), part }).collect()
+                parts.into_iter().map(|part| Task::new(0, part.clone(), row_range(&rows[part]))).collect()
             }
             Self::Alto(alto) => flat(alto.nnz(), &alto.expand(mode)),
             Self::HiCoo(hicoo) => {
                 let ptr = hicoo.pattern().ptr();
                 let rows = hicoo.pattern().expand(mode);
                 let parts = cut::ranges(hicoo.pattern().num_blocks(), count, |block| ptr[block]).into_iter();
-                parts
-                    .map(|part| Task { copy: 0, rows: row_range(&rows[ptr[part.start]..ptr[part.end]]), part })
-                    .collect()
+                parts.map(|part| Task::new(0, part.clone(), row_range(&rows[ptr[part.start]..ptr[part.end]]))).collect()
             }
             Self::CsfSet(set) => tree_tasks(0, set.tree(mode).pattern(), mode, count),
             Self::Elements(set) => slice_tasks(set.tree(mode).pattern(), count),
@@ -203,22 +201,27 @@ impl<T: Scalar> Stored<T> {
             }
             Self::Tiled(all) => {
                 let tasks = all[mode].tasks().iter().enumerate();
-                tasks.map(|(copy, task)| Task { copy, part: 0..task.tiles().len(), rows: task.rows() }).collect()
+                let of_task = |(copy, task): (usize, &TiledTask<T>)| Task {
+                    overwrites: task.one_run_per_row(),
+                    ..Task::new(copy, 0..task.tiles().len(), task.rows())
+                };
+                tasks.map(of_task).collect()
             }
         }
     }
 
-    /// Adds what `task` contributes to `mode`'s output.
+    /// Adds what `task` contributes to `mode`'s output; a task that overwrites writes its rows as `write` says.
     ///
     /// # Safety
     /// Stride and columns of `operands` are whole registers of `arch`; the factors of all modes but `mode` have a row for
-    /// every coordinate; these columns of the output's rows in the task's range are writable and used by nobody else.
+    /// every coordinate; these columns of the output's rows in the task's range are writable, whole lines apart, and used by nobody else.
     pub(super) unsafe fn compute<D: Element<Scalar = T>>(
         &self,
         arch: Arch,
         task: &Task,
         mode: usize,
         operands: Operands<'_, D>,
+        write: Write,
     ) {
         if let Some(tree) = self.tree(mode, task.copy) {
             // SAFETY: the caller's promise; the pattern's invariants are the view's.
@@ -229,7 +232,7 @@ impl<T: Scalar> Stored<T> {
                 let tiled = &all[mode];
                 let part = &tiled.tasks()[task.copy];
                 // SAFETY: the caller's promise.
-                unsafe { compute_tiled(arch, tiled, part, operands) };
+                unsafe { compute_tiled(arch, tiled, part, operands, if task.overwrites { write } else { Write::Add }) };
             }
             Self::Coo { copies, .. } if copies[0].order() == 1 => {
                 let coo = &copies[0];
@@ -392,6 +395,7 @@ unsafe fn compute_tiled<D: Element>(
     tiled: &Tiled<D::Scalar>,
     part: &TiledTask<D::Scalar>,
     operands: Operands<'_, D>,
+    write: Write,
 ) {
     let spec = tiled.spec();
     let offsets = match part.offsets() {
@@ -409,5 +413,5 @@ unsafe fn compute_tiled<D: Element>(
     // The padding after the offsets is as long as the farthest prefetch.
     let operands = Operands { prefetch_distance: operands.prefetch_distance.min(TILED_MOST_DISTANCE), ..operands };
     // SAFETY: the caller's promise; runs, chunks and offsets are those that the layout's construction wrote.
-    unsafe { mttkrp_tiled(arch, view, operands) };
+    unsafe { mttkrp_tiled(arch, view, operands, write) };
 }

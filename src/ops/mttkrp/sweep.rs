@@ -31,7 +31,13 @@ impl<'a, T: Scalar> SweepState<'a, T> {
         };
         check_shapes(self.tensor.dims(), mode, factors, &out)?;
         let buffers = &self.tensor.buffers;
-        let call = Call { arch: self.cpu.arch(), stride: kernel_stride::<T>(out.cols()), buffers, add: false };
+        let call = Call {
+            machine: self.cpu.machine(),
+            arch: self.cpu.arch(),
+            stride: kernel_stride::<T>(out.cols()),
+            buffers,
+            add: false,
+        };
         let group = tree.group(mode);
         let held = self.products.take();
         self.cpu.install(|| {
@@ -110,7 +116,13 @@ impl Cpu {
             return tensor.sweep_order().into_iter().try_for_each(&mut turn);
         };
         let buffers: &Buffers<T> = &tensor.buffers;
-        let call = Call { arch: self.arch(), stride: kernel_stride::<T>(factors[0].cols()), buffers, add: false };
+        let call = Call {
+            machine: self.machine(),
+            arch: self.arch(),
+            stride: kernel_stride::<T>(factors[0].cols()),
+            buffers,
+            add: false,
+        };
         self.install(|| {
             let padded: Vec<Factor<'_, T>> = factors.iter().map(|&factor| Factor::new(factor, buffers)).collect();
             let pointers = Pointers(padded.iter().map(Factor::as_ptr).collect());

@@ -322,6 +322,24 @@ fn tiles_and_tasks_of_any_size_are_correct() {
 }
 
 #[test]
+fn rows_with_one_run_are_overwritten_past_the_caches_too() {
+    let coo = skewed::<f32>(&[900, 60, 70], 2500, 9).unwrap();
+    let empty = (0..900).filter(|i| !coo.coords(0).contains(i)).count();
+    assert!(empty > 0 && empty < 450, "{empty}");
+    for arch in Arch::available() {
+        for machine in ["l3:1(size=64KB) core:4", "l3:1(size=256MB) core:4"] {
+            let machine = Machine::describe(machine).unwrap();
+            for threads in [1, 3] {
+                let builder = Cpu::builder().arch(arch).machine(machine.clone());
+                let cpu = builder.threads(threads).pin(false).build().unwrap();
+                let options = TensorOptions::new(64).tiles(1 << 20, 0);
+                check_options(&cpu, arch.name(), &coo, &RANKS, &[options.format(Some(MttkrpFormat::Tiled))]);
+            }
+        }
+    }
+}
+
+#[test]
 fn the_same_plan_gives_the_same_bits() {
     let coo = skewed::<f32>(&[500, 400, 300], 60_000, 2).unwrap();
     let factors = factors::<f32>(coo.dims(), 24);

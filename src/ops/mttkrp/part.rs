@@ -105,8 +105,8 @@ impl<T: Scalar> Part<T> {
     /// `rows`, a stride apart, become the MTTKRP of `mode`, or it is added to them. Runs in the rayon pool of the caller.
     ///
     /// # Safety
-    /// `rows` are as many as the length of `mode`, and each factor but that of `mode` has as many, a stride apart and
-    /// readable, as its mode's length.
+    /// `rows` begin at a cache line and are as many as the length of `mode`, and each factor but that of `mode` has as many,
+    /// a stride apart and readable, as its mode's length.
     pub(super) unsafe fn run<D: Element<Scalar = T>>(
         &self,
         call: Call<'_, T>,

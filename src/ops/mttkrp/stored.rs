@@ -214,7 +214,8 @@ impl<T: Scalar> Stored<T> {
     ///
     /// # Safety
     /// Stride and columns of `operands` are whole registers of `arch`; the factors of all modes but `mode` have a row for
-    /// every coordinate; these columns of the output's rows in the task's range are writable, whole lines apart, and used by nobody else.
+    /// every coordinate; the output's rows begin at cache lines, and these columns of those in the task's range are writable
+    /// and used by nobody else.
     pub(super) unsafe fn compute<D: Element<Scalar = T>>(
         &self,
         arch: Arch,

@@ -108,7 +108,8 @@ pub(super) fn entries_distance(stats: &TensorStats, machine: &Machine, request: 
     distance(machine, request, stats.dims.len() - 1, bytes)
 }
 
-/// The fewest nonzeros ahead at which rows are prefetched, in L2, where the factors come from memory.
+/// The fewest nonzeros ahead at which rows are prefetched, in L2, where the factors come from memory; partial products of trees are always
+/// prefetched so far ahead.
 pub(super) const FAR_DISTANCE: usize = 18;
 
 /// Cache lines that are prefetched at a time in L2 where the factors come from memory: as many requests as are under way together. 2 M

@@ -34,7 +34,7 @@ mod tree;
 use sparsimd_kernels::{Scalar, Stored as Element};
 
 pub use self::counts::MttkrpCounts;
-use self::operands::{Buffers, Factor, check_shapes, kernel_stride, padded, pointers, release, with_output};
+use self::operands::{Buffers, Factor, check_shapes, padded, pointers, release, with_output};
 use self::part::{Call, Part};
 use self::stored::Stored;
 pub use self::streamed::StreamedTensor;
@@ -226,13 +226,7 @@ impl Cpu {
     ) -> Result<()> {
         check_shapes(&tensor.dims, mode, factors, &out)?;
         let buffers = &tensor.buffers;
-        let call = Call {
-            machine: self.machine(),
-            arch: self.arch(),
-            stride: kernel_stride::<D::Scalar>(out.cols()),
-            buffers,
-            add: false,
-        };
+        let call = Call::new(self, out.cols(), buffers);
         // Rows of factors and of the result may have to be copied.
         let rows: usize = tensor.dims.iter().sum();
         let work = (tensor.nnz * tensor.dims.len()).saturating_add(rows).saturating_mul(out.cols());

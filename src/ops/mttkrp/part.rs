@@ -8,6 +8,7 @@ use sparsimd_kernels::{Arch, Scalar, Stored as Element};
 use super::operands::{Buffers, kernel_stride};
 use super::privatised::{Rows, Task, TaskOutput, Tasks, add_up};
 use super::stored::Stored;
+use crate::cpu::Cpu;
 use crate::machine::Machine;
 use crate::parallel;
 use crate::plan::{MttkrpFormat, MttkrpPlan, streams};
@@ -33,6 +34,13 @@ pub(super) struct Call<'a, T> {
     pub(super) buffers: &'a Buffers<T>,
     /// Whether one mode's result is added to the output.
     pub(super) add: bool,
+}
+
+impl<'a, T: Scalar> Call<'a, T> {
+    /// A call of `cpu` with operands of `cols` columns, whose result is not added to the output.
+    pub(super) fn new(cpu: &'a Cpu, cols: usize, buffers: &'a Buffers<T>) -> Self {
+        Self { arch: cpu.arch(), machine: cpu.machine(), stride: kernel_stride::<T>(cols), buffers, add: false }
+    }
 }
 
 /// A tensor in one format, with tasks for its first modes.
@@ -118,22 +126,22 @@ impl<T: Scalar> Part<T> {
         let inputs = self.rows.saturating_mul(stride).saturating_sub(rows.len());
         let stream = streams(machine, size_of_val(rows).saturating_add(inputs.saturating_mul(size_of::<D>())));
         let compute = |task: &Task, out: *mut T, columns: (usize, usize), add: bool| {
-            let write = match (add, stream) {
-                (true, _) => Write::Add,
-                (false, true) => Write::Stream,
-                (false, false) => Write::Store,
+            let write = match stream {
+                _ if add || !task.overwrites => Write::Add,
+                true => Write::Stream,
+                false => Write::Store,
             };
             let prefetch_distance = self.prefetch_distance[mode];
             let operands = Operands { factors: factors.get(), stride, columns, out, prefetch_distance };
-            // SAFETY: whole cache lines are whole registers; formats hold coordinates below the lengths of their modes,
-            // for which the caller has rows; the task has its columns of the rows of its own range, which contains
-            // every row that its part names.
+            // Rows of the output, or of a copy of its range, are whole cache lines apart, from the start of one on.
+            // SAFETY: so they are whole, aligned registers; formats hold coordinates below the lengths of their modes, for which the
+            // caller has rows; the task has its columns of the rows of its own range, which contains every row that its part names.
             unsafe { self.stored.compute(arch, task, mode, operands, write) };
         };
         if self.stored.by_columns() {
             let width = arch.lanes::<T>();
             self.tasks[mode]
-                .run_by_columns(rows, stride, width, add, |task, out, columns| compute(task, out, columns, true));
+                .run_by_columns(rows, stride, width, add, |task, out, columns| compute(task, out, columns, add));
         } else {
             self.tasks[mode].run(rows, stride, add, buffers, |task, out, add| compute(task, out, (0, stride), add));
         }

@@ -210,7 +210,7 @@ impl<T: Scalar> Stored<T> {
         }
     }
 
-    /// Adds what `task` contributes to `mode`'s output; a task that overwrites writes its rows as `write` says.
+    /// Adds what `task` contributes to `mode`'s output, or overwrites its rows with it as `write` says, if the task can.
     ///
     /// # Safety
     /// Stride and columns of `operands` are whole registers of `arch`; the factors of all modes but `mode` have a row for
@@ -233,7 +233,7 @@ impl<T: Scalar> Stored<T> {
                 let tiled = &all[mode];
                 let part = &tiled.tasks()[task.copy];
                 // SAFETY: the caller's promise.
-                unsafe { compute_tiled(arch, tiled, part, operands, if task.overwrites { write } else { Write::Add }) };
+                unsafe { compute_tiled(arch, tiled, part, operands, write) };
             }
             Self::Coo { copies, .. } if copies[0].order() == 1 => {
                 let coo = &copies[0];

@@ -144,13 +144,7 @@ impl Cpu {
             let detail = format!("{} columns of a tensor that was opened for {}", out.cols(), tensor.rank);
             return Err(Error::shape("mttkrp_streamed", detail));
         }
-        let call = Call {
-            machine: self.machine(),
-            arch: self.arch(),
-            stride: kernel_stride::<T>(out.cols()),
-            buffers,
-            add: true,
-        };
+        let call = Call { add: true, ..Call::new(self, out.cols(), buffers) };
         self.install(|| {
             let mut result = Ok(());
             with_output(out, buffers, |rows| {

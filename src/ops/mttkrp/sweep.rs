@@ -2,7 +2,7 @@
 
 use sparsimd_kernels::Scalar;
 
-use super::operands::{Buffers, Factor, Output, check_shapes, kernel_stride, with_output};
+use super::operands::{Buffers, Factor, Output, check_shapes, with_output};
 use super::part::{Call, Pointers};
 use super::{Body, MttkrpTensor};
 use crate::cpu::Cpu;
@@ -31,13 +31,7 @@ impl<'a, T: Scalar> SweepState<'a, T> {
         };
         check_shapes(self.tensor.dims(), mode, factors, &out)?;
         let buffers = &self.tensor.buffers;
-        let call = Call {
-            machine: self.cpu.machine(),
-            arch: self.cpu.arch(),
-            stride: kernel_stride::<T>(out.cols()),
-            buffers,
-            add: false,
-        };
+        let call = Call::new(self.cpu, out.cols(), buffers);
         let group = tree.group(mode);
         let held = self.products.take();
         self.cpu.install(|| {
@@ -116,13 +110,7 @@ impl Cpu {
             return tensor.sweep_order().into_iter().try_for_each(&mut turn);
         };
         let buffers: &Buffers<T> = &tensor.buffers;
-        let call = Call {
-            machine: self.machine(),
-            arch: self.arch(),
-            stride: kernel_stride::<T>(factors[0].cols()),
-            buffers,
-            add: false,
-        };
+        let call = Call::new(self, factors[0].cols(), buffers);
         self.install(|| {
             let padded: Vec<Factor<'_, T>> = factors.iter().map(|&factor| Factor::new(factor, buffers)).collect();
             let pointers = Pointers(padded.iter().map(Factor::as_ptr).collect());

@@ -228,12 +228,12 @@ pub fn run() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            return fail("a command is missing (see --help)");
+            return refuse("a command is missing (see --help)");
         }
-        Err(error) => return fail(&usage_line(&error)),
+        Err(error) => return refuse(&usage_line(&error)),
     };
     if let Err(error) = ranks::check_launcher(cli.command.on_ranks()) {
-        return fail(&error.to_string());
+        return refuse(&error.to_string());
     }
     cli.command.operand().into_iter().for_each(allocator::name_operand);
     match cli.command.settle().and_then(|()| cli.command.run()) {
@@ -244,6 +244,12 @@ pub fn run() -> ExitCode {
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => fail(&cli.command.with_operand(error).to_string()),
     }
+}
+
+/// Reports the error `message` of the arguments, which all ranks have alike. The others leave the status to the first: a launcher that
+/// sees one of them fail may end the first before it has reported.
+fn refuse(message: &str) -> ExitCode {
+    if ranks::speaks() { fail(message) } else { ExitCode::SUCCESS }
 }
 
 /// Reports the error `message`; of many ranks, the first does.

@@ -153,10 +153,17 @@ impl<D: Stored> SpmmRows<D> {
 #[inline(always)]
 unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd: S, task: &SpmmRows<D>, tile: Tile) {
     let mask = tile.mask::<S, D::Scalar>(simd);
+    // Whether alpha times nothing is nothing.
+    let zeros = task.beta == D::Scalar::ZERO && task.alpha * D::Scalar::ZERO == D::Scalar::ZERO;
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
         for part in task.walk().gathering(task.prefetch_distance, NV) {
             let Part { start, end, .. } = part;
+            if start == end && zeros && part.first && part.last && task.carries(&part).is_null() {
+                let c = task.c.add(part.row * task.ldc + tile.start);
+                tile::store_zeros::<S, D, NV>(simd, c, tile.rest, task.stream);
+                continue;
+            }
             // Nothing is added: of a matrix whose nonzeros are in few rows, most of C is not touched.
             if start == end && (!part.first || task.beta == D::Scalar::ONE && task.carries(&part).is_null()) {
                 continue;

@@ -31,6 +31,10 @@ const PREFETCH_DISTANCE: usize = 16;
 /// two threads of a Zen 4, SpMM, N = 64: in L1 16 ahead 50.1 ms; in L2 32, 64, 128 ahead 39.4, 38.9, 40.2, in bf16 26.7, 23.4, 24.5).
 const FAR_DISTANCE: usize = 80;
 
+/// The same for rows of at most [`SHORT_ROW`] bytes: of four lines, 80, 100, 120, 160 ahead take 45.4, 42.0, 43.3, 45.6 ms, of eight 85,
+/// 88, 87, 90 (2^20 rows, SpMM, N = 128 in bf16 and f32, one thread of a Zen 5), of two 37.7 and 35.7 with 80 and 120.
+const FAR_SHORT_DISTANCE: usize = 100;
+
 /// The same in a narrow band, where one row in many is new, and comes from memory: 16 takes 1.11 to 1.5 times as long (bands of
 /// 9 to 49 columns, 12 000 to 400 000 rows, SpMM and SDDMM, N = 128 and 256, one thread of a Zen 4), in L2 1.2 to 1.3.
 const BAND_DISTANCE: usize = 64;
@@ -40,7 +44,7 @@ const BAND_DISTANCE: usize = 64;
 /// with 4.5 1.04, its gradients 0.93 to 0.95 (0.85 to 0.89).
 const MANY_USES: usize = 16;
 
-/// Bytes of a row up to which a band needs no prefetch: the processor's own reordering reaches the rows to come.
+/// Bytes of a short row. A band of such needs no prefetch: the processor's own reordering reaches the rows to come.
 const SHORT_ROW: usize = 256;
 
 /// The farthest that rows are prefetched: farther ones are evicted before they are used.
@@ -205,8 +209,12 @@ fn direct_order(
         let outgrow = |operands| stats.cols.saturating_mul(row_bytes.saturating_mul(operands)) > machine.l3_bytes() / 2;
         // Rows that only another operand drove out come from memory once, and from L3 for all their nonzeros but one.
         let few_uses = stats.nnz < MANY_USES.saturating_mul(stats.cols);
-        let far = outgrow(1) || few_uses && outgrow(operands);
-        return (usize::MAX, if far { FAR_DISTANCE } else { PREFETCH_DISTANCE });
+        let distance = match outgrow(1) || few_uses && outgrow(operands) {
+            true if tile_bytes <= SHORT_ROW => FAR_SHORT_DISTANCE,
+            true => FAR_DISTANCE,
+            false => PREFETCH_DISTANCE,
+        };
+        return (usize::MAX, distance);
     }
     let width = ((DIRECT_VISIT / stats.density()) as usize).min(near / tile_bytes).max(1);
     (width, if width < stats.cols { 0 } else { PREFETCH_DISTANCE })
@@ -277,7 +285,7 @@ mod tests {
         assert_eq!((distance(20000, 42, 128), distance(20000, 43, 128)), (BAND_DISTANCE, FAR_DISTANCE));
         assert_eq!(distance(20000, 5000, 32), PREFETCH_DISTANCE);
         // From L3 and from memory.
-        assert_eq!((distance(32768, 5000, 32), distance(32769, 5000, 32)), (PREFETCH_DISTANCE, FAR_DISTANCE));
+        assert_eq!((distance(32768, 5000, 32), distance(32769, 5000, 32)), (PREFETCH_DISTANCE, FAR_SHORT_DISTANCE));
         // B and D of FusedMM together, by how many nonzeros a row of them has.
         let fused = |uses: usize| {
             let columns = (0..20000).flat_map(|i: u32| (0..uses as u32).map(move |k| i.min(4999) + 1000 * k)).collect();
@@ -285,7 +293,7 @@ mod tests {
             let stats = Stats::of(&*pattern);
             DirectPlan::new(Op::FusedMm, 32, &stats, &machine, &target, Cow::Borrowed("")).prefetch_distance()
         };
-        assert_eq!((fused(MANY_USES - 1), fused(MANY_USES)), (FAR_DISTANCE, PREFETCH_DISTANCE));
+        assert_eq!((fused(MANY_USES - 1), fused(MANY_USES)), (FAR_SHORT_DISTANCE, PREFETCH_DISTANCE));
     }
 
     #[test]

@@ -208,39 +208,6 @@ fn sigmoid_of_large_scores_saturates() {
     }
 }
 
-/// More edge values than the buffer between the stages holds, of rows that are shorter and longer than it.
-#[test]
-fn edge_values_that_pass_the_buffer() {
-    let (rows, cols) = (40, 1_300_000);
-    let mut row_ptr = vec![0];
-    let mut col_idx: Vec<u32> = Vec::new();
-    for i in 0..rows {
-        // One row in full, one without nonzeros, and the rest of 30 000 nonzeros each.
-        match i {
-            1 => col_idx.extend(0..cols as u32),
-            2 => {}
-            _ => col_idx.extend((0..30_000).map(|k| k * 43 + i as u32)),
-        }
-        row_ptr.push(col_idx.len());
-    }
-    let nnz = col_idx.len();
-    let pattern = sparsimd::Pattern::new(rows, cols, row_ptr, col_idx).unwrap();
-    let a = Csr::new(pattern, generate::uniform_values::<f32>(nnz, 7)).unwrap();
-    let (c, b, d) = (aligned::<f32>(rows, 3, 1), aligned(cols, 3, 2), aligned(cols, 2, 3));
-    let (c, b, d) = (c.as_ref(), b.as_ref(), d.as_ref());
-    let scale = 0.5;
-    let weighted = reference::fusedmm(&a, reference::Edge::Scale, c, b, d).unwrap();
-    let softmax = reference::fusedmm(&a, reference::Edge::Softmax { scale }, c, b, d).unwrap();
-    for threads in [1, 2] {
-        let cpu = Cpu::builder().threads(threads).pin(false).build().unwrap();
-        let mut e = Mat::from_fn(rows, 2, |_, _| f32::NAN).unwrap();
-        cpu.fusedmm(&a, edge::Scale, c, b, d, e.as_mut()).unwrap();
-        assert!(weighted.deviation(e.as_ref()).unwrap().error <= 1.0, "{threads} threads");
-        cpu.fusedmm(&a, edge::Softmax { scale: scale as f32 }, c, b, d, e.as_mut()).unwrap();
-        assert!(softmax.deviation(e.as_ref()).unwrap().error <= 1.0, "{threads} threads");
-    }
-}
-
 #[test]
 fn results_written_past_the_caches() {
     let cpus = executors_with_small_caches();

@@ -139,7 +139,7 @@ impl<D: Stored, W: Weights<D::Scalar>> WithSimd for Rows<D, W> {
                         if D::NARROW {
                             e.write_bytes(0, task.width);
                         } else {
-                            zero_row::<S, D::Scalar>(simd, e, task.width, task.stream);
+                            tile::store_zeros(simd, e, task.width, task.stream);
                         }
                     }
                 }
@@ -255,34 +255,6 @@ unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
         }
     }
     state
-}
-
-/// A row of E without nonzeros becomes zeros, past the caches if it is to `stream`.
-///
-/// # Safety
-/// `e` is valid for writes of `width` elements.
-#[inline(always)]
-unsafe fn zero_row<S: Simd, D: Stored>(simd: S, e: *mut D, width: usize, stream: bool) {
-    for tile in tiles_of::<S, D>(width, 8) {
-        // SAFETY: the caller's promise; the tile is inside the row.
-        unsafe { with_width!(tile, zero_tile::<S, D>(simd, tile, e.add(tile.start), stream)) }
-    }
-}
-
-/// One tile of [`zero_row`].
-///
-/// # Safety
-/// As there.
-#[inline(always)]
-unsafe fn zero_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
-    simd: S,
-    tile: Tile,
-    e: *mut D,
-    stream: bool,
-) {
-    let zero = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
-    // SAFETY: the caller's promise.
-    unsafe { tile::store_or_stream::<S, D, NV, TAIL>(simd, D::Scalar::first_lanes(simd, tile.rest), e, zero, stream) }
 }
 
 /// Dots of one tile, added to those of the tiles before.

@@ -258,22 +258,19 @@ pub(crate) unsafe fn store_or_stream<S: Simd, D: Element, const NV: usize, const
     }
 }
 
-/// Stores a tile of zeros at `p`, whose last vector has `rest` elements unless that is 0; past the caches as [`store_or_stream`] does.
+/// Stores `elements` zeros at `p`, past the caches as [`store_or_stream`] does.
 ///
 /// # Safety
-/// As there.
+/// `p` is valid for writes of the elements. Where it is to `stream`, [`stream_fence`](crate::stream_fence) follows.
 #[inline(always)]
-pub(crate) unsafe fn store_zeros<S: Simd, D: Element, const NV: usize>(simd: S, p: *mut D, rest: usize, stream: bool) {
-    let lanes = D::Number::lanes::<S>();
-    let (elements, bytes) = (NV * lanes, NV * lanes * size_of::<D>());
+pub(crate) unsafe fn store_zeros<S: Simd, D: Element>(simd: S, p: *mut D, elements: usize, stream: bool) {
+    let bytes = elements * size_of::<D>();
     // SAFETY: the caller's promise; lines are multiples of registers, and zero bytes are zeros.
     unsafe {
-        if rest != 0 {
-            p.write_bytes(0, elements - lanes + rest);
-        } else if stream && bytes.is_multiple_of(LINE) && p.addr().is_multiple_of(LINE) {
-            for j in 0..bytes / size_of::<Vector<D, S>>() {
+        if stream && bytes.is_multiple_of(LINE) && p.addr().is_multiple_of(LINE) {
+            for at in (0..bytes).step_by(size_of::<Vector<D, S>>()) {
                 let zero = D::Number::splat(simd, D::Number::ZERO);
-                crate::store_streaming::<S, D::Number>(simd, p.cast::<D::Number>().add(j * lanes), zero);
+                crate::store_streaming::<S, D::Number>(simd, p.byte_add(at).cast(), zero);
             }
         } else {
             p.write_bytes(0, elements);

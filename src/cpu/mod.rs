@@ -2,6 +2,7 @@
 
 mod nodes;
 mod placed;
+mod room;
 mod team;
 mod wisdom;
 
@@ -36,6 +37,7 @@ pub struct Cpu {
     wisdom: Arc<WisdomFile>,
     /// The pools of [`NodeCpus::new`], once they were asked for.
     nodes: Arc<OnceLock<NodeCpus>>,
+    room: Arc<room::Room>,
 }
 
 /// Builds a [`Cpu`].
@@ -247,8 +249,8 @@ impl CpuBuilder {
         let arch = self.arch.unwrap_or_else(Arch::detect);
         let spin = self.spin.unwrap_or(if fits { SPIN } else { Duration::ZERO });
         let team = Arc::new(Team::new(threads, Arc::clone(&binding), spin));
-        let nodes = Arc::new(OnceLock::new());
-        Ok(Cpu { arch, team, pool: Arc::new(pool), unpinned, machine, binding, wisdom, nodes })
+        let (nodes, room) = (Arc::default(), Arc::default());
+        Ok(Cpu { arch, team, pool: Arc::new(pool), unpinned, machine, binding, wisdom, nodes, room })
     }
 }
 

@@ -1,4 +1,4 @@
-//! FusedMM: E = f(C B^T on a pattern) D, few edge values stored at a time: at most 8 MiB for each thread.
+//! FusedMM: E = f(C B^T on a pattern) D, few edge values stored at a time: at most 32 MiB, or 8 MiB for each thread where that is more.
 //!
 //! ```text
 //! direct, D is B: for each nonzero's row of B, its dot and its part of the sum (`fused_rows`)
@@ -19,7 +19,7 @@ use super::run::{CarryOuts, Shared, scratch, shared_rows, work};
 use super::values::Values;
 use crate::cpu::Cpu;
 use crate::cut;
-use crate::dense::{ALIGN, Aligned, MatMut, MatRef, check_shape};
+use crate::dense::{Aligned, MatMut, MatRef, check_shape};
 use crate::error::Result;
 use crate::formats::{BlockView, Panel, PatternRef};
 use crate::plan::{Op, PanelPlan, Task};
@@ -41,7 +41,7 @@ impl Cpu {
     ///
     /// f is one of [`edge`](crate::edge): the identity, a scaling by a_ij, a sigmoid, a softmax over the row (sparse
     /// attention), or a function of the caller's own, which is compiled into the kernel. Rows without nonzeros become
-    /// zeros. Edge values take at most 8 MiB for each thread at a time.
+    /// zeros. Edge values take at most 32 MiB at a time, or 8 MiB for each thread where that is more.
     ///
     /// The dense operands may store bf16 or f16 ([`Stored`]), and so may A: edge values and sums are f32 then, and each element of E is
     /// rounded once.
@@ -178,68 +178,67 @@ impl Cpu {
         rows: impl Fn(usize) -> FusedRows<D> + Send + Sync,
         values: impl Fn(usize, &mut Aligned<D::Scalar>) -> *const D::Scalar + Send + Sync,
     ) {
-        let most = stages.nonzeros * self.threads();
         let mut begin = 0;
-        let mut weights = Aligned::<D::Scalar>::new(ALIGN);
         while begin < tasks.len() {
             let base = tasks[begin].nonzeros[0];
-            let fit = cut::first(begin..tasks.len(), |k| tasks[k].nonzeros[1] - base > most);
+            let fit = cut::first(begin..tasks.len(), |k| tasks[k].nonzeros[1] - base > stages.nonzeros);
             let count = (fit - begin).max(1);
-            weights.reserve(tasks[begin + count - 1].nonzeros[1] - base);
-            let weights = Shared(weights.as_mut_ptr());
-            // Of the nonzero 0 of the matrix: only those of the tasks are there.
-            let first = Shared(weights.get().wrapping_sub(base));
-            self.for_each(count, work, |k| {
-                let task = rows(begin + k);
-                let FusedRows { row_ptr, columns, rows, nonzeros, n, partial, .. } = task;
-                let mut room = scratch(0);
-                let values = values(begin + k, &mut room);
-                let dots = SddmmRows {
-                    row_ptr,
-                    columns,
-                    values: std::ptr::null(),
-                    rows,
-                    nonzeros,
-                    c: task.c.0,
-                    ldc: task.c.1,
-                    b: task.b.0,
-                    ldb: task.b.1,
-                    n,
-                    out: first.get(),
-                    prefetch_distance: stages.prefetch_distance,
-                    panel: [width, task.panel[1]],
-                };
-                let weights = weights.get().wrapping_add(nonzeros[0] - base);
-                // SAFETY: the pattern's invariants and the checked shapes make every index valid; there is a weight for each
-                // nonzero of the tasks, and a task's are its own, as are its states.
-                unsafe {
-                    sddmm_rows(self.arch(), dots);
-                    edge_rows(self.arch(), edge, EdgeRows { row_ptr, values, rows, nonzeros, weights, partial });
-                }
-            });
-            self.for_each(count, work, |k| {
-                let task = rows(begin + k);
-                let sums = SpmmRows {
-                    row_ptr: task.row_ptr,
-                    columns: task.columns,
-                    values: first.get(),
-                    rows: task.rows,
-                    nonzeros: task.nonzeros,
-                    b: task.d.0,
-                    ldb: task.d.1,
-                    n: task.width,
-                    alpha: D::Scalar::ONE,
-                    beta: D::Scalar::ZERO,
-                    c: task.e.0,
-                    ldc: task.e.1,
-                    carry_out: task.carry_out,
-                    prefetch_distance: stages.prefetch_distance,
-                    panel: task.panel,
-                    stream: stages.stream,
-                };
-                // SAFETY: as above, and the stage before has written the weights; the rows that begin in a task and its
-                // carry-out are its own.
-                unsafe { spmm_rows(self.arch(), sums) };
+            self.with_room(tasks[begin + count - 1].nonzeros[1] - base, |weights: *mut D::Scalar| {
+                let weights = Shared(weights);
+                // Of the nonzero 0 of the matrix: only those of the tasks are there.
+                let first = Shared(weights.get().wrapping_sub(base));
+                self.for_each(count, work, |k| {
+                    let task = rows(begin + k);
+                    let FusedRows { row_ptr, columns, rows, nonzeros, n, partial, .. } = task;
+                    let mut room = scratch(0);
+                    let values = values(begin + k, &mut room);
+                    let dots = SddmmRows {
+                        row_ptr,
+                        columns,
+                        values: std::ptr::null(),
+                        rows,
+                        nonzeros,
+                        c: task.c.0,
+                        ldc: task.c.1,
+                        b: task.b.0,
+                        ldb: task.b.1,
+                        n,
+                        out: first.get(),
+                        prefetch_distance: stages.prefetch_distance,
+                        panel: [width, task.panel[1]],
+                    };
+                    let weights = weights.get().wrapping_add(nonzeros[0] - base);
+                    // SAFETY: the pattern's invariants and the checked shapes make every index valid; there is a weight for each
+                    // nonzero of the tasks, and a task's are its own, as are its states.
+                    unsafe {
+                        sddmm_rows(self.arch(), dots);
+                        edge_rows(self.arch(), edge, EdgeRows { row_ptr, values, rows, nonzeros, weights, partial });
+                    }
+                });
+                self.for_each(count, work, |k| {
+                    let task = rows(begin + k);
+                    let sums = SpmmRows {
+                        row_ptr: task.row_ptr,
+                        columns: task.columns,
+                        values: first.get(),
+                        rows: task.rows,
+                        nonzeros: task.nonzeros,
+                        b: task.d.0,
+                        ldb: task.d.1,
+                        n: task.width,
+                        alpha: D::Scalar::ONE,
+                        beta: D::Scalar::ZERO,
+                        c: task.e.0,
+                        ldc: task.e.1,
+                        carry_out: task.carry_out,
+                        prefetch_distance: stages.prefetch_distance,
+                        panel: task.panel,
+                        stream: stages.stream,
+                    };
+                    // SAFETY: as above, and the stage before has written the weights; the rows that begin in a task and its
+                    // carry-out are its own.
+                    unsafe { spmm_rows(self.arch(), sums) };
+                });
             });
             begin += count;
         }
@@ -393,5 +392,51 @@ fn merge_softmax<D: Stored>(
             total.iter_mut().zip(carry_outs.row(part)).for_each(|(x, &carry_out)| *x += weight * carry_out);
         }
         out.iter_mut().zip(total).for_each(|(x, total)| *x = D::narrow(total));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Stages, by_nonzeros};
+    use crate::{Csr, Mat, Pattern, edge, generate, reference};
+
+    /// More edge values than there is room for between the stages, of rows that are shorter and longer than it.
+    #[test]
+    fn edge_values_that_pass_the_room() {
+        let cols = 9000;
+        let mut row_ptr = vec![0];
+        let mut col_idx: Vec<u32> = Vec::new();
+        for i in 0..40 {
+            // One row in full, one without nonzeros, and the rest of 300 nonzeros each.
+            match i {
+                1 => col_idx.extend(0..cols as u32),
+                2 => {}
+                _ => col_idx.extend((0..300).map(|k| k * 29 + i)),
+            }
+            row_ptr.push(col_idx.len());
+        }
+        let values = generate::uniform_values::<f32>(col_idx.len(), 7);
+        let a = Csr::new(Pattern::new(40, cols, row_ptr, col_idx).unwrap(), values).unwrap();
+        let dense = |rows, n, seed| generate::uniform_dense::<f32>(rows, n, seed).unwrap();
+        let (c, b, d) = (dense(40, 3, 1), dense(cols, 3, 2), dense(cols, 2, 3));
+        let (c, b, d) = (c.as_ref(), b.as_ref(), d.as_ref());
+        let scale = 0.5;
+        let weighted = reference::fusedmm(&a, reference::Edge::Scale, c, b, d).unwrap();
+        let softmax = reference::fusedmm(&a, reference::Edge::Softmax { scale }, c, b, d).unwrap();
+        let pattern = crate::CsrRef::from(&a).pattern();
+        for (threads, parts, nonzeros) in [(1, 1, 1000), (1, 7, 1000), (2, 30, 1000), (2, 30, 5000), (2, 30, 1 << 20)] {
+            let cpu = Cpu::builder().threads(threads).pin(false).build().unwrap();
+            let stages = Stages { nonzeros, stream: false, prefetch_distance: 0 };
+            let tasks = by_nonzeros(pattern.row_ptr(), parts, parts);
+            let direct = Direct { prefetch_distance: 0, width: cols, stream: false, stages, tasks: tasks.into() };
+            let mut e = Mat::from_fn(40, 2, |_, _| f32::NAN).unwrap();
+            let values = Some(Values::Same(a.values()));
+            cpu.fused_directly(pattern, values, &direct, edge::Scale, Dense { c, b, d }, e.as_mut());
+            assert!(weighted.deviation(e.as_ref()).unwrap().error <= 1.0, "{threads} threads, {parts}, {nonzeros}");
+            let edge = edge::Softmax { scale: scale as f32 };
+            cpu.fused_directly(pattern, None, &direct, edge, Dense { c, b, d }, e.as_mut());
+            assert!(softmax.deviation(e.as_ref()).unwrap().error <= 1.0, "{threads} threads, {parts}, {nonzeros}");
+        }
     }
 }

@@ -16,6 +16,10 @@ const TASKS_PER_THREAD: usize = 16;
 /// Multiply-adds that are worth a task of their own: some 200 ns.
 const LEAST_TASK: usize = 1 << 12;
 
+/// Multiply-adds from which on a task is cut, for which the other threads would wait in the end: a fifth of a millisecond where rows come
+/// from memory (2^20 rows, N = 64, two threads of a Zen 5: SDDMM 30.3 ms with 32 tasks, 28.3 with 128).
+const LARGE_TASK: usize = 1 << 22;
+
 /// Density from which the direct path takes blocks of rows panel by panel: a block's rows then meet a row of B 4 times.
 const DENSE: f64 = 1.0 / 32.0;
 
@@ -50,10 +54,12 @@ const SHORT_ROW: usize = 256;
 /// The farthest that rows are prefetched: farther ones are evicted before they are used.
 const MOST_DISTANCE: usize = 256;
 
-/// Bytes of edge values between the stages of FusedMM, for each thread. The more, the seldomer B and D drive each other out of
-/// the caches: on ca-CondMat 32 KiB lose a quarter to SDDMM and SpMM one after the other, and on a graph of 2^20 rows with 8 M
-/// nonzeros, N = 64, 4 MiB lose an eighth, 8 MiB nothing (one thread of a Zen 4: 267 and 235 ms, 236 one after the other).
+/// Bytes of edge values between the stages of FusedMM, for each thread, and at least for all of them. The more, the seldomer B and D drive
+/// each other out of the caches: on ca-CondMat 32 KiB lose a quarter to SDDMM and SpMM one after the other, and on a graph of 2^20 rows
+/// with 8 M nonzeros, N = 64, 4 MiB lose an eighth on a Zen 4, 8 MiB nothing; on a Zen 5, whose one thread is faster, 8 MiB a tenth, 32
+/// MiB 2 %. The allocator would take more from the system at each call.
 const STAGE_BYTES: usize = 8 << 20;
+const LEAST_STAGE_BYTES: usize = (32 << 20) - (64 << 10);
 
 /// How an operation runs straight from CSR.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,7 +81,7 @@ pub struct DirectPlan {
 /// nonzero, two gathered matrices compete for the caches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Stages {
-    /// Nonzeros whose edge values are there at a time, for each thread.
+    /// Nonzeros whose edge values are there at a time.
     pub nonzeros: usize,
     /// Whether the result bypasses the caches.
     pub stream: bool,
@@ -98,17 +104,21 @@ impl DirectPlan {
         let order = |operands: usize| direct_order(stats, machine, tile_bytes, row_bytes, operands);
         let (column_slab, prefetch_distance) = order(1);
         let stream = streams_result(op, stats, machine, row_bytes);
+        let threads = target.threads.max(1);
+        let stage_bytes = LEAST_STAGE_BYTES.max(threads.saturating_mul(STAGE_BYTES));
         let stages = Stages {
-            nonzeros: (STAGE_BYTES / target.value_bytes.max(1)).max(1),
+            nonzeros: stage_bytes / target.value_bytes.max(1),
             stream: streams_result(Op::Spmm, stats, machine, row_bytes),
             // B and D, of which each drives the other out.
             prefetch_distance: order(2).1,
         };
-        let threads = target.threads.max(1);
         let work_items = threads * TASKS_PER_THREAD;
         let threads_per_row = threads_per_row(stats.rows, work_items);
-        let most = stats.nnz.saturating_mul(n).div_ceil(LEAST_TASK).max(1);
-        let tasks = if threads == 1 { 1 } else { work_items.min(most) };
+        let work = stats.nnz.saturating_mul(n);
+        let tasks = match threads {
+            1 => 1,
+            _ => work_items.max(work / LARGE_TASK).min(work.div_ceil(LEAST_TASK).max(1)),
+        };
         // As many as the stages have room for.
         let tasks = if op == Op::FusedMm { tasks.max(stats.nnz.div_ceil(stages.nonzeros)) } else { tasks };
         Self { op, n, tasks, threads_per_row, prefetch_distance, column_slab, stream, stages, reason }

@@ -26,7 +26,7 @@ use crate::dot::{Sink, dots};
 use crate::edge::{BuiltIn, Custom, Edge, Weights};
 use crate::rows::{Gathered, axpy_gathered};
 use crate::sddmm::{max_vectors, prefetch_later_rows};
-use crate::tile::{self, Lines, Tile, tiles_of, with_width};
+use crate::tile::{self, Lines, Tile, store_zeros, tiles_of, with_vectors, with_width};
 use crate::walk::{Part, ROWS, Walk};
 use crate::{Arch, Number, RowPtr, Scalar, Stored, stream_fence};
 
@@ -139,7 +139,10 @@ impl<D: Stored, W: Weights<D::Scalar>> WithSimd for Rows<D, W> {
                         if D::NARROW {
                             e.write_bytes(0, task.width);
                         } else {
-                            tile::store_zeros(simd, e, task.width, task.stream);
+                            for tile in tiles_of::<S, D>(task.width, 8) {
+                                let e = e.add(tile.start);
+                                with_vectors!(tile, store_zeros::<S, D::Scalar>(simd, e, tile.rest, task.stream));
+                            }
                         }
                     }
                 }

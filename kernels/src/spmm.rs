@@ -153,7 +153,6 @@ impl<D: Stored> SpmmRows<D> {
 #[inline(always)]
 unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd: S, task: &SpmmRows<D>, tile: Tile) {
     let mask = tile.mask::<S, D::Scalar>(simd);
-    let elements = (NV * D::Scalar::lanes::<S>()).min(task.n - tile.start);
     // Whether alpha times nothing is nothing.
     let zeros = task.beta == D::Scalar::ZERO && task.alpha * D::Scalar::ZERO == D::Scalar::ZERO;
     // SAFETY: the promise of `spmm_rows`.
@@ -162,7 +161,7 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
             let Part { start, end, .. } = part;
             if start == end && zeros && part.first && part.last && task.carries(&part).is_null() {
                 let c = task.c.add(part.row * task.ldc + tile.start);
-                tile::store_zeros(simd, c, elements, task.stream);
+                tile::store_zeros::<S, D, NV>(simd, c, tile.rest, task.stream);
                 continue;
             }
             // Nothing is added: of a matrix whose nonzeros are in few rows, most of C is not touched.

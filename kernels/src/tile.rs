@@ -258,22 +258,26 @@ pub(crate) unsafe fn store_or_stream<S: Simd, D: Element, const NV: usize, const
     }
 }
 
-/// Stores `elements` zeros at `p`, past the caches as [`store_or_stream`] does.
+/// Stores a tile of zeros at `p`, whose last vector has `rest` elements unless that is 0; past the caches as [`store_or_stream`] does.
 ///
 /// # Safety
-/// `p` is valid for writes of the elements. Where it is to `stream`, [`stream_fence`](crate::stream_fence) follows.
+/// As there.
 #[inline(always)]
-pub(crate) unsafe fn store_zeros<S: Simd, D: Element>(simd: S, p: *mut D, elements: usize, stream: bool) {
-    let bytes = elements * size_of::<D>();
-    // SAFETY: the caller's promise; lines are multiples of registers, and zero bytes are zeros.
+pub(crate) unsafe fn store_zeros<S: Simd, D: Element, const NV: usize>(simd: S, p: *mut D, rest: usize, stream: bool) {
+    let lanes = D::Number::lanes::<S>();
+    let bytes = NV * lanes * size_of::<D>();
+    // SAFETY: the caller's promise; lines are multiples of registers, and zero bytes are zeros. Numbers of bytes that the compiler knows
+    // take no call, around which the loops of the caller would spill.
     unsafe {
-        if stream && bytes.is_multiple_of(LINE) && p.addr().is_multiple_of(LINE) {
-            for at in (0..bytes).step_by(size_of::<Vector<D, S>>()) {
+        if rest != 0 {
+            p.write_bytes(0, (NV - 1) * lanes + rest);
+        } else if stream && bytes.is_multiple_of(LINE) && p.addr().is_multiple_of(LINE) {
+            for j in 0..bytes / size_of::<Vector<D, S>>() {
                 let zero = D::Number::splat(simd, D::Number::ZERO);
-                crate::store_streaming::<S, D::Number>(simd, p.byte_add(at).cast(), zero);
+                crate::store_streaming::<S, D::Number>(simd, p.cast::<D::Number>().add(j * lanes), zero);
             }
         } else {
-            p.write_bytes(0, elements);
+            p.write_bytes(0, NV * lanes);
         }
     }
 }

@@ -41,7 +41,8 @@ impl Cpu {
     ///
     /// f is one of [`edge`](crate::edge): the identity, a scaling by a_ij, a sigmoid, a softmax over the row (sparse
     /// attention), or a function of the caller's own, which is compiled into the kernel. Rows without nonzeros become
-    /// zeros. Edge values take at most 32 MiB at a time, or 8 MiB for each thread where that is more.
+    /// zeros. Edge values take at most 32 MiB at a time, or 8 MiB for each thread where that is more; the executor keeps the room for its
+    /// next call.
     ///
     /// The dense operands may store bf16 or f16 ([`Stored`]), and so may A: edge values and sums are f32 then, and each element of E is
     /// rounded once.

@@ -16,8 +16,8 @@ const TASKS_PER_THREAD: usize = 16;
 /// Multiply-adds that are worth a task of their own: some 200 ns.
 const LEAST_TASK: usize = 1 << 12;
 
-/// Multiply-adds from which on a task is cut, for which the other threads would wait in the end: a fifth of a millisecond where rows come
-/// from memory (2^20 rows, N = 64, two threads of a Zen 5: SDDMM 30.3 ms with 32 tasks, 28.3 with 128).
+/// Multiply-adds from which on there are more tasks, up to four times as many: for the last one, the other threads wait, a fifth of a
+/// millisecond where rows come from memory (2^20 rows, N = 64, two threads of a Zen 5: SDDMM 30.3 ms with 32 tasks, 28.3 with 128).
 const LARGE_TASK: usize = 1 << 22;
 
 /// Density from which the direct path takes blocks of rows panel by panel: a block's rows then meet a row of B 4 times.
@@ -117,7 +117,7 @@ impl DirectPlan {
         let work = stats.nnz.saturating_mul(n);
         let tasks = match threads {
             1 => 1,
-            _ => work_items.max(work / LARGE_TASK).min(work.div_ceil(LEAST_TASK).max(1)),
+            _ => (work / LARGE_TASK).clamp(work_items, 4 * work_items).min(work.div_ceil(LEAST_TASK).max(1)),
         };
         // As many as the stages have room for.
         let tasks = if op == Op::FusedMm { tasks.max(stats.nnz.div_ceil(stages.nonzeros)) } else { tasks };

@@ -57,9 +57,9 @@ const MOST_DISTANCE: usize = 256;
 /// Bytes of edge values between the stages of FusedMM, for each thread, and at least for all of them. The more, the seldomer B and D drive
 /// each other out of the caches: on ca-CondMat 32 KiB lose a quarter to SDDMM and SpMM one after the other, and on a graph of 2^20 rows
 /// with 8 M nonzeros, N = 64, 4 MiB lose an eighth on a Zen 4, 8 MiB nothing; on a Zen 5, whose one thread is faster, 8 MiB a tenth, 32
-/// MiB 2 %. The allocator would take more from the system at each call.
+/// MiB 2 %.
 const STAGE_BYTES: usize = 8 << 20;
-const LEAST_STAGE_BYTES: usize = (32 << 20) - (64 << 10);
+const LEAST_STAGE_BYTES: usize = 32 << 20;
 
 /// How an operation runs straight from CSR.
 #[derive(Clone, Debug, PartialEq)]

@@ -60,6 +60,7 @@ pub use heads::{HeadRows, SddmmHeads, SpmmHeads, sddmm_heads, spmm_heads};
 pub use number::Number;
 pub use pairing::{ColumnSet, pair_rows};
 pub use pairwise::{Pairs, pair_rows_elementwise, pair_rows_reduce};
+pub use panel::RowBlockSums;
 pub use positions::{NO_POSITION, positions_into, reduce_positions};
 pub use prefetch::{LINE, prefetch_l1, prefetch_row, prefetch_row_l2};
 pub use reduce::{ReducePanel, ReduceRows, reduce_into, reduce_panel, reduce_rows};

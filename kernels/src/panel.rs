@@ -9,38 +9,67 @@ use crate::block::{Block, Offsets};
 use crate::rows::Packed;
 use crate::semiring::Semiring;
 use crate::spread::Spread;
+use crate::stored::Vector;
 use crate::tile::{Tile, TileRows, tiles, with_elements, with_vectors};
-use crate::{Arch, Number, prefetch_row};
+use crate::{Arch, Element, Number, prefetch_row};
+
+/// Where the sums of a row block are while panel after panel adds to them, and where they go.
+#[derive(Clone, Copy, Debug)]
+pub struct RowBlockSums<D: Element> {
+    /// The sums of the first row.
+    pub sums: *mut D::Number,
+    /// Their row stride; where elements are narrow, a multiple of the registers' lanes: the sums have whole registers there.
+    pub stride: usize,
+    /// Whether they begin with this panel, and what is there is not read.
+    pub begin: bool,
+    /// Where the block's rows go instead, rounded, if elements are narrow and no other panel follows; else null.
+    pub rounded: *mut D,
+    /// The row stride there.
+    pub rounded_stride: usize,
+}
+
+impl<D: Element> RowBlockSums<D> {
+    /// Sums that have begun and stay where they are.
+    pub fn to_add_to(sums: *mut D::Number, stride: usize) -> Self {
+        Self { sums, stride, begin: false, rounded: std::ptr::null_mut(), rounded_stride: 0 }
+    }
+
+    /// Of the columns from `column` on.
+    #[inline(always)]
+    pub(crate) fn at_column(self, column: usize) -> Self {
+        let rounded = if self.rounded.is_null() { self.rounded } else { self.rounded.wrapping_add(column) };
+        Self { sums: self.sums.wrapping_add(column), rounded, ..self }
+    }
+}
 
 /// The row block and the panel; its fields are those of [`SpmmPanel`](crate::SpmmPanel) and [`ReducePanel`](crate::ReducePanel).
 #[derive(Clone, Copy)]
-pub(crate) struct PanelTask<'a, T, R> {
+pub(crate) struct PanelTask<'a, D: Element, R> {
     pub semiring: R,
     pub block: Block<'a>,
-    pub weights: *const T,
+    pub weights: *const D::Number,
     /// Null when the scratch has them already.
-    pub b: *const T,
+    pub b: *const D::Number,
     pub ldb: usize,
     pub width: usize,
     pub n: usize,
-    pub alpha: Option<T>,
-    pub c: *mut T,
-    pub ldc: usize,
+    pub alpha: Option<D::Number>,
+    pub c: RowBlockSums<D>,
     /// Null for 1.
-    pub rescale: *const T,
+    pub rescale: *const D::Number,
     pub vectors: usize,
-    pub scratch: *mut T,
+    pub scratch: *mut D::Number,
 }
 
-impl<T: Number, R: Semiring<T>> PanelTask<'_, T, R> {
-    /// Runs the task: the code for each tile's width.
+impl<D: Element, R: Semiring<D::Number>> PanelTask<'_, D, R> {
+    /// Runs the task, whose sums `BEGIN` here or go on: the code for each tile's width.
     ///
     /// # Safety
     /// As [`spmm_panel`](crate::spmm_panel).
     #[inline(always)]
-    pub unsafe fn run(&self, arch: Arch) {
-        for tile in tiles(self.n, arch.lanes::<T>(), self.vectors) {
-            with_vectors!(tile, run_tile::<T, R>(arch, self, tile));
+    pub unsafe fn run<const BEGIN: bool>(&self, arch: Arch) {
+        for tile in tiles(self.n, arch.lanes::<D::Number>(), self.vectors) {
+            with_vectors!(tile, run_tile::<D, R; BEGIN>(arch, self, tile));
         }
     }
 }
@@ -50,31 +79,43 @@ impl<T: Number, R: Semiring<T>> PanelTask<'_, T, R> {
 const PREFETCH_DISTANCE: usize = 2;
 
 /// One tile of a panel.
-struct PanelTile<'a, T, R, const NV: usize> {
-    task: &'a PanelTask<'a, T, R>,
+struct PanelTile<'a, D: Element, R, const BEGIN: bool, const NV: usize> {
+    task: &'a PanelTask<'a, D, R>,
     tile: Tile,
 }
 
 /// Runs the tile.
 #[inline(always)]
-fn run_tile<T: Number, R: Semiring<T>, const NV: usize>(arch: Arch, task: &PanelTask<'_, T, R>, tile: Tile) {
-    arch.dispatch_vectors(PanelTile::<T, R, NV> { task, tile }, |simd| run_elements(simd, task, tile));
+fn run_tile<D: Element, R: Semiring<D::Number>, const BEGIN: bool, const NV: usize>(
+    arch: Arch,
+    task: &PanelTask<'_, D, R>,
+    tile: Tile,
+) {
+    arch.dispatch_vectors(PanelTile::<D, R, BEGIN, NV> { task, tile }, |simd| {
+        run_elements::<D, R, BEGIN>(simd, task, tile)
+    });
 }
 
 /// Runs the tile where vectors are single elements.
 #[inline(never)]
-fn run_elements<T: Number, R: Semiring<T>>(simd: pulp::Scalar, task: &PanelTask<'_, T, R>, tile: Tile) {
+fn run_elements<D: Element, R: Semiring<D::Number>, const BEGIN: bool>(
+    simd: pulp::Scalar,
+    task: &PanelTask<'_, D, R>,
+    tile: Tile,
+) {
     // SAFETY: the promise of `PanelTask::run`.
-    unsafe { with_elements!(tile, panel_tile::<pulp::Scalar, T, R>(simd, task, tile)) }
+    unsafe { with_elements!(tile, panel_tile::<pulp::Scalar, D, R; BEGIN>(simd, task, tile)) }
 }
 
-impl<T: Number, R: Semiring<T>, const NV: usize> WithSimd for PanelTile<'_, T, R, NV> {
+impl<D: Element, R: Semiring<D::Number>, const BEGIN: bool, const NV: usize> WithSimd
+    for PanelTile<'_, D, R, BEGIN, NV>
+{
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         // SAFETY: the promise of `PanelTask::run`.
-        unsafe { panel_tile::<S, T, R, NV>(simd, self.task, self.tile) }
+        unsafe { panel_tile::<S, D, R, BEGIN, NV>(simd, self.task, self.tile) }
     }
 }
 
@@ -83,15 +124,17 @@ impl<T: Number, R: Semiring<T>, const NV: usize> WithSimd for PanelTile<'_, T, R
 /// # Safety
 /// As [`PanelTask::run`].
 #[inline(always)]
-unsafe fn panel_tile<S: Simd, T: Number, R: Semiring<T>, const NV: usize>(
+unsafe fn panel_tile<S: Simd, D: Element, R: Semiring<D::Number>, const BEGIN: bool, const NV: usize>(
     simd: S,
-    task: &PanelTask<'_, T, R>,
+    task: &PanelTask<'_, D, R>,
     tile: Tile,
 ) {
-    let rows = TileRows::<S, T, NV>::new(simd, tile);
-    let row_block =
-        BlockRows::<S, T, NV> { simd, rows, c: task.c.wrapping_add(tile.start), ldc: task.ldc, rescale: task.rescale };
-    let packed = Packed::<S, T, R, NV> { simd, semiring: task.semiring, rows: task.scratch };
+    let rows = TileRows::<S, D::Number, NV>::new(simd, tile);
+    // Sums of narrow rows are in a buffer.
+    let sums = if D::NARROW { TileRows::whole(simd, tile) } else { rows };
+    let (c, semiring) = (task.c.at_column(tile.start), task.semiring);
+    let row_block = BlockRows::<S, D, R, BEGIN, NV> { simd, semiring, rows, sums, c, rescale: task.rescale };
+    let packed = Packed::<S, D::Number, R, NV> { simd, semiring, rows: task.scratch };
     let mut weights = task.weights;
     // SAFETY: the promise of `PanelTask::run`; weights and offsets advance over the block's own.
     unsafe {
@@ -112,7 +155,7 @@ unsafe fn panel_tile<S: Simd, T: Number, R: Semiring<T>, const NV: usize>(
             row_block.store(j, y);
             weights = weights.add(2 * pair.nnz() as usize);
         }
-        let spread = Spread::<S, T>::new(simd);
+        let spread = Spread::<S, D::Number>::new(simd);
         let segments = task.block.segments;
         for (v, segment) in segments.iter().enumerate() {
             row_block.prefetch(segments[(v + PREFETCH_DISTANCE).min(segments.len() - 1)].row);
@@ -128,51 +171,61 @@ unsafe fn panel_tile<S: Simd, T: Number, R: Semiring<T>, const NV: usize>(
 /// The rows of a block of C in one tile. By value, so that the loops do not look them up in the task at every row
 /// segment: loads that those of B would wait for.
 #[derive(Clone, Copy)]
-struct BlockRows<S: Simd, T: Number, const NV: usize> {
+struct BlockRows<S: Simd, D: Element, R, const BEGIN: bool, const NV: usize> {
     simd: S,
-    rows: TileRows<S, T, NV>,
-    c: *mut T,
-    ldc: usize,
-    rescale: *const T,
+    semiring: R,
+    rows: TileRows<S, D::Number, NV>,
+    sums: TileRows<S, D::Number, NV>,
+    c: RowBlockSums<D>,
+    rescale: *const D::Number,
 }
 
-impl<S: Simd, T: Number, const NV: usize> BlockRows<S, T, NV> {
+impl<S: Simd, D: Element, R: Semiring<D::Number>, const BEGIN: bool, const NV: usize> BlockRows<S, D, R, BEGIN, NV> {
     #[inline(always)]
-    fn at(&self, row: u32) -> *mut T {
-        self.c.wrapping_add(row as usize * self.ldc)
+    fn at(&self, row: u32) -> *mut D::Number {
+        self.c.sums.wrapping_add(row as usize * self.c.stride)
     }
 
     #[inline(always)]
     fn prefetch(&self, row: u32) {
-        prefetch_row(self.at(row), TileRows::<S, T, NV>::BYTES);
+        prefetch_row(self.at(row), TileRows::<S, D::Number, NV>::BYTES);
     }
 
-    /// Row `row`, rescaled.
+    /// Row `row`, rescaled; of no terms if it begins here.
     ///
     /// # Safety
     /// As [`PanelTask::run`]; the block has the row.
     #[inline(always)]
-    unsafe fn load(&self, row: u32) -> [T::Vector<S>; NV] {
+    unsafe fn load(&self, row: u32) -> [Vector<D, S>; NV] {
+        if BEGIN {
+            return [D::Number::splat(self.simd, self.semiring.zero()); NV];
+        }
         // SAFETY: the caller's promise.
         unsafe {
-            let mut c = self.rows.load(self.at(row));
+            let mut c = self.sums.load(self.at(row));
             if !self.rescale.is_null() {
-                let factor = T::splat(self.simd, *self.rescale.add(row as usize));
+                let factor = D::Number::splat(self.simd, *self.rescale.add(row as usize));
                 for x in &mut c {
-                    *x = T::vmul(self.simd, factor, *x);
+                    *x = D::Number::vmul(self.simd, factor, *x);
                 }
             }
             c
         }
     }
 
-    /// Stores row `row`.
+    /// Stores row `row`, rounded if it ends here.
     ///
     /// # Safety
     /// As [`PanelTask::run`]; the block has the row.
     #[inline(always)]
-    unsafe fn store(&self, row: u32, c: [T::Vector<S>; NV]) {
+    unsafe fn store(&self, row: u32, c: [Vector<D, S>; NV]) {
         // SAFETY: the caller's promise.
-        unsafe { self.rows.store(self.at(row), c) }
+        unsafe {
+            if D::NARROW && !self.c.rounded.is_null() {
+                self.rows.store(self.c.rounded.wrapping_add(row as usize * self.c.rounded_stride), c);
+            } else {
+                self.sums.store(self.at(row), c);
+            }
+        }
     }
 }

@@ -20,17 +20,17 @@
 
 use pulp::{Simd, WithSimd};
 
-use crate::arch::{dispatch_compiled, dispatch_stored};
+use crate::arch::dispatch_stored;
 use crate::block::Block;
-use crate::convert::{WidenRows, widen_rows};
-use crate::panel::PanelTask;
+use crate::convert::{WidenRows, joined, widen_rows};
+use crate::panel::{PanelTask, RowBlockSums};
 use crate::rows::{Gathered, axpy_reordered};
 use crate::semiring::PlusTimes;
 use crate::spmv::spmv;
 use crate::stored::{Mask, Vector};
 use crate::tile::{self, Tile, tiles, tiles_of, with_width};
 use crate::walk::{Part, Walk};
-use crate::{Arch, LINE, Number, RowPtr, Scalar, Stored, prefetch_row, stream_fence};
+use crate::{Arch, LINE, Number, RowPtr, Stored, prefetch_row, stream_fence};
 
 /// Rows of a CSR matrix times B, straight from CSR.
 #[derive(Clone, Copy, Debug)]
@@ -257,14 +257,15 @@ impl<D: Stored> WithSimd for Scale<D> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        for i in 0..self.rows {
+        let [rows, n] = joined(self.rows, self.n, [self.ldc; 2]);
+        for i in 0..rows {
             let row = self.c.wrapping_add(i * self.ldc);
             // SAFETY: the promise of `scale_rows`; nothing else refers to the row, and zero bytes are zeros.
             unsafe {
                 if self.beta == D::Scalar::ZERO {
-                    row.write_bytes(0, self.n);
+                    row.write_bytes(0, n);
                 } else if self.beta != D::Scalar::ONE {
-                    for x in std::slice::from_raw_parts_mut(row, self.n) {
+                    for x in std::slice::from_raw_parts_mut(row, n) {
                         *x = D::narrow(self.beta * x.widen());
                     }
                 }
@@ -273,7 +274,7 @@ impl<D: Stored> WithSimd for Scale<D> {
     }
 }
 
-/// One row block times one panel of B, packed: C_i += sum_j w_j B_j.
+/// One row block times one panel of B, packed: C_i += sum_j w_j B_j, or C_i begins with the sum.
 #[derive(Clone, Copy, Debug)]
 pub struct SpmmPanel<'a, D: Stored> {
     /// Where the nonzeros are.
@@ -291,9 +292,7 @@ pub struct SpmmPanel<'a, D: Stored> {
     /// Factor of B.
     pub alpha: D::Scalar,
     /// The row block of C.
-    pub c: *mut D::Scalar,
-    /// Row stride of C.
-    pub ldc: usize,
+    pub c: RowBlockSums<D>,
     /// Factor of each row of C before the addition, by row of the block; null for 1.
     pub rescale: *const D::Scalar,
     /// Vectors of a tile: columns of B and C that are computed in one pass over the nonzeros.
@@ -305,27 +304,14 @@ pub struct SpmmPanel<'a, D: Stored> {
 /// Runs the task.
 ///
 /// # Safety
-/// The block's rows are rows of C and its offsets below `width`; the operands have the strides and sizes stated, and no
+/// The block's rows are rows of C, each once, and its offsets below `width`; the operands have the strides and sizes stated, and no
 /// one else uses the rows of C or the scratch at the same time.
 pub unsafe fn spmm_panel<D: Stored>(arch: Arch, task: SpmmPanel<'_, D>) {
-    let SpmmPanel { block, weights, b, ldb, width, n, alpha, c, ldc, rescale, vectors, scratch } = task;
-    let run = |b: *const D::Scalar, n, c, vectors| {
+    let SpmmPanel { block, weights, b, ldb, width, n, alpha, c, rescale, vectors, scratch } = task;
+    let run = |b: *const D::Scalar, n, c: RowBlockSums<D>, vectors| {
         let alpha = Some(alpha);
-        let task = PanelTask {
-            semiring: PlusTimes,
-            block,
-            weights,
-            b,
-            ldb,
-            width,
-            n,
-            alpha,
-            c,
-            ldc,
-            rescale,
-            vectors,
-            scratch,
-        };
+        let task =
+            PanelTask { semiring: PlusTimes, block, weights, b, ldb, width, n, alpha, c, rescale, vectors, scratch };
         // SAFETY: the caller's promise.
         unsafe { run_sums(arch, task) };
     };
@@ -339,7 +325,7 @@ pub unsafe fn spmm_panel<D: Stored>(arch: Arch, task: SpmmPanel<'_, D>) {
         let rows = WidenRows { from, stride: ldb, rows: width, n: columns, factor: alpha, to: scratch, to_stride: row };
         // SAFETY: the caller's promise.
         unsafe { widen_rows(arch, rows) };
-        run(std::ptr::null(), columns, c.wrapping_add(start), vectors);
+        run(std::ptr::null(), columns, c.at_column(start), vectors);
     }
 }
 
@@ -347,9 +333,17 @@ pub unsafe fn spmm_panel<D: Stored>(arch: Arch, task: SpmmPanel<'_, D>) {
 ///
 /// # Safety
 /// As [`spmm_panel`].
-unsafe fn run_sums<T: Scalar>(arch: Arch, task: PanelTask<'_, T, PlusTimes>) {
-    dispatch_compiled!(arch, task, PanelTask<'_, f32, PlusTimes>, PanelTask<'_, f64, PlusTimes>, |arch, task| {
-        // SAFETY: the caller's promise.
-        unsafe { task.run(arch) }
-    });
+unsafe fn run_sums<D: Stored>(arch: Arch, task: Sums<'_, D>) {
+    dispatch_stored!(arch, task, Sums, |arch, task| task.dispatch(arch));
+}
+
+type Sums<'a, D> = PanelTask<'a, D, PlusTimes>;
+
+impl<D: Stored> Sums<'_, D> {
+    /// To the code for sums that begin, and for those that go on.
+    #[inline(always)]
+    fn dispatch(self, arch: Arch) {
+        // SAFETY: the promise of `spmm_panel`.
+        unsafe { if self.c.begin { self.run::<true>(arch) } else { self.run::<false>(arch) } }
+    }
 }

@@ -108,6 +108,21 @@ pub trait Element: Sealed + Copy + Default + Debug + Display + PartialEq + Send 
         }
     }
 
+    /// As [`Element::write_two`], of registers that are in the elements' order.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn write_ordered_two<S: Simd>(simd: S, p: *mut Self, two: [Vector<Self, S>; 2], stream: bool) {
+        #[cfg(target_arch = "x86_64")]
+        if Self::reorders::<S>() {
+            // SAFETY: the caller's promise.
+            return unsafe { x86::write_ordered_two::<S, Self>(p, two, stream) };
+        }
+        // SAFETY: the caller's promise; where elements are not reordered, all registers are in their order.
+        unsafe { Self::write_two(simd, p, two, stream) }
+    }
+
     /// Stores all lanes of `x` at `p`, which need not be aligned.
     ///
     /// # Safety

@@ -122,7 +122,7 @@ pub(crate) use with_width;
 /// Likewise with the number of vectors only, for loops to which a tail makes no difference: half as much to compile. Other
 /// constants come before it, after a semicolon.
 macro_rules! with_vectors {
-    ($tile:expr, $f:ident :: <$($g:ty),* $(; $c:literal)?> ($($arg:expr),* $(,)?)) => {
+    ($tile:expr, $f:ident :: <$($g:ty),* $(; $c:tt)?> ($($arg:expr),* $(,)?)) => {
         match $tile.vectors {
             1 => $f::<$($g,)* $($c,)? 1>($($arg),*),
             2 => $f::<$($g,)* $($c,)? 2>($($arg),*),
@@ -219,7 +219,15 @@ pub(crate) unsafe fn store<S: Simd, D: Element, const NV: usize, const TAIL: boo
     p: *mut D,
     tile: [Vector<D, S>; NV],
 ) {
-    for j in 0..NV {
+    let pairs = if D::NARROW { (NV - usize::from(TAIL)) / 2 } else { 0 };
+    for j in 0..pairs {
+        // SAFETY: the caller's promise; vectors 2 j and 2 j + 1 are inside the tile.
+        unsafe {
+            let p = p.add(2 * j * D::Number::lanes::<S>());
+            D::write_ordered_two(simd, p, [tile[2 * j], tile[2 * j + 1]], false);
+        }
+    }
+    for j in 2 * pairs..NV {
         // SAFETY: the caller's promise; vector j is inside the tile.
         unsafe {
             let p = p.add(j * D::Number::lanes::<S>());
@@ -325,6 +333,12 @@ impl<S: Simd, D: Element, const NV: usize> TileRows<S, D, NV> {
         Self { simd, mask: D::Number::first_lanes(simd, tile.rest), whole: tile.rest == 0 }
     }
 
+    /// Those of `tile`, where rows have whole registers whatever their end.
+    #[inline(always)]
+    pub fn whole(simd: S, tile: Tile) -> Self {
+        Self { whole: true, ..Self::new(simd, tile) }
+    }
+
     /// The row's tile at `p`, zero beyond its end, in the order of [`load_reordered`]: that of the elements, unless these are narrow.
     ///
     /// # Safety
@@ -360,17 +374,17 @@ impl<S: Simd, D: Element, const NV: usize> TileRows<S, D, NV> {
 }
 
 impl<S: Simd, T: Number, const NV: usize> TileRows<S, T, NV> {
-    /// Stores the row's tile at `p`.
+    /// Stores the row's tile at `p`, rounded to what is stored there.
     ///
     /// # Safety
     /// As [`store`].
     #[inline(always)]
-    pub unsafe fn store(&self, p: *mut T, tile: [T::Vector<S>; NV]) {
+    pub unsafe fn store<D: Element<Number = T>>(&self, p: *mut D, tile: [T::Vector<S>; NV]) {
         // SAFETY: the caller's promise.
         unsafe {
             match self.whole {
-                true => store::<S, T, NV, false>(self.simd, self.mask, p, tile),
-                false => store::<S, T, NV, true>(self.simd, self.mask, p, tile),
+                true => store::<S, D, NV, false>(self.simd, self.mask, p, tile),
+                false => store::<S, D, NV, true>(self.simd, self.mask, p, tile),
             }
         }
     }

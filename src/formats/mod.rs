@@ -40,7 +40,7 @@ pub use hicoo::{BlockPattern, DEFAULT_BLOCK_BITS, HiCoo};
 pub use mmcsf::{MmCsf, MmCsfStrategy, mmcsf_partition};
 pub use panel::{MAX_WIDTH, Panel};
 pub(crate) use places::{Places, gather};
-pub(crate) use row_block::BlockView;
+pub(crate) use row_block::{BlockView, RowBlock};
 pub use semi_coo::{SemiCoo, SemiHiCoo};
 pub use slices::Slices;
 pub use tiled::{Offsets, Tiled, TiledSpec, TiledTask};

@@ -32,7 +32,12 @@ pub(crate) struct RowBlock {
     offsets: Vec<u8>,
     /// For each nonzero of a pair, by ascending column as in CSR order, its position among those of its row segment.
     order: Vec<u8>,
+    /// The rows that the first block does not have, and those that the last one does not have, unless they are many.
+    absent: [Option<Vec<u32>>; 2],
 }
+
+/// Of how many rows of a row block one may be absent from a block that writes all others.
+const PRESENT: usize = 8;
 
 /// Where a block's parts begin in the row block's arrays.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +57,8 @@ pub(crate) struct BlockView<'a> {
     pub column: usize,
     /// Columns of the panel.
     pub width: usize,
+    /// Whether it is the row block's first one, and the last one.
+    pub first_or_last: [bool; 2],
     /// Position of the block's first nonzero in the panel order of the whole matrix.
     pub first: usize,
     /// Number of nonzeros.
@@ -130,6 +137,7 @@ impl RowBlock {
             }
             nonzeros += block.iter().map(|segment| segment.nnz as usize).sum::<usize>();
         });
+        row_block.absent = [row_block.absent_from(0), row_block.absent_from(row_block.blocks.len().saturating_sub(1))];
         // The kernels read two words ahead.
         row_block.offsets.resize(row_block.offsets.len() + 2 * OFFSETS_PER_WORD, 0);
         // And a register's positions.
@@ -175,6 +183,27 @@ impl RowBlock {
         }
     }
 
+    /// The rows that block `c` does not have, unless they are many or there is no such block.
+    fn absent_from(&self, c: usize) -> Option<Vec<u32>> {
+        let view = self.blocks().nth(c)?;
+        // A block has a row once.
+        let absent = self.rows.len() - view.starts.len();
+        if absent > self.rows.len() / PRESENT {
+            return None;
+        }
+        let mut present = vec![false; self.rows.len()];
+        let pairs = view.block.pairs.iter().flat_map(|pair| pair.rows);
+        pairs.chain(view.block.segments.iter().map(|segment| segment.row)).for_each(|row| present[row as usize] = true);
+        let rows = present.iter().zip(0..).filter(|&(&here, _)| !here);
+        Some(rows.map(|(_, row)| row).collect())
+    }
+
+    /// The rows that the first block, or else the last one, does not have, if so few that it may write the others while they are in
+    /// registers.
+    pub fn absent(&self, last: bool) -> Option<&[u32]> {
+        self.absent[usize::from(last)].as_deref()
+    }
+
     /// Fills the last word of offsets.
     fn pad(&mut self) {
         self.offsets.resize(self.offsets.len().next_multiple_of(OFFSETS_PER_WORD), 0);
@@ -195,12 +224,14 @@ impl RowBlock {
             let span = self.blocks[c];
             let end = self.blocks.get(c + 1).copied().unwrap_or(end);
             let column = span.panel * width;
+            let starts = &self.starts[2 * span.pairs + span.segments..2 * end.pairs + end.segments];
             BlockView {
                 column,
                 width: width.min(cols - column),
+                first_or_last: [c == 0, c + 1 == self.blocks.len()],
                 first: self.first + span.nonzeros,
                 nnz: end.nonzeros - span.nonzeros,
-                starts: &self.starts[2 * span.pairs + span.segments..2 * end.pairs + end.segments],
+                starts,
                 block: Block {
                     pairs: &self.pairs[span.pairs..end.pairs],
                     segments: &self.segments[span.segments..end.segments],
@@ -222,9 +253,10 @@ impl RowBlock {
     }
 
     /// Where its arrays are.
-    pub fn memory(&self) -> [Range<usize>; 5] {
+    pub fn memory(&self) -> [Range<usize>; 7] {
         let (starts, order) = (addresses(&self.starts), addresses(&self.order));
-        [addresses(&self.pairs), addresses(&self.segments), addresses(&self.offsets), starts, order]
+        let [first, last] = [false, true].map(|last| addresses(self.absent(last).unwrap_or(&[])));
+        [addresses(&self.pairs), addresses(&self.segments), addresses(&self.offsets), starts, order, first, last]
     }
 
     /// Bytes of indices.
@@ -235,6 +267,7 @@ impl RowBlock {
             + size_of_val(&self.segments[..])
             + size_of_val(&self.starts[..])
             + size_of_val(&self.blocks[..])
+            + self.absent.iter().flatten().map(|rows| size_of_val(&rows[..])).sum::<usize>()
     }
 
     /// Writes the row block's values in panel order, every element of `out`; `value(p)` is the one at position p of

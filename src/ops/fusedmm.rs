@@ -8,13 +8,13 @@
 
 use sparsimd_kernels::edge::Edge;
 use sparsimd_kernels::{
-    EdgeBlock, EdgeRows, FusedRows, Number, Scalar, SddmmPanel, SddmmRows, SpmmPanel, SpmmRows, Stored, edge_block,
-    edge_rows, fused_rows, normalise_rows, sddmm_panel, sddmm_rows, spmm_panel, spmm_rows,
+    EdgeBlock, EdgeRows, FusedRows, Number, RowBlockSums, Scalar, SddmmPanel, SddmmRows, SpmmPanel, SpmmRows, Stored,
+    edge_block, edge_rows, fused_rows, normalise_rows, sddmm_panel, sddmm_rows, spmm_panel, spmm_rows,
 };
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
-use super::row_sums::RowSums;
+use super::row_sums::{RowSums, in_block};
 use super::run::{CarryOuts, Shared, scratch, shared_rows, work};
 use super::values::Values;
 use crate::cpu::Cpu;
@@ -262,8 +262,8 @@ impl Cpu {
             let rows = row_block.rows.len();
             let e = out.get().wrapping_add(row_block.rows.start * lde);
             let c = &dense.c.data()[row_block.rows.start * dense.c.stride()..];
-            let mut sums = RowSums::<D>::new(self.arch(), rows, width);
             let softmax = edge.is_softmax();
+            let mut sums = RowSums::<D>::new(self.arch(), row_block, width, !softmax);
             let largest = row_block.blocks().map(|block| block.nnz).max().unwrap_or(0);
             let mut room = Room {
                 packed: self.packed_panel(panel, TILE_VECTORS),
@@ -272,18 +272,18 @@ impl Cpu {
                 rescale: vec![D::Scalar::ONE; if softmax { rows } else { 0 }],
             };
             // SAFETY: the rows of a row block are its own task's, and inside E.
-            let (to, stride) = unsafe { sums.begin(D::Scalar::ZERO, width, e, lde) };
-            let output = Output { e: to, lde: stride, width, vectors };
+            let begun = unsafe { sums.begin(D::Scalar::ZERO, width, e, lde) };
             for block in row_block.blocks() {
                 let values = values.map(|values| &values[block.first..]);
+                let output = Output { e: in_block(begun, &block), width, vectors };
                 self.fused_block(c, block, values, edge, dense, output, &mut room);
             }
             if softmax {
                 // SAFETY: one state per row of the row block.
-                unsafe { normalise_rows(self.arch(), &room.states, width, to, stride) };
+                unsafe { normalise_rows(self.arch(), &room.states, width, begun.sums, begun.stride) };
             }
             // SAFETY: as above.
-            unsafe { sums.end(width, e, lde) };
+            unsafe { sums.end(begun, width, e, lde) };
         });
     }
 
@@ -296,7 +296,7 @@ impl Cpu {
         values: Option<&[D::Scalar]>,
         edge: F,
         dense: Dense<'_, D>,
-        out: Output<D::Scalar>,
+        out: Output<D>,
         room: &mut Room<D::Scalar>,
     ) {
         let (Dense { b, d, .. }, weights) = (dense, room.weights.as_mut_ptr());
@@ -335,7 +335,6 @@ impl Cpu {
             n: out.width,
             alpha: D::Scalar::ONE,
             c: out.e,
-            ldc: out.lde,
             rescale: std::ptr::null(),
             vectors: out.vectors,
             scratch: room.packed.as_mut_ptr(),
@@ -354,9 +353,8 @@ impl Cpu {
 
 /// The row block of E.
 #[derive(Clone, Copy)]
-struct Output<T> {
-    e: *mut T,
-    lde: usize,
+struct Output<D: Stored> {
+    e: RowBlockSums<D>,
     width: usize,
     /// Vectors of a tile.
     vectors: usize,

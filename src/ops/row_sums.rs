@@ -1,66 +1,93 @@
-//! Rows of dense operands as the panel strategy works on them.
-//!
 //! Rows of a dense result while panel after panel adds to them: where they are, or, where they are stored narrower than sums are
 //! computed, in a buffer of the task's own, from which they are rounded once.
+//!
+//! The rows are not cleared in a pass of their own where the first block of the row block has almost all, nor rounded where the last
+//! one has (3072 x 1024, 90 % zeros, N = 32: 1.6 and, in bf16, 2.9 % of SpMM's time).
 
-use sparsimd_kernels::{Arch, NarrowRows, Number, Stored, WidenRows, narrow_rows, scale_rows, widen_rows};
+use sparsimd_kernels::{
+    Arch, NarrowRows, Number, RowBlockSums, Stored, WidenRows, narrow_rows, scale_rows, widen_rows,
+};
 
 use super::run::scratch;
 use crate::dense::Aligned;
+use crate::formats::{BlockView, RowBlock};
 
 /// The sums of a row block.
-pub(super) struct RowSums<D: Stored> {
+pub(super) struct RowSums<'a, D: Stored> {
     arch: Arch,
-    rows: usize,
+    row_block: &'a RowBlock,
+    /// Whether the last block may round them: nothing is done to them after it.
+    may_round: bool,
     stride: usize,
     /// Room for them, if elements are narrow.
     room: Aligned<D::Scalar>,
 }
 
-impl<D: Stored> RowSums<D> {
-    /// Of `rows` rows of at most `columns` columns.
-    pub fn new(arch: Arch, rows: usize, columns: usize) -> Self {
+impl<'a, D: Stored> RowSums<'a, D> {
+    /// Of the rows of `row_block`, of at most `columns` columns.
+    pub fn new(arch: Arch, row_block: &'a RowBlock, columns: usize, may_round: bool) -> Self {
         let stride = columns.next_multiple_of(arch.lanes::<D::Scalar>());
-        let room = scratch(if D::NARROW { rows * stride } else { 0 });
-        Self { arch, rows, stride, room }
+        let room = scratch(if D::NARROW { row_block.rows.len() * stride } else { 0 });
+        Self { arch, row_block, may_round, stride, room }
     }
 
-    /// Begins with beta times the rows at `c`, `columns` elements of each: where the sums are, and their row stride.
+    /// Begins with beta times the rows at `c`, `columns` elements of each: where the sums are, for [`in_block`].
     ///
     /// # Safety
     /// `c` is valid for reads and writes of the rows, which no one else uses.
-    pub unsafe fn begin(&mut self, beta: D::Scalar, columns: usize, c: *mut D, ldc: usize) -> (*mut D::Scalar, usize) {
-        let Self { arch, rows, stride, ref mut room } = *self;
-        if !D::NARROW {
-            // SAFETY: the caller's promise.
-            unsafe { scale_rows(arch, beta, rows, columns, c, ldc) };
-            return (c.cast(), ldc);
-        }
-        let to = room.as_mut_ptr();
+    pub unsafe fn begin(&mut self, beta: D::Scalar, columns: usize, c: *mut D, ldc: usize) -> RowBlockSums<D> {
+        let Self { arch, row_block, stride, .. } = *self;
+        let rows = row_block.rows.len();
+        let absent = row_block.absent(false).filter(|_| beta == D::Scalar::ZERO);
+        let rounds = D::NARROW && self.may_round && row_block.absent(true).is_some();
+        let rounded = if rounds { c } else { std::ptr::null_mut() };
+        let (sums, stride) = if D::NARROW { (self.room.as_mut_ptr(), stride) } else { (c.cast(), ldc) };
         // SAFETY: the room has the rows, and whole registers of them; the caller's promise.
         unsafe {
-            if beta == D::Scalar::ZERO {
-                scale_rows(arch, beta, rows, columns, to, stride);
+            if let Some(absent) = absent {
+                for &row in absent {
+                    let row = sums.wrapping_add(row as usize * stride);
+                    scale_rows(arch, beta, 1, if D::NARROW { stride } else { columns }, row, stride);
+                }
+            } else if !D::NARROW {
+                scale_rows(arch, beta, rows, columns, c, ldc);
+            } else if beta == D::Scalar::ZERO {
+                // With what follows a row in its last register.
+                scale_rows(arch, beta, rows, stride, sums, stride);
             } else {
                 let from = c.cast_const();
-                let task = WidenRows { from, stride: ldc, rows, n: columns, factor: beta, to, to_stride: stride };
+                let task = WidenRows { from, stride: ldc, rows, n: columns, factor: beta, to: sums, to_stride: stride };
                 widen_rows(arch, task);
             }
         }
-        (to, stride)
+        RowBlockSums { sums, stride, begin: absent.is_some(), rounded, rounded_stride: ldc }
     }
 
     /// Stores the sums of `columns` columns at `c`, if they are not there already.
     ///
     /// # Safety
-    /// As [`RowSums::begin`].
-    pub unsafe fn end(&self, columns: usize, c: *mut D, ldc: usize) {
-        if D::NARROW {
-            let Self { arch, rows, stride, ref room } = *self;
-            let from = room.as_ptr();
-            let task = NarrowRows { from, stride, rows, n: columns, to: c, to_stride: ldc, stream: false };
-            // SAFETY: `begin` has written the rows; the caller's promise.
-            unsafe { narrow_rows(arch, task) };
+    /// As [`RowSums::begin`], which returned `sums`; all blocks have been added.
+    pub unsafe fn end(&self, sums: RowBlockSums<D>, columns: usize, c: *mut D, ldc: usize) {
+        if !D::NARROW {
+            return;
+        }
+        let narrow = |first: usize, rows| {
+            let RowBlockSums { sums, stride, .. } = sums;
+            let (from, to) = (sums.wrapping_add(first * stride), c.wrapping_add(first * ldc));
+            let task = NarrowRows { from, stride, rows, n: columns, to, to_stride: ldc, stream: false };
+            // SAFETY: `begin` or the first block has written the rows; the caller's promise.
+            unsafe { narrow_rows(self.arch, task) };
+        };
+        match self.row_block.absent(true) {
+            Some(absent) if !sums.rounded.is_null() => absent.iter().for_each(|&row| narrow(row as usize, 1)),
+            _ => narrow(0, self.row_block.rows.len()),
         }
     }
+}
+
+/// What `block` does to the sums of its row block.
+pub(super) fn in_block<D: Stored>(sums: RowBlockSums<D>, block: &BlockView<'_>) -> RowBlockSums<D> {
+    let [first, last] = block.first_or_last;
+    let rounded = if last { sums.rounded } else { std::ptr::null_mut() };
+    RowBlockSums { begin: sums.begin && first, rounded, ..sums }
 }

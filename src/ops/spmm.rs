@@ -4,7 +4,7 @@ use sparsimd_kernels::{Number, SpmmPanel, SpmmRows, Stored, scale_rows, spmm_pan
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
-use super::row_sums::RowSums;
+use super::row_sums::{RowSums, in_block};
 use super::run::{CarryOuts, Shared, scratch, work};
 use super::values::Values;
 use crate::cpu::Cpu;
@@ -189,11 +189,11 @@ impl Cpu {
             let mut packed = scratch::<D::Scalar>(panel.width() * tile);
             // So many columns pass over all panels at a time that the row block of C stays in L2 however wide C is; a
             // block's values are read from afar once per pass, not once per tile.
-            let mut sums = RowSums::<D>::new(self.arch(), rows, pass.min(n));
+            let mut sums = RowSums::<D>::new(self.arch(), row_block, pass.min(n), true);
             for column in (0..n).step_by(pass) {
                 let columns = pass.min(n - column);
                 // SAFETY: the rows of a row block are its own task's, and inside C.
-                let (out, stride) = unsafe { sums.begin(beta, columns, c.wrapping_add(column), ldc) };
+                let begun = unsafe { sums.begin(beta, columns, c.wrapping_add(column), ldc) };
                 for block in row_block.blocks() {
                     let task = SpmmPanel {
                         block: block.block,
@@ -203,8 +203,7 @@ impl Cpu {
                         width: block.width,
                         n: columns,
                         alpha,
-                        c: out,
-                        ldc: stride,
+                        c: in_block(begun, &block),
                         rescale: std::ptr::null(),
                         vectors: plan.tile_vectors,
                         scratch: packed.as_mut_ptr(),
@@ -214,7 +213,7 @@ impl Cpu {
                     unsafe { spmm_panel(self.arch(), task) };
                 }
                 // SAFETY: as above.
-                unsafe { sums.end(columns, c.wrapping_add(column), ldc) };
+                unsafe { sums.end(begun, columns, c.wrapping_add(column), ldc) };
             }
         });
     }

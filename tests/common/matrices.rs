@@ -115,6 +115,12 @@ pub fn shapes<T: Scalar>() -> Vec<(&'static str, Csr<T>)> {
         (0..50).map(|i| if i % 3 == 1 { (0..40).step_by(1 + i % 4).collect() } else { vec![] }).collect();
     let mut giant: Vec<Vec<u32>> = (0..40).map(|i| if i % 2 == 0 { vec![i * 37] } else { vec![] }).collect();
     giant[21] = (0..1500).collect();
+    // Few rows that the first panel of columns does not have, or the last one, or neither.
+    let mut absent: Vec<Vec<u32>> = (0..40).map(|i| (i % 7..700).step_by(7).collect()).collect();
+    absent[3] = (300..700).step_by(5).collect();
+    absent[14] = (0..400).step_by(5).collect();
+    absent[25] = vec![];
+    absent[39] = (300..400).step_by(9).collect();
     vec![
         ("0 x 0", random(0, 0, 0.5)),
         ("0 x 5", random(0, 5, 0.5)),
@@ -125,6 +131,7 @@ pub fn shapes<T: Scalar>() -> Vec<(&'static str, Csr<T>)> {
         ("one column", random(300, 1, 0.5)),
         ("empty rows", from_rows(40, &every_third)),
         ("one giant row", from_rows(1500, &giant)),
+        ("rows absent from panels", from_rows(700, &absent)),
         ("full", random(33, 47, 0.0)),
         ("unsorted columns", unsorted(&random(65, 129, 0.6))),
         ("many panels", random(70, 600, 0.8)),

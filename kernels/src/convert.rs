@@ -43,10 +43,9 @@ impl<D: Stored> WithSimd for WidenRows<D> {
     fn with_simd<S: Simd>(self, simd: S) {
         let lanes = D::Scalar::lanes::<S>();
         let factor = D::Scalar::splat(simd, self.factor);
-        let [rows, n] = joined(self.rows, self.n, [self.stride, self.to_stride]);
-        let whole = n / lanes * lanes;
-        let mask = D::Scalar::first_lanes(simd, n - whole);
-        for r in 0..rows {
+        let whole = self.n / lanes * lanes;
+        let mask = D::Scalar::first_lanes(simd, self.n - whole);
+        for r in 0..self.rows {
             // SAFETY: the promise of `widen_rows`; registers of the row begin below n.
             unsafe {
                 let (from, to) = (self.from.add(r * self.stride), self.to.add(r * self.to_stride));
@@ -54,7 +53,7 @@ impl<D: Stored> WithSimd for WidenRows<D> {
                     let x = D::Scalar::vmul(simd, factor, D::read(simd, from.add(at)));
                     D::Scalar::store(simd, to.add(at), x);
                 }
-                if whole < n {
+                if whole < self.n {
                     let x = D::Scalar::vmul(simd, factor, D::read_masked(simd, mask, from.add(whole)));
                     D::Scalar::store(simd, to.add(whole), x);
                 }
@@ -95,22 +94,15 @@ impl<D: Stored> WithSimd for NarrowRows<D> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let [rows, n] = joined(self.rows, self.n, [self.stride, self.to_stride]);
-        for r in 0..rows {
+        for r in 0..self.rows {
             let (from, to) = (self.from.wrapping_add(r * self.stride), self.to.wrapping_add(r * self.to_stride));
             // SAFETY: the promise of `narrow_rows`.
-            unsafe { narrow_row(simd, from, n, to, self.stream) }
+            unsafe { narrow_row(simd, from, self.n, to, self.stream) }
         }
         if self.stream {
             stream_fence();
         }
     }
-}
-
-/// Rows and the elements of each: one long row where they follow each other without gaps, whatever the stride of either side.
-#[inline(always)]
-pub(crate) fn joined(rows: usize, n: usize, strides: [usize; 2]) -> [usize; 2] {
-    if strides == [n; 2] { [rows.min(1), rows * n] } else { [rows, n] }
 }
 
 /// to = from, `n` elements, rounded; past the caches if they are to `stream` and are whole cache lines.

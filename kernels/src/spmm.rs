@@ -22,7 +22,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_stored;
 use crate::block::Block;
-use crate::convert::{WidenRows, joined, widen_rows};
+use crate::convert::{WidenRows, widen_rows};
 use crate::panel::{PanelTask, RowBlockSums};
 use crate::rows::{Gathered, axpy_reordered};
 use crate::semiring::PlusTimes;
@@ -257,15 +257,14 @@ impl<D: Stored> WithSimd for Scale<D> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let [rows, n] = joined(self.rows, self.n, [self.ldc; 2]);
-        for i in 0..rows {
+        for i in 0..self.rows {
             let row = self.c.wrapping_add(i * self.ldc);
             // SAFETY: the promise of `scale_rows`; nothing else refers to the row, and zero bytes are zeros.
             unsafe {
                 if self.beta == D::Scalar::ZERO {
-                    row.write_bytes(0, n);
+                    row.write_bytes(0, self.n);
                 } else if self.beta != D::Scalar::ONE {
-                    for x in std::slice::from_raw_parts_mut(row, n) {
+                    for x in std::slice::from_raw_parts_mut(row, self.n) {
                         *x = D::narrow(self.beta * x.widen());
                     }
                 }

@@ -108,19 +108,19 @@ pub trait Element: Sealed + Copy + Default + Debug + Display + PartialEq + Send 
         }
     }
 
-    /// As [`Element::write_two`], of registers that are in the elements' order.
+    /// Stores two registers that are in the elements' order at `p`.
     ///
     /// # Safety
-    /// As there.
+    /// `p` is valid for writes of both registers' elements.
     #[inline(always)]
-    unsafe fn write_ordered_two<S: Simd>(simd: S, p: *mut Self, two: [Vector<Self, S>; 2], stream: bool) {
+    unsafe fn write_ordered_two<S: Simd>(simd: S, p: *mut Self, two: [Vector<Self, S>; 2]) {
         #[cfg(target_arch = "x86_64")]
         if Self::reorders::<S>() {
             // SAFETY: the caller's promise.
-            return unsafe { x86::write_ordered_two::<S, Self>(p, two, stream) };
+            return unsafe { x86::write_ordered_two::<S, Self>(p, two) };
         }
         // SAFETY: the caller's promise; where elements are not reordered, all registers are in their order.
-        unsafe { Self::write_two(simd, p, two, stream) }
+        unsafe { Self::write_two(simd, p, two, false) }
     }
 
     /// Stores all lanes of `x` at `p`, which need not be aligned.

@@ -224,7 +224,7 @@ pub(crate) unsafe fn store<S: Simd, D: Element, const NV: usize, const TAIL: boo
         // SAFETY: the caller's promise; vectors 2 j and 2 j + 1 are inside the tile.
         unsafe {
             let p = p.add(2 * j * D::Number::lanes::<S>());
-            D::write_ordered_two(simd, p, [tile[2 * j], tile[2 * j + 1]], false);
+            D::write_ordered_two(simd, p, [tile[2 * j], tile[2 * j + 1]]);
         }
     }
     for j in 2 * pairs..NV {

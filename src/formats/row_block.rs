@@ -1,18 +1,18 @@
 //! One row block of the panel format: its blocks, and how they are made.
 
+mod pairs;
+mod segments;
+
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
-use sparsimd_kernels::{
-    Arch, Block, ColumnSet, OFFSETS_PER_WORD, PAIRED_LANES, Pair, RowSegment, pair_rows, prefetch_row,
-};
+use sparsimd_kernels::{Arch, Block, OFFSETS_PER_WORD, PAIRED_LANES, Pair, RowSegment};
 
+use self::pairs::{Chosen, Columns, Partners, lowest};
+use self::segments::{Found, PREFETCH_DISTANCE, Segments, prefetch_columns};
 use crate::dense::addresses;
 use crate::memory::reserved;
-
-/// Fewest common columns that make a pair. Rows taken together for less gain nothing.
-const LEAST_SHARED: u32 = 2;
 
 /// One row block.
 #[derive(Clone, Debug, Default)]
@@ -32,8 +32,10 @@ pub(crate) struct RowBlock {
     offsets: Vec<u8>,
     /// For each nonzero of a pair, by ascending column as in CSR order, its position among those of its row segment.
     order: Vec<u8>,
-    /// The rows that the first block does not have, and those that the last one does not have, unless they are many.
-    absent: [Option<Vec<u32>>; 2],
+    /// The rows that the first block does not have, unless they are many.
+    absent_from_first: Option<Vec<u32>>,
+    /// The rows that the last block does not have, likewise.
+    absent_from_last: Option<Vec<u32>>,
 }
 
 /// Of how many rows of a row block one may be absent from a block that writes all others.
@@ -70,24 +72,6 @@ pub(crate) struct BlockView<'a> {
     /// For each nonzero of a pair, in CSR order of its row, its position among those of its row segment;
     /// [`PAIRED_LANES`] more follow.
     pub order: &'a [u8],
-}
-
-/// Row segments ahead at which nonzeros are prefetched: those of a block are all over the matrix.
-const PREFETCH_DISTANCE: usize = 8;
-
-/// A row's nonzeros in a panel, before the row segments are ordered.
-#[derive(Clone, Copy, Default)]
-struct Found {
-    nnz: u32,
-    row: u32,
-    start: usize,
-}
-
-/// The row segments of a row block's rows, by panel.
-struct Segments {
-    found: Vec<Found>,
-    /// For each panel, where its row segments end.
-    ends: Vec<usize>,
 }
 
 /// `n` offsets padded to whole words.
@@ -137,7 +121,8 @@ impl RowBlock {
             }
             nonzeros += block.iter().map(|segment| segment.nnz as usize).sum::<usize>();
         });
-        row_block.absent = [row_block.absent_from(0), row_block.absent_from(row_block.blocks.len().saturating_sub(1))];
+        row_block.absent_from_first = row_block.absent_from(0);
+        row_block.absent_from_last = row_block.absent_from(row_block.blocks.len().saturating_sub(1));
         // The kernels read two words ahead.
         row_block.offsets.resize(row_block.offsets.len() + 2 * OFFSETS_PER_WORD, 0);
         // And a register's positions.
@@ -198,10 +183,19 @@ impl RowBlock {
         Some(rows.map(|(_, row)| row).collect())
     }
 
-    /// The rows that the first block, or else the last one, does not have, if so few that it may write the others while they are in
-    /// registers.
-    pub fn absent(&self, last: bool) -> Option<&[u32]> {
-        self.absent[usize::from(last)].as_deref()
+    /// The rows that the first block does not have, if so few that it may begin the others while they are in registers.
+    pub fn absent_from_first(&self) -> Option<&[u32]> {
+        self.absent_from_first.as_deref()
+    }
+
+    /// The rows that the last block does not have, if so few that it may round the others while they are in registers.
+    pub fn absent_from_last(&self) -> Option<&[u32]> {
+        self.absent_from_last.as_deref()
+    }
+
+    /// Both, where there are such.
+    fn absent(&self) -> [&[u32]; 2] {
+        [self.absent_from_first(), self.absent_from_last()].map(Option::unwrap_or_default)
     }
 
     /// Fills the last word of offsets.
@@ -255,7 +249,7 @@ impl RowBlock {
     /// Where its arrays are.
     pub fn memory(&self) -> [Range<usize>; 7] {
         let (starts, order) = (addresses(&self.starts), addresses(&self.order));
-        let [first, last] = [false, true].map(|last| addresses(self.absent(last).unwrap_or(&[])));
+        let [first, last] = self.absent().map(addresses);
         [addresses(&self.pairs), addresses(&self.segments), addresses(&self.offsets), starts, order, first, last]
     }
 
@@ -267,7 +261,7 @@ impl RowBlock {
             + size_of_val(&self.segments[..])
             + size_of_val(&self.starts[..])
             + size_of_val(&self.blocks[..])
-            + self.absent.iter().flatten().map(|rows| size_of_val(&rows[..])).sum::<usize>()
+            + self.absent().map(size_of_val).iter().sum::<usize>()
     }
 
     /// Writes the row block's values in panel order, every element of `out`; `value(p)` is the one at position p of
@@ -322,177 +316,5 @@ impl WithSimd for PushPairs<'_> {
         for pair in self.pairs {
             self.row_block.push_pair(pair, self.block);
         }
-    }
-}
-
-impl Segments {
-    /// Those of `rows`.
-    fn find(rows: Range<usize>, row_ptr: &[usize], columns: &[u32], width: u32) -> Self {
-        // Panel and number of nonzeros of each row segment, row by row.
-        let mut pieces: Vec<(u32, u32)> = Vec::with_capacity(rows.len());
-        for i in rows.clone() {
-            let mut row = &columns[row_ptr[i]..row_ptr[i + 1]];
-            while let Some(&column) = row.first() {
-                let panel = column / width;
-                let limit = (u64::from(panel) + 1) * u64::from(width);
-                // A panel is at most 256 columns wide: a short scan, not a search.
-                let nnz = row.iter().take_while(|&&j| u64::from(j) < limit).count();
-                pieces.push((panel, nnz as u32));
-                row = &row[nnz..];
-            }
-        }
-        // A counting sort by panel.
-        let panels = pieces.iter().map(|&(panel, _)| panel as usize + 1).max().unwrap_or(0);
-        let mut ends = vec![0usize; panels + 1];
-        pieces.iter().for_each(|&(panel, _)| ends[panel as usize + 1] += 1);
-        for panel in 0..panels {
-            ends[panel + 1] += ends[panel];
-        }
-        let mut found = reserved(pieces.len());
-        found.resize(pieces.len(), Found::default());
-        let mut pieces = pieces.iter();
-        for (row, w) in row_ptr[rows.start..=rows.end].windows(2).enumerate() {
-            let mut start = w[0];
-            while start < w[1]
-                && let Some(&(panel, nnz)) = pieces.next()
-            {
-                let slot = &mut ends[panel as usize];
-                found[*slot] = Found { nnz, row: row as u32, start };
-                *slot += 1;
-                start += nnz as usize;
-            }
-        }
-        // What would be the start of one panel more.
-        ends.pop();
-        Self { found, ends }
-    }
-
-    /// Calls `out` with each panel that has row segments and them, by number of nonzeros.
-    fn each_block(mut self, mut out: impl FnMut(usize, &[Found])) {
-        let mut start = 0;
-        for (panel, &end) in self.ends.iter().enumerate() {
-            let block = &mut self.found[start..end];
-            start = end;
-            if !block.is_empty() {
-                block.sort_unstable_by_key(|segment| u64::from(segment.nnz) << 32 | u64::from(segment.row));
-                out(panel, block);
-            }
-        }
-    }
-}
-
-/// Prefetches the columns of the row segment that comes [`PREFETCH_DISTANCE`] after `v`.
-#[inline(always)]
-fn prefetch_columns(block: &[Found], v: usize, columns: &[u32]) {
-    if let Some(segment) = block.get(v + PREFETCH_DISTANCE) {
-        prefetch_row(&raw const columns[segment.start], segment.nnz as usize * size_of::<u32>());
-    }
-}
-
-/// Which row segments of a block go together.
-#[derive(Default)]
-struct Partners {
-    /// By number of common columns, then of nonzeros.
-    pairs: Vec<Chosen>,
-    /// The others, as positions in the block, in its order.
-    alone: Vec<u32>,
-    sets: Vec<ColumnSet>,
-    order: Vec<u32>,
-    shared: Vec<u32>,
-}
-
-/// Two row segments of a block.
-struct Chosen {
-    both: u32,
-    nnz: u32,
-    segments: [u32; 2],
-    sets: [ColumnSet; 2],
-}
-
-impl Partners {
-    /// Pairs up the row segments of `block`, which are ordered by their number of nonzeros; only equal ones are paired,
-    /// so that a pair has one number of further nonzeros.
-    fn choose(&mut self, arch: Arch, block: &[Found], columns: &[u32], base: u32, width: usize) {
-        self.pairs.clear();
-        self.alone.clear();
-        self.order.clear();
-        self.order.extend(0..block.len() as u32);
-        self.sets.clear();
-        self.sets.extend(block.iter().enumerate().map(|(v, segment)| {
-            prefetch_columns(block, v, columns);
-            let columns = &columns[segment.start..][..segment.nnz as usize];
-            let mut set = ColumnSet::default();
-            let mut t = 0;
-            // Word by word, each in a register.
-            for (w, word) in set.iter_mut().enumerate() {
-                let end = 64 * (w as u32 + 1);
-                let mut bits = 0u64;
-                while t < columns.len() && columns[t] - base < end {
-                    bits |= 1 << ((columns[t] - base) % 64);
-                    t += 1;
-                }
-                *word = bits;
-            }
-            set
-        }));
-        self.shared.resize(block.len() / 2 + 1, 0);
-        let mut start = 0;
-        for equal in block.chunk_by(|a, b| a.nnz == b.nnz) {
-            let (order, sets) =
-                (&mut self.order[start..start + equal.len()], &mut self.sets[start..start + equal.len()]);
-            pair_rows(arch, width, sets, order, &mut self.shared);
-            for ((segments, sets), &shared) in order.chunks(2).zip(sets.chunks(2)).zip(&self.shared) {
-                // An even number, so that there are half as many trip counts.
-                let both = shared / 2 * 2;
-                match (segments, sets) {
-                    (&[x, y], &[s, t]) if both >= LEAST_SHARED => {
-                        self.pairs.push(Chosen { both, nnz: equal[0].nnz, segments: [x, y], sets: [s, t] });
-                    }
-                    _ => self.alone.extend(segments),
-                }
-            }
-            start += equal.len();
-        }
-        self.pairs.sort_by_key(|pair| (pair.both, pair.nnz));
-    }
-}
-
-/// The `n` lowest columns of `set`, all or all but one.
-#[inline(always)]
-fn lowest(set: &ColumnSet, n: u32) -> ColumnSet {
-    let mut out = *set;
-    if set.iter().map(|word| word.count_ones()).sum::<u32>() > n
-        && let Some(word) = out.iter_mut().rev().find(|word| **word != 0)
-    {
-        *word &= !(1 << (63 - word.leading_zeros()));
-    }
-    out
-}
-
-/// The columns of a set, ascending.
-struct Columns {
-    set: ColumnSet,
-    word: usize,
-}
-
-impl Columns {
-    #[inline(always)]
-    fn of(set: ColumnSet) -> Self {
-        Self { set, word: 0 }
-    }
-}
-
-impl Iterator for Columns {
-    type Item = u8;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<u8> {
-        while *self.set.get(self.word)? == 0 {
-            self.word += 1;
-        }
-        let bits = &mut self.set[self.word];
-        let column = 64 * self.word as u32 + bits.trailing_zeros();
-        *bits &= *bits - 1;
-        Some(column as u8)
     }
 }

@@ -14,7 +14,7 @@ use sparsimd_kernels::{
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
-use super::row_sums::{RowSums, in_block};
+use super::row_sums::RowSums;
 use super::run::{CarryOuts, Shared, scratch, shared_rows, work};
 use super::values::Values;
 use crate::cpu::Cpu;
@@ -275,15 +275,16 @@ impl Cpu {
             let begun = unsafe { sums.begin(D::Scalar::ZERO, width, e, lde) };
             for block in row_block.blocks() {
                 let values = values.map(|values| &values[block.first..]);
-                let output = Output { e: in_block(begun, &block), width, vectors };
+                let output = Output { e: begun.in_block(&block), width, vectors };
                 self.fused_block(c, block, values, edge, dense, output, &mut room);
             }
             if softmax {
+                let (sums, stride) = begun.rows();
                 // SAFETY: one state per row of the row block.
-                unsafe { normalise_rows(self.arch(), &room.states, width, begun.sums, begun.stride) };
+                unsafe { normalise_rows(self.arch(), &room.states, width, sums, stride) };
             }
             // SAFETY: as above.
-            unsafe { sums.end(begun, width, e, lde) };
+            unsafe { begun.end() };
         });
     }
 

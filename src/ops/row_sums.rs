@@ -23,6 +23,17 @@ pub(super) struct RowSums<'a, D: Stored> {
     room: Aligned<D::Scalar>,
 }
 
+/// Sums to which blocks are added.
+pub(super) struct BegunSums<'a, D: Stored> {
+    arch: Arch,
+    row_block: &'a RowBlock,
+    columns: usize,
+    c: *mut D,
+    ldc: usize,
+    /// Where they are, as the first block takes them if it is the last one, too.
+    all: RowBlockSums<D>,
+}
+
 impl<'a, D: Stored> RowSums<'a, D> {
     /// Of the rows of `row_block`, of at most `columns` columns.
     pub fn new(arch: Arch, row_block: &'a RowBlock, columns: usize, may_round: bool) -> Self {
@@ -31,15 +42,15 @@ impl<'a, D: Stored> RowSums<'a, D> {
         Self { arch, row_block, may_round, stride, room }
     }
 
-    /// Begins with beta times the rows at `c`, `columns` elements of each: where the sums are, for [`in_block`].
+    /// Begins with beta times the rows at `c`, `columns` elements of each.
     ///
     /// # Safety
-    /// `c` is valid for reads and writes of the rows, which no one else uses.
-    pub unsafe fn begin(&mut self, beta: D::Scalar, columns: usize, c: *mut D, ldc: usize) -> RowBlockSums<D> {
+    /// `c` is valid for reads and writes of the rows, which no one else uses until the sums have ended.
+    pub unsafe fn begin(&mut self, beta: D::Scalar, columns: usize, c: *mut D, ldc: usize) -> BegunSums<'_, D> {
         let Self { arch, row_block, stride, .. } = *self;
         let rows = row_block.rows.len();
-        let absent = row_block.absent(false).filter(|_| beta == D::Scalar::ZERO);
-        let rounds = D::NARROW && self.may_round && row_block.absent(true).is_some();
+        let absent = row_block.absent_from_first().filter(|_| beta == D::Scalar::ZERO);
+        let rounds = D::NARROW && self.may_round && row_block.absent_from_last().is_some();
         let rounded = if rounds { c } else { std::ptr::null_mut() };
         let (sums, stride) = if D::NARROW { (self.room.as_mut_ptr(), stride) } else { (c.cast(), ldc) };
         // SAFETY: the room has the rows, and whole registers of them; the caller's promise.
@@ -60,34 +71,42 @@ impl<'a, D: Stored> RowSums<'a, D> {
                 widen_rows(arch, task);
             }
         }
-        RowBlockSums { sums, stride, begin: absent.is_some(), rounded, rounded_stride: ldc }
-    }
-
-    /// Stores the sums of `columns` columns at `c`, if they are not there already.
-    ///
-    /// # Safety
-    /// As [`RowSums::begin`], which returned `sums`; all blocks have been added.
-    pub unsafe fn end(&self, sums: RowBlockSums<D>, columns: usize, c: *mut D, ldc: usize) {
-        if !D::NARROW {
-            return;
-        }
-        let narrow = |first: usize, rows| {
-            let RowBlockSums { sums, stride, .. } = sums;
-            let (from, to) = (sums.wrapping_add(first * stride), c.wrapping_add(first * ldc));
-            let task = NarrowRows { from, stride, rows, n: columns, to, to_stride: ldc, stream: false };
-            // SAFETY: `begin` or the first block has written the rows; the caller's promise.
-            unsafe { narrow_rows(self.arch, task) };
-        };
-        match self.row_block.absent(true) {
-            Some(absent) if !sums.rounded.is_null() => absent.iter().for_each(|&row| narrow(row as usize, 1)),
-            _ => narrow(0, self.row_block.rows.len()),
-        }
+        let all = RowBlockSums { sums, stride, begin: absent.is_some(), rounded, rounded_stride: ldc };
+        BegunSums { arch, row_block, columns, c, ldc, all }
     }
 }
 
-/// What `block` does to the sums of its row block.
-pub(super) fn in_block<D: Stored>(sums: RowBlockSums<D>, block: &BlockView<'_>) -> RowBlockSums<D> {
-    let [first, last] = block.first_or_last;
-    let rounded = if last { sums.rounded } else { std::ptr::null_mut() };
-    RowBlockSums { begin: sums.begin && first, rounded, ..sums }
+impl<D: Stored> BegunSums<'_, D> {
+    /// What `block` does to them.
+    pub fn in_block(&self, block: &BlockView<'_>) -> RowBlockSums<D> {
+        let [first, last] = block.first_or_last;
+        let rounded = if last { self.all.rounded } else { std::ptr::null_mut() };
+        RowBlockSums { begin: self.all.begin && first, rounded, ..self.all }
+    }
+
+    /// The first row's, and the row stride.
+    pub fn rows(&self) -> (*mut D::Scalar, usize) {
+        (self.all.sums, self.all.stride)
+    }
+
+    /// Stores those in C that are not there already.
+    ///
+    /// # Safety
+    /// All blocks have been added.
+    pub unsafe fn end(self) {
+        if !D::NARROW {
+            return;
+        }
+        let Self { arch, row_block, columns, c, ldc, all } = self;
+        let narrow = |first: usize, rows| {
+            let (from, to) = (all.sums.wrapping_add(first * all.stride), c.wrapping_add(first * ldc));
+            let task = NarrowRows { from, stride: all.stride, rows, n: columns, to, to_stride: ldc, stream: false };
+            // SAFETY: `begin` or the first block has written the rows; the promises of `begin` and of the caller.
+            unsafe { narrow_rows(arch, task) };
+        };
+        match row_block.absent_from_last() {
+            Some(absent) if !all.rounded.is_null() => absent.iter().for_each(|&row| narrow(row as usize, 1)),
+            _ => narrow(0, row_block.rows.len()),
+        }
+    }
 }

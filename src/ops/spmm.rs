@@ -4,7 +4,7 @@ use sparsimd_kernels::{Number, SpmmPanel, SpmmRows, Stored, scale_rows, spmm_pan
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
-use super::row_sums::{RowSums, in_block};
+use super::row_sums::RowSums;
 use super::run::{CarryOuts, Shared, scratch, work};
 use super::values::Values;
 use crate::cpu::Cpu;
@@ -203,7 +203,7 @@ impl Cpu {
                         width: block.width,
                         n: columns,
                         alpha,
-                        c: in_block(begun, &block),
+                        c: begun.in_block(&block),
                         rescale: std::ptr::null(),
                         vectors: plan.tile_vectors,
                         scratch: packed.as_mut_ptr(),
@@ -213,7 +213,7 @@ impl Cpu {
                     unsafe { spmm_panel(self.arch(), task) };
                 }
                 // SAFETY: as above.
-                unsafe { sums.end(begun, columns, c.wrapping_add(column), ldc) };
+                unsafe { begun.end() };
             }
         });
     }

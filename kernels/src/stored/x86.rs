@@ -119,17 +119,18 @@ pub unsafe fn write_two<S: Simd, D: Element>(p: *mut D, [even, odd]: [Vector<D, 
     // SAFETY: S is V4, whose registers of f32 these are; the caller's promise.
     unsafe {
         let (even, odd) = (rounded_bf16(transmute_copy(&even)), rounded_bf16(transmute_copy(&odd)));
-        store(p, _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd), stream);
+        let both = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd);
+        if stream { _mm512_stream_si512(p.cast(), both) } else { _mm512_storeu_si512(p.cast(), both) }
     }
 }
 
-/// As [`write_two`], of registers that are in the elements' order: one permutation takes the upper halves of both, where each by
-/// itself would be shifted and packed.
+/// Stores two registers that are in the elements' order at `p`: one permutation takes the upper halves of both, where each by itself
+/// would be shifted and packed.
 ///
 /// # Safety
-/// As there.
+/// [`reorders`] is true; `p` is valid for writes of both registers' elements.
 #[inline(always)]
-pub unsafe fn write_ordered_two<S: Simd, D: Element>(p: *mut D, [first, second]: [Vector<D, S>; 2], stream: bool) {
+pub unsafe fn write_ordered_two<S: Simd, D: Element>(p: *mut D, [first, second]: [Vector<D, S>; 2]) {
     const UPPER: [u16; 32] = {
         let mut upper = [0; 32];
         let mut i = 0;
@@ -143,18 +144,8 @@ pub unsafe fn write_ordered_two<S: Simd, D: Element>(p: *mut D, [first, second]:
     unsafe {
         let (first, second) = (rounded_bf16(transmute_copy(&first)), rounded_bf16(transmute_copy(&second)));
         let upper = _mm512_loadu_si512(UPPER.as_ptr().cast());
-        store(p, _mm512_permutex2var_epi16(first, upper, second), stream);
+        _mm512_storeu_si512(p.cast(), _mm512_permutex2var_epi16(first, upper, second));
     }
-}
-
-/// Stores a register at `p`, past the caches if it is to `stream`.
-///
-/// # Safety
-/// As [`write_two`].
-#[inline(always)]
-unsafe fn store<D>(p: *mut D, x: __m512i, stream: bool) {
-    // SAFETY: the caller's promise.
-    unsafe { if stream { _mm512_stream_si512(p.cast(), x) } else { _mm512_storeu_si512(p.cast(), x) } }
 }
 
 /// Whether `x`, as many elements as a register has lanes, was stored at `p` past the caches.

@@ -48,6 +48,15 @@ const BAND_DISTANCE: usize = 64;
 /// with 4.5 1.04, its gradients 0.93 to 0.95 (0.85 to 0.89).
 const MANY_USES: usize = 16;
 
+/// How many times as often as in a uniformly random pattern columns repeat where most reads of B are of rows that stay in L3, unless B is
+/// [`MOST_SKEWED`] times as large: 15 to 30 in samples of R-MAT with 2^16 to 2^18 rows. The transpose of amazon_book has 6, and takes 0.70
+/// of the time with prefetches in L2 (a Zen 4).
+const SKEWED: f64 = 10.0;
+
+/// The time of SpMM with prefetches in L2 by that with 16 ahead in L1, R-MAT, N = 128, one and two threads of a Zen 5: B as large as L3 1.03
+/// and 1.20, twice 1.09 and 1.05, four times 0.97 and 0.99, eight times 0.93 and 0.99.
+const MOST_SKEWED: usize = 3;
+
 /// Bytes of a short row. A band of such needs no prefetch: the processor's own reordering reaches the rows to come.
 const SHORT_ROW: usize = 256;
 
@@ -216,7 +225,9 @@ fn direct_order(
     }
     if stats.density() < DENSE {
         // A half of L3, since what else is read and written is there, too: 18 MB of 32 take 0.98 of the time, 27 MB 0.73, 13 MB 1.03.
-        let outgrow = |operands| stats.cols.saturating_mul(row_bytes.saturating_mul(operands)) > machine.l3_bytes() / 2;
+        let l3 = machine.l3_bytes();
+        let room = if stats.column_skew > SKEWED { l3.saturating_mul(MOST_SKEWED) } else { l3 / 2 };
+        let outgrow = |operands| stats.cols.saturating_mul(row_bytes.saturating_mul(operands)) > room;
         // Rows that only another operand drove out come from memory once, and from L3 for all their nonzeros but one.
         let few_uses = stats.nnz < MANY_USES.saturating_mul(stats.cols);
         let distance = match outgrow(1) || few_uses && outgrow(operands) {
@@ -276,7 +287,7 @@ mod tests {
 
     /// Four nonzeros in each of `rows` rows, `apart` columns from each other, along the diagonal.
     fn stats(rows: usize, apart: usize) -> Stats {
-        let first = |i: usize| i.min(rows - 3 * apart - 1);
+        let first = |i: usize| i % (rows - 3 * apart);
         let columns = (0..rows).flat_map(|i| (0..4).map(move |k| (first(i) + k * apart) as u32)).collect();
         Stats::of(&*Pattern::new(rows, rows, (0..=rows).map(|i| 4 * i).collect(), columns).unwrap())
     }
@@ -298,12 +309,30 @@ mod tests {
         assert_eq!((distance(32768, 5000, 32), distance(32769, 5000, 32)), (PREFETCH_DISTANCE, FAR_SHORT_DISTANCE));
         // B and D of FusedMM together, by how many nonzeros a row of them has.
         let fused = |uses: usize| {
-            let columns = (0..20000).flat_map(|i: u32| (0..uses as u32).map(move |k| i.min(4999) + 1000 * k)).collect();
+            let columns =
+                (0..20000).flat_map(|i: u32| (0..uses as u32).map(move |k| i * 7919 % 4999 + 1000 * k)).collect();
             let pattern = Pattern::new(20000, 20000, (0..=20000).map(|i| uses * i).collect(), columns).unwrap();
             let stats = Stats::of(&*pattern);
             DirectPlan::new(Op::FusedMm, 32, &stats, &machine, &target, Cow::Borrowed("")).prefetch_distance()
         };
         assert_eq!((fused(MANY_USES - 1), fused(MANY_USES)), (FAR_SHORT_DISTANCE, PREFETCH_DISTANCE));
+    }
+
+    #[test]
+    fn rows_that_many_nonzeros_name_stay_near() {
+        let machine = Machine::describe("l3:1(size=8MB) l2:1(size=1MB) l1d:1(size=32KB) core:1").unwrap();
+        let target = Target { threads: 1, vector_bytes: 64, registers: 32, value_bytes: 4 };
+        // Half of the nonzeros in the first columns, the others anywhere.
+        let distance = |cols: usize| {
+            let row = |i: usize| [i % 8, 8 + i * 7919 % (cols - 8)].map(|j| j as u32);
+            let pattern =
+                Pattern::new(20000, cols, (0..=20000).map(|i| 2 * i).collect(), (0..20000).flat_map(row).collect());
+            let stats = Stats::of(&*pattern.unwrap());
+            assert!(stats.column_skew > SKEWED, "{}", stats.column_skew);
+            DirectPlan::new(Op::Spmm, 32, &stats, &machine, &target, Cow::Borrowed("")).prefetch_distance()
+        };
+        // 128 bytes of each row in three times 8 MiB.
+        assert_eq!((distance(196_608), distance(196_609)), (PREFETCH_DISTANCE, FAR_SHORT_DISTANCE));
     }
 
     #[test]

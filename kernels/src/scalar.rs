@@ -64,15 +64,13 @@ pub trait Scalar:
     fn reduce_sum<S: Simd>(simd: S, a: Self::Vector<S>) -> Self;
     /// The largest lane.
     fn reduce_max<S: Simd>(simd: S, a: Self::Vector<S>) -> Self;
-    /// Whether a lane is above `bound`.
-    fn any_above<S: Simd>(simd: S, a: Self::Vector<S>, bound: Self) -> bool;
     /// The mask of the lanes from `start` to before `end`.
     fn lanes_between<S: Simd>(simd: S, start: usize, end: usize) -> Self::Mask<S>;
 }
 
 macro_rules! scalar {
     ($t:ident, $lanes:ident, $uint:ident, $div:ident, $max:ident, $min:ident, $equal:ident, $select:ident,
-     $range:expr, $degree:literal, $ln2:expr, $sum:ident, $rmax:ident, $above:ident, $first:ident, $between:ident) => {
+     $range:expr, $degree:literal, $ln2:expr, $sum:ident, $rmax:ident, $between:ident) => {
         impl Scalar for $t {
             const ONES: &'static [Self; 16] = &[1.0; 16];
             const NEG_INFINITY: Self = $t::NEG_INFINITY;
@@ -138,10 +136,6 @@ macro_rules! scalar {
                 simd.$rmax(a)
             }
             #[inline(always)]
-            fn any_above<S: Simd>(simd: S, a: Self::Vector<S>, bound: Self) -> bool {
-                simd.$first(simd.$above(a, Self::splat(simd, bound))) < S::$lanes
-            }
-            #[inline(always)]
             fn lanes_between<S: Simd>(simd: S, start: usize, end: usize) -> Self::Mask<S> {
                 simd.$between(start.min(S::$lanes) as $uint, end.min(S::$lanes) as $uint).mask()
             }
@@ -163,8 +157,6 @@ scalar!(
     [0.693_359_4, -2.121_944_4e-4],
     reduce_sum_f32s,
     reduce_max_f32s,
-    greater_than_f32s,
-    first_true_m32s,
     mask_between_m32s
 );
 scalar!(
@@ -181,7 +173,5 @@ scalar!(
     [6.931_471_803_691_238e-1, 1.908_214_929_270_587_7e-10],
     reduce_sum_f64s,
     reduce_max_f64s,
-    greater_than_f64s,
-    first_true_m64s,
     mask_between_m64s
 );

@@ -16,12 +16,14 @@ pub(super) const SHARE: f64 = 0.1;
 /// The most that it may take, however many runs are announced.
 pub(super) const MOST: Duration = Duration::from_secs(4);
 
-/// Timed runs of a plan: at least these, and more up to a part of the budget within these seconds. The shortest counts. With three runs of 3
-/// to 7 ms each, plans that take 1.16 and 1.22 times as long were kept on a machine that others disturb.
+/// Fewest timed runs of a plan; the shortest counts.
 const RUNS: usize = 3;
+
+/// Seconds of a plan's runs: its part of the budget, but no less and no more than these. With three runs of 3 to 7 ms, plans that take 1.16
+/// and 1.22 times as long were kept on a machine that others disturb.
 const TRIAL: [f64; 2] = [0.004, 0.03];
 
-/// About as many plans are tried.
+/// Plans that the budget is divided among: about as many are tried.
 const TRIALS: f64 = 24.0;
 
 /// A plan must be faster than the best so far by this factor to take its place, so that noise alone changes none.

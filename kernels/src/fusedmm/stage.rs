@@ -193,44 +193,43 @@ pub(super) unsafe fn exponentials<S: Simd, T: Scalar, const ROOM: bool>(
     }
 }
 
-/// w = e^(logits - m): the sum of w, or nothing where a logit is far above m, or m minus infinity. The sums of rows that are divided in the
-/// end need a number near the largest logit, not the largest itself.
+/// w = e^(logits - m): the sum of w, or nothing where that says that a logit may be far above m, or m is minus infinity. The sums of rows
+/// that are divided in the end need a number near the largest logit, not the largest itself.
 ///
 /// # Safety
-/// As [`exponentials`].
+/// As [`exponentials`]; `w` is apart from the logits, which are there for another way if there is no sum.
 #[inline(always)]
 unsafe fn exponentials_near<S: Simd, T: Scalar>(simd: S, m: T, logits: *const T, w: *mut T, len: usize) -> Option<T> {
     if m == T::NEG_INFINITY {
         return None;
     }
+    let lanes = T::lanes::<S>();
+    let whole = len / lanes * lanes;
     let shift = T::splat(simd, m);
-    // SAFETY: the caller's promise; there are as many ones as any register has lanes.
-    let register = |at: usize| unsafe {
-        let mask = T::first_lanes(simd, len - at);
-        let ones = T::load_masked(simd, mask, T::ONES.as_ptr());
-        // 0 beyond the last logit.
-        (mask, ones, T::vmul(simd, ones, T::vsub(simd, T::load_masked(simd, mask, logits.add(at)), shift)))
-    };
-    let mut largest = T::splat(simd, T::ZERO);
-    for at in (0..len).step_by(T::lanes::<S>()) {
-        largest = T::vmax(simd, largest, register(at).2);
-    }
-    if T::any_above(simd, largest, T::from_f64(NEAR)) {
-        return None;
-    }
     let mut sum = T::splat(simd, T::ZERO);
-    for at in (0..len).step_by(T::lanes::<S>()) {
-        let (mask, ones, above) = register(at);
-        let x = exp::<T, S>(simd, above);
-        // SAFETY: the caller's promise.
-        unsafe { T::store_masked(simd, mask, w.add(at), x) };
-        sum = T::vmul_add(simd, x, ones, sum);
+    // SAFETY: the caller's promise; what lies beyond the last whole register is masked, and there are as many ones as any register has
+    // lanes.
+    unsafe {
+        for at in (0..whole).step_by(lanes) {
+            let x = exp::<T, S>(simd, T::vsub(simd, T::load(simd, logits.add(at)), shift));
+            T::store(simd, w.add(at), x);
+            sum = T::vadd(simd, sum, x);
+        }
+        if whole < len {
+            let mask = T::first_lanes(simd, len - whole);
+            let x = exp::<T, S>(simd, T::vsub(simd, T::load_masked(simd, mask, logits.add(whole)), shift));
+            T::store_masked(simd, mask, w.add(whole), x);
+            // e^-m beyond the last logit is finite, and times 0.
+            sum = T::vmul_add(simd, x, T::load_masked(simd, mask, T::ONES.as_ptr()), sum);
+        }
     }
-    Some(T::reduce_sum(simd, sum))
+    let sum = T::reduce_sum(simd, sum);
+    if sum > T::from_f64(MOST_NEAR) { None } else { Some(sum) }
 }
 
-/// How far a logit may be above the number that the exponentials of a row are taken from: by so little that they lose nothing.
-const NEAR: f64 = 8.0;
+/// e^8, the most that the sum of a row segment's exponentials may be: no logit is by more above the number that they are taken from, by so
+/// little that they lose nothing. Asked of the sum, it needs no pass over the logits before.
+const MOST_NEAR: f64 = 2980.96;
 
 /// Takes `len` logits into (m, l): w = e^(logits - m). Also the factor e^(old m - new m).
 ///

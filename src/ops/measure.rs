@@ -82,7 +82,7 @@ struct Search<'a, T> {
     options: &'a PlanOptions,
     operands: Operands<T>,
     begin: Instant,
-    /// Seconds from the beginning.
+    /// Seconds from the beginning; 0 until the first plan has run.
     budget: f64,
     tried: Vec<Choices>,
 }

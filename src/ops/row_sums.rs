@@ -29,7 +29,6 @@ pub(super) struct BegunSums<'a, D: Stored> {
     row_block: &'a RowBlock,
     columns: usize,
     c: *mut D,
-    ldc: usize,
     /// Where they are, as the first block takes them if it is the last one, too.
     all: RowBlockSums<D>,
 }
@@ -72,7 +71,7 @@ impl<'a, D: Stored> RowSums<'a, D> {
             }
         }
         let all = RowBlockSums { sums, stride, begin: absent.is_some(), rounded, rounded_stride: ldc };
-        BegunSums { arch, row_block, columns, c, ldc, all }
+        BegunSums { arch, row_block, columns, c, all }
     }
 }
 
@@ -97,10 +96,11 @@ impl<D: Stored> BegunSums<'_, D> {
         if !D::NARROW {
             return;
         }
-        let Self { arch, row_block, columns, c, ldc, all } = self;
+        let Self { arch, row_block, columns, c, all } = self;
         let narrow = |first: usize, rows| {
-            let (from, to) = (all.sums.wrapping_add(first * all.stride), c.wrapping_add(first * ldc));
-            let task = NarrowRows { from, stride: all.stride, rows, n: columns, to, to_stride: ldc, stream: false };
+            let RowBlockSums { sums, stride, rounded_stride: to_stride, .. } = all;
+            let (from, to) = (sums.wrapping_add(first * stride), c.wrapping_add(first * to_stride));
+            let task = NarrowRows { from, stride, rows, n: columns, to, to_stride, stream: false };
             // SAFETY: `begin` or the first block has written the rows; the promises of `begin` and of the caller.
             unsafe { narrow_rows(arch, task) };
         };

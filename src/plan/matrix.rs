@@ -54,6 +54,13 @@ const NARROWEST_TILE: usize = 4;
 /// 9.53, 10.65; 90 % (10.6) 5.50, 5.35, 5.59; 95 % 3.54, 3.19, 3.22; 98 % 2.21, 1.90, 1.63; SDDMM 90 % 6.44, 6.08 and 6.38 at 213.
 const SHORT_SEGMENT: f64 = 15.0;
 
+/// Nonzeros per row segment from which on SDDMM of rows of at most three vectors takes blocks whose dots fit a third of L2, so that lines
+/// are full before they leave it. A dot is a few multiply-adds there, so that its lines' way to memory weighs most; so many nonzeros pay
+/// for the copies of B and for the changes of length. Ice Lake (1280 KiB of L2; L3 and memory give one thread 21 and 10 GB/s), 4096 x
+/// 4096, N = 32, ms in blocks of three times L2, 1024, 512, 256 and 128 rows: 70 % (77 nonzeros) 11.0, 10.0, 10.5, 9.6, 9.2; 90 % (26)
+/// 2.40, 2.43, 2.54, 2.46, 2.28; N = 128, 70 % (24) 18.1, 18.4, 19.2, 18.5, 19.3.
+const LONG_SEGMENT: f64 = 32.0;
+
 /// Nonzeros per row segment below which the panel path loses to the direct one, for rows of `all` vectors. Times of the direct path by
 /// those of panels, uniformly random, 1024 to 16384 columns, f32, Zen 4:
 ///
@@ -293,7 +300,12 @@ impl PanelPlan {
             // of L2, Zen 4). Dots in f64 take twice the room (70 %, N = 128 in 256, 384, 512 rows 33.7, 34.1, 33.4 GFLOP/s).
             let row_dots = stats.nnz * value_bytes / stats.rows.max(1);
             let least = if value_bytes > 4 { 384 } else { 512 };
-            (3 * machine.l2_bytes() / (row_bytes + row_dots)).clamp(least, MOST_ROWS)
+            let most = (3 * machine.l2_bytes() / (row_bytes + row_dots)).clamp(least, MOST_ROWS);
+            if all < NARROWEST_TILE && stats.per_segment(width) >= LONG_SEGMENT {
+                (machine.l2_bytes() / 3 / (row_bytes + row_dots)).clamp(LEAST_ROWS, most)
+            } else {
+                most
+            }
         } else {
             // Rows of C are read and written whole and in order: they come from L3 as well, and more rows mean better
             // pairs, longer runs of one length and fewer copies of B (4096 x 4096, N = 128, one thread, blocks of 1024
@@ -406,5 +418,34 @@ impl fmt::Display for Plan {
             Self::Direct(plan) => plan.fmt(f),
             Self::Slices(plan) => plan.fmt(f),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::Pattern;
+
+    #[test]
+    fn dots_of_long_segments_fit_l2() {
+        let machine = Machine::describe("l3:1(size=48MB) l2:1(size=1MB) l1d:1(size=48KB) core:1").unwrap();
+        let target = Target { threads: 1, vector_bytes: 64, registers: 32, value_bytes: 4 };
+        // Every third or every ninth of 2048 columns: 85 and 28 nonzeros of a row in 256 of them.
+        let rows = |n: usize, apart: usize| {
+            let per_row = 2048_usize.div_ceil(apart);
+            let columns = (0..1024).flat_map(|_| (0..2048).step_by(apart)).map(|j: usize| j as u32).collect();
+            let pattern = Pattern::new(1024, 2048, (0..=1024).map(|i| i * per_row).collect(), columns).unwrap();
+            let options = PlanOptions::new(Op::Sddmm, n).strategy(Strategy::Panel);
+            let plan = Plan::choose(&Stats::of(&*pattern), &machine, &options, &target).unwrap();
+            let Plan::Panel(plan) = plan else { panic!("{}", plan.explain()) };
+            (plan.block_rows(), plan.block_rows() * (row_bytes(n.div_ceil(16), &target) + 4 * per_row))
+        };
+        let (few, bytes) = rows(32, 3);
+        assert!(
+            bytes <= machine.l2_bytes() / 3 && bytes + bytes / few > machine.l2_bytes() / 3,
+            "{few} rows, {bytes} bytes"
+        );
+        // Short segments, and rows of four vectors.
+        assert!(rows(32, 9).0 >= 512 && rows(64, 3).0 >= 512);
     }
 }

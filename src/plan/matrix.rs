@@ -299,13 +299,13 @@ impl PanelPlan {
             // 6.20, 6.11, 6.27, 6.87; 95 % 3.91, 3.60, 3.49, 3.54, 3.49; Facebook's ego networks 0.54, 0.47, 0.44, 0.42, 0.39; 1 MiB
             // of L2, Zen 4). Dots in f64 take twice the room (70 %, N = 128 in 256, 384, 512 rows 33.7, 34.1, 33.4 GFLOP/s).
             let row_dots = stats.nnz * value_bytes / stats.rows.max(1);
-            let least = if value_bytes > 4 { 384 } else { 512 };
-            let most = (3 * machine.l2_bytes() / (row_bytes + row_dots)).clamp(least, MOST_ROWS);
-            if all < NARROWEST_TILE && stats.per_segment(width) >= LONG_SEGMENT {
-                (machine.l2_bytes() / 3 / (row_bytes + row_dots)).clamp(LEAST_ROWS, most)
-            } else {
-                most
-            }
+            let l2 = machine.l2_bytes();
+            let (room, least) = match value_bytes > 4 {
+                _ if all < 4 && stats.per_segment(width) >= LONG_SEGMENT => (l2 / 3, LEAST_ROWS),
+                true => (3 * l2, 384),
+                false => (3 * l2, 512),
+            };
+            (room / (row_bytes + row_dots)).clamp(least, MOST_ROWS)
         } else {
             // Rows of C are read and written whole and in order: they come from L3 as well, and more rows mean better
             // pairs, longer runs of one length and fewer copies of B (4096 x 4096, N = 128, one thread, blocks of 1024

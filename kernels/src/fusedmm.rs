@@ -273,6 +273,10 @@ unsafe fn dots_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     len: usize,
     out: *mut D::Scalar,
 ) {
+    // Wider tiles are not cut.
+    if const { NV > max_vectors(S::REGISTER_COUNT) } {
+        return;
+    }
     let mask = tile.mask::<S, D::Scalar>(simd);
     prefetch_later_rows(c, ldc, NV * D::Scalar::lanes::<S>() * size_of::<D>());
     // SAFETY: the caller's promise.

@@ -20,7 +20,7 @@ use crate::block::{Block, Offsets};
 use crate::dot::{dots, dots_packed, dots_pair, emit_in_order};
 use crate::prefetch::prefetch_row_l2;
 use crate::rows::Gathered;
-use crate::tile::{self, Lines, Tile, TileRows, tiles, tiles_of, with_elements, with_vectors, with_width};
+use crate::tile::{self, Lines, Tile, TileRows, tiles, tiles_in, with_elements, with_vectors, with_width};
 use crate::walk::{Part, Walk};
 use crate::{Arch, LINE, Number, RowPtr, Stored, prefetch_l1, prefetch_row};
 
@@ -61,11 +61,8 @@ pub struct SddmmRows<D: Stored> {
 /// The CSR arrays are valid, every row is a row of C and every column a row of B, the operands have the strides and
 /// sizes stated, and no one else uses the task's part of `out` at the same time.
 pub unsafe fn sddmm_rows<D: Stored>(arch: Arch, task: SddmmRows<D>) {
-    dispatch_stored!(arch, Rows(task), Rows);
+    dispatch_stored!(arch, task, SddmmRows, |arch, task| task.dispatch(arch));
 }
-
-#[derive(Clone, Copy)]
-struct Rows<D: Stored>(SddmmRows<D>);
 
 /// Widest tile of C held in registers beside the sums of a group of dots and what becomes of them.
 #[inline(always)]
@@ -73,14 +70,45 @@ pub(crate) const fn max_vectors(registers: usize) -> usize {
     if registers >= 32 { 8 } else { 4 }
 }
 
-impl<D: Stored> WithSimd for Rows<D> {
+impl<D: Stored> SddmmRows<D> {
+    /// To the code for each tile's width. All widths in one function take the compiler minutes: some of its passes go through the outermost
+    /// loop, there that over tiles, for each of the loops inside.
+    #[inline(always)]
+    fn dispatch(&self, arch: Arch) {
+        for tile in tiles_in::<D>(self.n, arch.lanes::<D::Scalar>(), max_vectors(arch.registers())) {
+            with_width!(tile, run_rows::<D>(arch, *self, tile));
+        }
+    }
+}
+
+/// One tile of all the rows, as pulp runs it. The task by value: what is read through a reference is read again after every store.
+struct RowsTile<D: Stored, const NV: usize, const TAIL: bool> {
+    task: SddmmRows<D>,
+    tile: Tile,
+}
+
+/// Runs the tile.
+#[inline(always)]
+fn run_rows<D: Stored, const NV: usize, const TAIL: bool>(arch: Arch, task: SddmmRows<D>, tile: Tile) {
+    arch.dispatch_vectors(RowsTile::<D, NV, TAIL> { task, tile }, |simd| rows_of_elements(simd, &task, tile));
+}
+
+/// Runs the tile where vectors are single elements.
+#[inline(never)]
+fn rows_of_elements<D: Stored>(simd: pulp::Scalar, task: &SddmmRows<D>, tile: Tile) {
+    // SAFETY: the promise of `sddmm_rows`; the tile is inside the rows of B and C.
+    unsafe { with_width!(tile, rows_tile::<pulp::Scalar, D>(simd, task, tile)) }
+}
+
+impl<D: Stored, const NV: usize, const TAIL: bool> WithSimd for RowsTile<D, NV, TAIL> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        for tile in tiles_of::<S, D>(self.0.n, max_vectors(S::REGISTER_COUNT)) {
+        // Wider tiles are not cut.
+        if const { NV <= max_vectors(S::REGISTER_COUNT) } {
             // SAFETY: the promise of `sddmm_rows`; the tile is inside the rows of B and C.
-            unsafe { with_width!(tile, rows_tile::<S, D>(simd, &self.0, tile)) }
+            unsafe { rows_tile::<S, D, NV, TAIL>(simd, &self.task, self.tile) }
         }
     }
 }

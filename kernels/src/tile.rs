@@ -55,7 +55,13 @@ pub(crate) fn tiles(n: usize, lanes: usize, max: usize) -> Tiles {
 /// a mask: half as much to compile, for loops that wait for memory.
 #[inline(always)]
 pub(crate) fn tiles_of<S: Simd, D: Element>(n: usize, max: usize) -> Tiles {
-    Tiles { threes: !D::NARROW, ..tiles(n, D::Number::lanes::<S>(), max) }
+    tiles_in::<D>(n, D::Number::lanes::<S>(), max)
+}
+
+/// Likewise above the dispatch, in vectors of `lanes`.
+#[inline(always)]
+pub(crate) fn tiles_in<D: Element>(n: usize, lanes: usize, max: usize) -> Tiles {
+    Tiles { threes: !D::NARROW, ..tiles(n, lanes, max) }
 }
 
 impl Iterator for Tiles {
@@ -86,7 +92,7 @@ impl Iterator for Tiles {
     }
 }
 
-/// Calls `$f::<.., NV, TAIL>($args)` with the tile's width as const generics.
+/// Calls `$f::<.., NV, TAIL>($args)` with the tile's width as const generics. Above the dispatch, `$f` is generic over the elements alone.
 macro_rules! with_width {
     ($tile:expr, $f:ident :: <$s:ty, $t:ty> ($($arg:expr),* $(,)?)) => {
         if const { size_of::<$crate::stored::Vector<$t, $s>>() == size_of::<<$t as $crate::Element>::Number>() } {
@@ -94,25 +100,33 @@ macro_rules! with_width {
                 4 => $f::<$s, $t, 4, false>($($arg),*),
                 _ => $f::<$s, $t, 1, false>($($arg),*),
             }
-        } else if const { <$t as $crate::Element>::NARROW } {
+        } else {
+            $crate::tile::with_width!(@vectors $tile, $t, $f::<$s, $t>($($arg),*))
+        }
+    };
+    ($tile:expr, $f:ident :: <$t:ty> ($($arg:expr),* $(,)?)) => {
+        $crate::tile::with_width!(@vectors $tile, $t, $f::<$t>($($arg),*))
+    };
+    (@vectors $tile:expr, $t:ty, $f:ident :: <$($g:ty),*> ($($arg:expr),*)) => {
+        if const { <$t as $crate::Element>::NARROW } {
             match $tile.vectors {
-                1 => $f::<$s, $t, 1, true>($($arg),*),
-                2 => $f::<$s, $t, 2, true>($($arg),*),
-                4 => $f::<$s, $t, 4, true>($($arg),*),
-                _ => $f::<$s, $t, 8, true>($($arg),*),
+                1 => $f::<$($g,)* 1, true>($($arg),*),
+                2 => $f::<$($g,)* 2, true>($($arg),*),
+                4 => $f::<$($g,)* 4, true>($($arg),*),
+                _ => $f::<$($g,)* 8, true>($($arg),*),
             }
         } else {
             match ($tile.vectors, $tile.rest != 0) {
-                (1, false) => $f::<$s, $t, 1, false>($($arg),*),
-                (1, true) => $f::<$s, $t, 1, true>($($arg),*),
-                (2, false) => $f::<$s, $t, 2, false>($($arg),*),
-                (2, true) => $f::<$s, $t, 2, true>($($arg),*),
-                (3, false) => $f::<$s, $t, 3, false>($($arg),*),
-                (3, true) => $f::<$s, $t, 3, true>($($arg),*),
-                (4, false) => $f::<$s, $t, 4, false>($($arg),*),
-                (4, true) => $f::<$s, $t, 4, true>($($arg),*),
-                (_, false) => $f::<$s, $t, 8, false>($($arg),*),
-                (_, true) => $f::<$s, $t, 8, true>($($arg),*),
+                (1, false) => $f::<$($g,)* 1, false>($($arg),*),
+                (1, true) => $f::<$($g,)* 1, true>($($arg),*),
+                (2, false) => $f::<$($g,)* 2, false>($($arg),*),
+                (2, true) => $f::<$($g,)* 2, true>($($arg),*),
+                (3, false) => $f::<$($g,)* 3, false>($($arg),*),
+                (3, true) => $f::<$($g,)* 3, true>($($arg),*),
+                (4, false) => $f::<$($g,)* 4, false>($($arg),*),
+                (4, true) => $f::<$($g,)* 4, true>($($arg),*),
+                (_, false) => $f::<$($g,)* 8, false>($($arg),*),
+                (_, true) => $f::<$($g,)* 8, true>($($arg),*),
             }
         }
     };

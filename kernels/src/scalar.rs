@@ -27,14 +27,13 @@ pub trait Scalar:
     const EPSILON: Self;
     /// Bits of the stored mantissa: the position of the exponent.
     const MANTISSA_BITS: u32;
-    /// 1.5 * 2^[`Scalar::MANTISSA_BITS`]: adding it rounds to an integer, which then stands in the low bits.
+    /// 1.5 * 2^[`Scalar::MANTISSA_BITS`], and the exponent field of 1 (127 or 1023): adding it rounds to an integer, which then stands in
+    /// the low bits as an exponent.
     const ROUNDER: Self;
-    /// The exponent field of 1, as a number: 127 or 1023.
-    const EXPONENT_OF_ONE: Self;
     /// Arguments of e^x between which neither the result nor 2^k leaves the normal range.
     const EXP_RANGE: [Self; 2];
-    /// Degree at which the Taylor series of e^r, |r| <= ln 2 / 2, is exact to rounding.
-    const EXP_DEGREE: usize;
+    /// The coefficients of a polynomial that is e^r, |r| <= ln 2 / 2, but for rounding; that of r^0 first.
+    const EXP: &'static [Self];
     /// ln 2 in two parts, the first with so few bits that its product with any exponent is exact.
     const LN_2: [Self; 2];
 
@@ -49,8 +48,8 @@ pub trait Scalar:
     fn vmax<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     /// The smaller by lane (pulp's rule for NaN).
     fn vmin<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
-    /// `x` where `x` is NaN, else `y`.
-    fn vpropagate_nan<S: Simd>(simd: S, x: Self::Vector<S>, y: Self::Vector<S>) -> Self::Vector<S>;
+    /// The number of the `range` next to `x` by lane; NaN stays NaN.
+    fn vclamp<S: Simd>(simd: S, x: Self::Vector<S>, range: [Self; 2]) -> Self::Vector<S>;
     /// `a` where `x` is above 0, else (and where `x` is NaN) `b`.
     fn vselect_positive<S: Simd>(
         simd: S,
@@ -70,16 +69,15 @@ pub trait Scalar:
 
 macro_rules! scalar {
     ($t:ident, $lanes:ident, $uint:ident, $div:ident, $max:ident, $min:ident, $equal:ident, $select:ident,
-     $range:expr, $degree:literal, $ln2:expr, $sum:ident, $rmax:ident, $between:ident) => {
+     $splat:ident, $range:expr, $exp:expr, $ln2:expr, $sum:ident, $rmax:ident, $between:ident) => {
         impl Scalar for $t {
             const ONES: &'static [Self; 16] = &[1.0; 16];
             const NEG_INFINITY: Self = $t::NEG_INFINITY;
             const EPSILON: Self = $t::EPSILON;
             const MANTISSA_BITS: u32 = $t::MANTISSA_DIGITS - 1;
-            const ROUNDER: Self = 1.5 * (1u64 << Self::MANTISSA_BITS) as $t;
-            const EXPONENT_OF_ONE: Self = ($t::MAX_EXP - 1) as $t;
+            const ROUNDER: Self = 1.5 * (1u64 << Self::MANTISSA_BITS) as $t + ($t::MAX_EXP - 1) as $t;
             const EXP_RANGE: [Self; 2] = $range;
-            const EXP_DEGREE: usize = $degree;
+            const EXP: &'static [Self] = $exp;
             const LN_2: [Self; 2] = $ln2;
 
             #[inline(always)]
@@ -103,8 +101,10 @@ macro_rules! scalar {
                 simd.$min(a, b)
             }
             #[inline(always)]
-            fn vpropagate_nan<S: Simd>(simd: S, x: Self::Vector<S>, y: Self::Vector<S>) -> Self::Vector<S> {
-                simd.$select(simd.$equal(x, x), y, x)
+            fn vclamp<S: Simd>(simd: S, x: Self::Vector<S>, [least, most]: [Self; 2]) -> Self::Vector<S> {
+                let y = simd.$min(simd.$splat(most), simd.$max(simd.$splat(least), x));
+                // Where one operand is NaN, x86-64's vector instructions give the second, aarch64's NaN, and those on one element the other.
+                if S::$lanes == 1 { simd.$select(simd.$equal(x, x), y, x) } else { y }
             }
             #[inline(always)]
             fn vselect_positive<S: Simd>(
@@ -152,8 +152,9 @@ scalar!(
     min_f32s,
     equal_f32s,
     select_f32s,
+    splat_f32s,
     [-87.0, 88.0],
-    7,
+    &[1.0, 1.0, 0.5, 0.166_665_05, 0.041_666_463, 0.008_369_22, 0.001_393_373_1],
     [0.693_359_4, -2.121_944_4e-4],
     reduce_sum_f32s,
     reduce_max_f32s,
@@ -168,8 +169,22 @@ scalar!(
     min_f64s,
     equal_f64s,
     select_f64s,
+    splat_f64s,
     [-708.0, 709.0],
-    13,
+    &[
+        1.0,
+        1.0,
+        0.500_000_000_000_000_6,
+        0.166_666_666_666_666_7,
+        0.041_666_666_666_572_39,
+        0.008_333_333_333_326_083,
+        0.001_388_888_893_275_1,
+        1.984_126_987_500_228e-4,
+        2.480_150_401_442_690_5e-5,
+        2.755_725_517_000_089e-6,
+        2.762_649_554_643_219_6e-7,
+        2.510_531_272_962_210_2e-8,
+    ],
     [6.931_471_803_691_238e-1, 1.908_214_929_270_587_7e-10],
     reduce_sum_f64s,
     reduce_max_f64s,

@@ -13,7 +13,8 @@ use crate::Scalar;
 #[inline(always)]
 pub fn exp<T: Scalar, S: Simd>(simd: S, x: T::Vector<S>) -> T::Vector<S> {
     let splat = |x: T| T::splat(simd, x);
-    let clamped = T::vclamp(simd, x, T::EXP_RANGE);
+    // The second operand where one is NaN: x.
+    let clamped = T::vsmaller(simd, splat(T::EXP_RANGE[1]), T::vlarger(simd, splat(T::EXP_RANGE[0]), x));
     let shifted = T::vmul_add(simd, clamped, splat(T::from_f64(std::f64::consts::LOG2_E)), splat(T::ROUNDER));
     let k = T::vsub(simd, shifted, splat(T::ROUNDER));
     let r = T::vmul_add(simd, k, splat(-T::LN_2[0]), clamped);

@@ -48,8 +48,6 @@ pub trait Scalar:
     fn vmax<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     /// The smaller by lane (pulp's rule for NaN).
     fn vmin<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
-    /// The number of the `range` next to `x` by lane; NaN stays NaN.
-    fn vclamp<S: Simd>(simd: S, x: Self::Vector<S>, range: [Self; 2]) -> Self::Vector<S>;
     /// `a` where `x` is above 0, else (and where `x` is NaN) `b`.
     fn vselect_positive<S: Simd>(
         simd: S,
@@ -69,7 +67,7 @@ pub trait Scalar:
 
 macro_rules! scalar {
     ($t:ident, $lanes:ident, $uint:ident, $div:ident, $max:ident, $min:ident, $equal:ident, $select:ident,
-     $splat:ident, $range:expr, $exp:expr, $ln2:expr, $sum:ident, $rmax:ident, $between:ident) => {
+     $range:expr, $exp:expr, $ln2:expr, $sum:ident, $rmax:ident, $between:ident) => {
         impl Scalar for $t {
             const ONES: &'static [Self; 16] = &[1.0; 16];
             const NEG_INFINITY: Self = $t::NEG_INFINITY;
@@ -99,12 +97,6 @@ macro_rules! scalar {
             #[inline(always)]
             fn vmin<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S> {
                 simd.$min(a, b)
-            }
-            #[inline(always)]
-            fn vclamp<S: Simd>(simd: S, x: Self::Vector<S>, [least, most]: [Self; 2]) -> Self::Vector<S> {
-                let y = simd.$min(simd.$splat(most), simd.$max(simd.$splat(least), x));
-                // Where one operand is NaN, x86-64's vector instructions give the second, aarch64's NaN, and those on one element the other.
-                if S::$lanes == 1 { simd.$select(simd.$equal(x, x), y, x) } else { y }
             }
             #[inline(always)]
             fn vselect_positive<S: Simd>(
@@ -152,7 +144,6 @@ scalar!(
     min_f32s,
     equal_f32s,
     select_f32s,
-    splat_f32s,
     [-87.0, 88.0],
     &[1.0, 1.0, 0.5, 0.166_665_05, 0.041_666_463, 0.008_369_22, 0.001_393_373_1],
     [0.693_359_4, -2.121_944_4e-4],
@@ -169,7 +160,6 @@ scalar!(
     min_f64s,
     equal_f64s,
     select_f64s,
-    splat_f64s,
     [-708.0, 709.0],
     &[
         1.0,

@@ -65,7 +65,7 @@ pub(crate) unsafe fn dots<S: Simd, D: Stored, const NV: usize, const TAIL: bool>
     let mut t = 0;
     // SAFETY: groups begin at rows below n, and registers of dots at places below n: the caller's promise.
     unsafe {
-        by_prefetch!(rows, PREFETCH => {
+        by_prefetch!(rows.prefetch, PREFETCH => {
             while t + lanes <= n {
                 let mut sums = [D::Scalar::splat(simd, D::Scalar::ZERO); GROUPS];
                 for g in 0..lanes.div_ceil(GROUP) {

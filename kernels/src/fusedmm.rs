@@ -24,7 +24,7 @@ use crate::arch::dispatch_stored;
 use crate::convert::narrow_row;
 use crate::dot::{Sink, dots};
 use crate::edge::{BuiltIn, Custom, Edge, Weights};
-use crate::rows::{Gathered, axpy_gathered};
+use crate::rows::{Gathered, Prefetch, axpy_gathered, by_prefetch};
 use crate::sddmm::{max_vectors, prefetch_later_rows};
 use crate::tile::{self, Lines, Tile, store_zeros, tiles_of, with_vectors, with_width};
 use crate::walk::{Part, ROWS, Walk};
@@ -68,7 +68,7 @@ pub struct FusedRows<D: Stored> {
     pub row: *mut D::Scalar,
     /// For a softmax over rows taken in part: (m, l) of the first row and of the last. Such rows are not divided by l.
     pub partial: *mut [[D::Scalar; 2]; 2],
-    /// How many nonzeros ahead rows of B and D are prefetched; 0 for not at all.
+    /// How many nonzeros ahead rows of B are prefetched; 0 for not at all. Those of D, which is B as a rule, are not.
     pub prefetch_distance: usize,
     /// Columns of a panel that a block of rows shares, and all columns. Narrow elements have all of them in one panel.
     pub panel: [usize; 2],
@@ -84,13 +84,13 @@ pub struct FusedRows<D: Stored> {
 pub unsafe fn fused_rows<D: Stored, F: Edge<D::Scalar>>(arch: Arch, edge: F, task: FusedRows<D>) {
     if let Some(built_in) = const { F::BUILT_IN } {
         let task = Rows { edge: built_in(edge), softmax: edge.is_softmax(), task };
-        dispatch_stored!(arch, task, Rows<BuiltIn>);
+        dispatch_stored!(arch, task, Rows<BuiltIn>, |arch, task| task.dispatch(arch));
     } else if const { F::BUILT_IN.is_none() } {
-        arch.dispatch(Rows { edge: Custom(edge), softmax: edge.is_softmax(), task });
+        Rows { edge: Custom(edge), softmax: edge.is_softmax(), task }.dispatch(arch);
     }
 }
 
-/// The direct path as pulp runs it.
+/// The direct path.
 #[derive(Clone, Copy)]
 struct Rows<D: Stored, W> {
     edge: W,
@@ -99,12 +99,29 @@ struct Rows<D: Stored, W> {
     task: FusedRows<D>,
 }
 
-impl<D: Stored, W: Weights<D::Scalar>> WithSimd for Rows<D, W> {
+impl<D: Stored, W: Weights<D::Scalar>> Rows<D, W> {
+    /// To the code for where rows are prefetched. All loops over nonzeros in one function take the compiler long: some of its passes go
+    /// through the outermost loop, there that over rows, for each of the loops inside.
+    #[inline(always)]
+    fn dispatch(self, arch: Arch) {
+        by_prefetch!(Prefetch::at(self.task.prefetch_distance), PREFETCH => {
+            arch.dispatch(Prefetching::<D, W, PREFETCH> { rows: self });
+        });
+    }
+}
+
+/// The direct path as pulp runs it, where rows are prefetched as the constant says.
+#[derive(Clone, Copy)]
+struct Prefetching<D: Stored, W, const PREFETCH: u8> {
+    rows: Rows<D, W>,
+}
+
+impl<D: Stored, W: Weights<D::Scalar>, const PREFETCH: u8> WithSimd for Prefetching<D, W, PREFETCH> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let task = &self.task;
+        let Rows { softmax, ref task, .. } = self.rows;
         let none = [D::Scalar::NEG_INFINITY, D::Scalar::ZERO];
         // SAFETY: the promise of `fused_rows`.
         unsafe {
@@ -153,9 +170,17 @@ impl<D: Stored, W: Weights<D::Scalar>> WithSimd for Rows<D, W> {
                     all: task.row_ptr.at(i) >= task.nonzeros[0] && task.row_ptr.at(i + 1) <= task.nonzeros[1],
                 };
                 let chunk = (weights.0.as_mut_ptr(), most);
-                let state = fused_part::<S, D, W>(simd, &self, &part, row, chunk, states[part.slot]);
+                let state = fused_part::<S, D, W>(
+                    simd,
+                    &self.rows,
+                    Prefetch::of(PREFETCH),
+                    &part,
+                    row,
+                    chunk,
+                    states[part.slot],
+                );
                 states[part.slot] = state;
-                if self.softmax && part.last {
+                if softmax && part.last {
                     if row.all {
                         // A row without nonzeros is zeros; the weights of a row of one chunk are divided already.
                         if state[1] != D::Scalar::ZERO && state[1] != D::Scalar::ONE {
@@ -182,7 +207,13 @@ impl<D: Stored> FusedRows<D> {
     /// # Safety
     /// `start` is one of the task's nonzeros, the tile inside the rows.
     #[inline(always)]
-    unsafe fn rows_of(&self, (base, stride): (*const D, usize), start: usize, tile: Tile) -> Gathered<D> {
+    unsafe fn rows_of(
+        &self,
+        prefetch: Prefetch,
+        (base, stride): (*const D, usize),
+        start: usize,
+        tile: Tile,
+    ) -> Gathered<D> {
         // SAFETY: the caller's promise.
         unsafe {
             Gathered {
@@ -191,6 +222,7 @@ impl<D: Stored> FusedRows<D> {
                 stride,
                 last: self.nonzeros[1] - 1 - start,
                 prefetch_distance: self.prefetch_distance,
+                prefetch,
             }
         }
     }
@@ -216,6 +248,7 @@ struct RowOf<T> {
 unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
     simd: S,
     &Rows { edge, softmax, ref task }: &Rows<D, W>,
+    prefetch: Prefetch,
     part: &Part,
     RowOf { i, e, fresh, all }: RowOf<D::Scalar>,
     (w, most): (*mut D::Scalar, usize),
@@ -227,7 +260,7 @@ unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
         while start < part.end {
             let len = most.min(part.end - start);
             for tile in tiles_of::<S, D>(task.n, max_vectors(S::REGISTER_COUNT)) {
-                let (c, rows) = (task.c.0.add(i * task.c.1 + tile.start), task.rows_of(task.b, start, tile));
+                let (c, rows) = (task.c.0.add(i * task.c.1 + tile.start), task.rows_of(prefetch, task.b, start, tile));
                 with_width!(tile, dots_tile::<S, D>(simd, tile, (c, task.c.1), &rows, len, w));
             }
             let values = if task.values.is_null() { task.values } else { task.values.wrapping_add(start) };
@@ -246,12 +279,9 @@ unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
             let stream = task.stream && !D::NARROW && only && (all || !softmax);
             let mode = Accumulate { fresh, rescale, stream };
             for tile in tiles_of::<S, D>(task.width, 8) {
-                let mut rows = task.rows_of(task.d, start, tile);
-                if task.d == task.b {
-                    // They have just been read. To prefetch those of the dots to come is no gain: 1.0 to 1.1 times the time with whole
-                    // rows, 1.0 to 1.13 with a half of each here and the other beside the dots (six graphs, N = 128, f32, Zen 4).
-                    rows.prefetch_distance = 0;
-                }
+                // D is B as a rule: its rows have just been read. To prefetch those of the dots to come is no gain: 1.0 to 1.1 times the time
+                // with whole rows, 1.0 to 1.13 with a half of each here and the other beside the dots (six graphs, N = 128, f32, Zen 4).
+                let rows = task.rows_of(Prefetch::None, task.d, start, tile);
                 with_width!(tile, add_tile::<S, D>(simd, tile, e.add(tile.start), &rows, len, w, mode));
             }
             start += len;

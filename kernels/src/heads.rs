@@ -15,7 +15,7 @@ use pulp::{Simd, WithSimd};
 use self::dots::Dots;
 use crate::arch::dispatch_compiled;
 use crate::block::OFFSETS_PER_WORD;
-use crate::rows::{Gathered, axpy_gathered, by_prefetch};
+use crate::rows::{Gathered, Prefetch, axpy_gathered, by_prefetch};
 use crate::spread::Spread;
 use crate::tile::{self, Lines, Tile, tiles, with_vectors};
 use crate::walk::AHEAD;
@@ -125,6 +125,7 @@ impl<T: Scalar> HeadRows<T> {
                 stride: self.ldb,
                 last: self.nonzeros[1] - 1 - start,
                 prefetch_distance: self.prefetch_distance,
+                prefetch: Prefetch::at(self.prefetch_distance),
             }
         }
     }
@@ -223,7 +224,7 @@ impl<T: Scalar> SpmmHeads<T> {
                     let values = self.values.add(start * heads + first / K);
                     let mut t = 0;
                     let whole = n - n % SETS;
-                    by_prefetch!(rows, PREFETCH => {
+                    by_prefetch!(rows.prefetch, PREFETCH => {
                         while t < whole {
                             for u in 0..SETS {
                                 let (b, w) = (rows.row::<PREFETCH>(t + u, bytes), values.add((t + u) * heads));

@@ -10,7 +10,7 @@
 use pulp::{Simd, WithSimd};
 
 use crate::reduce::{ReduceRows, ReduceTiles, dispatch_numbers};
-use crate::rows::{Gathered, by_prefetch};
+use crate::rows::{Gathered, Prefetch, by_prefetch};
 use crate::semiring::{Addition, BuiltIn, Semiring};
 use crate::tile::{Tile, TileRows};
 use crate::walk::{Part, Walk};
@@ -114,8 +114,9 @@ unsafe fn positions_tile<S: Simd, T: Number, const NV: usize>(simd: S, all: &Pos
                 stride: task.ldb,
                 last: task.nonzeros[1].saturating_sub(1 + start),
                 prefetch_distance: task.prefetch_distance,
+                prefetch: Prefetch::at(task.prefetch_distance),
             };
-            by_prefetch!(gathered, PREFETCH => {
+            by_prefetch!(gathered.prefetch, PREFETCH => {
                 for t in 0..end - start {
                     let b = rows.load(gathered.row::<PREFETCH>(t, bytes));
                     let a = if task.values.is_null() { T::ONE } else { *task.values.add(start + t) };

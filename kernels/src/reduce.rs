@@ -18,7 +18,7 @@ use pulp::{Simd, WithSimd};
 use crate::block::Block;
 use crate::finite::Operands;
 use crate::panel::{PanelTask, RowBlockSums};
-use crate::rows::{Gathered, by_prefetch};
+use crate::rows::{Gathered, Prefetch, by_prefetch};
 use crate::semiring::{BuiltIn, Extreme, MAX_TIMES, MIN_TIMES, Semiring};
 use crate::tile::{Tile, TileRows, store_or_stream};
 use crate::walk::{Part, Walk};
@@ -220,13 +220,14 @@ unsafe fn rows_tile<S: Simd, T: Number, R: Semiring<T>, const NV: usize>(
                 stride: task.ldb,
                 last: task.nonzeros[1].saturating_sub(1 + start),
                 prefetch_distance: task.prefetch_distance,
+                prefetch: Prefetch::at(task.prefetch_distance),
             };
             // Without values, one 1 again and again: no branch for each nonzero.
             let (values, step) = match task.values.is_null() {
                 true => (&raw const one, 0),
                 false => (task.values.wrapping_add(start), 1),
             };
-            by_prefetch!(gathered, PREFETCH => {
+            by_prefetch!(gathered.prefetch, PREFETCH => {
                 for t in 0..end - start {
                     let b = rows.load(gathered.row::<PREFETCH>(t, bytes));
                     semiring.accumulate(simd, &mut sum, T::splat(simd, *values.wrapping_add(t * step)), &b);

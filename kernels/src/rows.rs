@@ -33,21 +33,13 @@ pub(crate) struct Gathered<T> {
     pub stride: usize,
     /// Nonzeros from `columns` to the last one that may be prefetched.
     pub last: usize,
-    /// Distance of the prefetch in nonzeros; 0 for none.
+    /// Distance of the prefetch in nonzeros.
     pub prefetch_distance: usize,
+    /// Whether and where rows to come are prefetched.
+    pub prefetch: Prefetch,
 }
 
 impl<T> Gathered<T> {
-    /// Where rows to come are prefetched.
-    #[inline(always)]
-    pub fn prefetch(&self) -> Prefetch {
-        match self.prefetch_distance {
-            0 => Prefetch::None,
-            1..=L1_DISTANCE => Prefetch::L1,
-            _ => Prefetch::L2,
-        }
-    }
-
     /// Row t, `bytes` of a later one prefetched as [`Gathered::prefetch`] says, a constant by [`by_prefetch`].
     ///
     /// # Safety
@@ -83,7 +75,7 @@ impl<T> Gathered<T> {
     }
 }
 
-/// Where rows to come are prefetched.
+/// Whether and where rows to come are prefetched.
 #[derive(Clone, Copy)]
 pub(crate) enum Prefetch {
     None,
@@ -92,11 +84,33 @@ pub(crate) enum Prefetch {
     L2,
 }
 
+impl Prefetch {
+    /// Where rows so many nonzeros ahead are prefetched; 0 for not at all.
+    #[inline(always)]
+    pub fn at(distance: usize) -> Self {
+        match distance {
+            0 => Self::None,
+            1..=L1_DISTANCE => Self::L1,
+            _ => Self::L2,
+        }
+    }
+
+    /// The one whose number it is.
+    #[inline(always)]
+    pub const fn of(number: u8) -> Self {
+        match number {
+            0 => Self::None,
+            1 => Self::L1,
+            _ => Self::L2,
+        }
+    }
+}
+
 /// Runs a loop over [`Gathered`] rows with the constant for [`Gathered::row`]: the branches on it at every row took a tenth of the time
 /// of SpMM in bf16 (amazon_book, N = 128, Zen 5).
 macro_rules! by_prefetch {
-    ($rows:expr, $PREFETCH:ident => $run:expr) => {
-        match $rows.prefetch() {
+    ($prefetch:expr, $PREFETCH:ident => $run:expr) => {
+        match $prefetch {
             $crate::rows::Prefetch::None => {
                 const $PREFETCH: u8 = $crate::rows::Prefetch::None as u8;
                 $run
@@ -181,7 +195,7 @@ unsafe fn axpy_gathered_sets<S: Simd, D: Stored, const SETS: usize, const NV: us
     let mut t = 0;
     // SAFETY: t + u < n throughout: weights and rows are valid there by the caller's promise.
     unsafe {
-        by_prefetch!(rows, PREFETCH => {
+        by_prefetch!(rows.prefetch, PREFETCH => {
             let whole = n - n % SETS;
             while t < whole {
                 for u in 0..SETS {

@@ -19,7 +19,7 @@ use crate::arch::dispatch_stored;
 use crate::block::{Block, Offsets};
 use crate::dot::{dots, dots_packed, dots_pair, emit_in_order};
 use crate::prefetch::prefetch_row_l2;
-use crate::rows::Gathered;
+use crate::rows::{Gathered, Prefetch};
 use crate::tile::{self, Lines, Tile, TileRows, tiles, tiles_in, with_elements, with_vectors, with_width};
 use crate::walk::{Part, Walk};
 use crate::{Arch, LINE, Number, RowPtr, Stored, prefetch_l1, prefetch_row};
@@ -152,6 +152,7 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
                 stride: task.ldb,
                 last: task.nonzeros[1] - 1 - start,
                 prefetch_distance: task.prefetch_distance,
+                prefetch: Prefetch::at(task.prefetch_distance),
             };
             let c = task.c.wrapping_add(i * task.ldc + tile.start);
             prefetch_later_rows(c, task.ldc, NV * D::Scalar::lanes::<S>() * size_of::<D>());

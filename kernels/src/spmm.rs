@@ -24,7 +24,7 @@ use crate::arch::dispatch_stored;
 use crate::block::Block;
 use crate::convert::{WidenRows, widen_rows};
 use crate::panel::{PanelTask, RowBlockSums};
-use crate::rows::{Gathered, axpy_reordered};
+use crate::rows::{Gathered, Prefetch, axpy_reordered};
 use crate::semiring::PlusTimes;
 use crate::spmv::spmv;
 use crate::stored::{Mask, Vector};
@@ -174,6 +174,7 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
                 stride: task.ldb,
                 last: task.nonzeros[1].saturating_sub(1 + start),
                 prefetch_distance: task.prefetch_distance,
+                prefetch: Prefetch::at(task.prefetch_distance),
             };
             let zero = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
             let sum =

@@ -78,7 +78,7 @@ impl<T: Scalar> SddmmHeads<T> {
                 let rows = self.rows.gathered(start, column);
                 let n = end - start;
                 let mut t = 0;
-                by_prefetch!(rows, PREFETCH => {
+                by_prefetch!(rows.prefetch, PREFETCH => {
                     while t < n {
                         let mut register = 0;
                         while register * lanes < step * own {

@@ -346,19 +346,25 @@ fn bad_shapes_are_refused() {
     assert!(matches!(FiberCoo::new(twice, 0), Err(Error::Structure { .. })));
 }
 
-#[test]
-fn every_format_mode_rank_and_type_on_real_tensors() {
+fn check_real_tensors<T: Scalar>() {
     let Some(dir) = common::data_dir() else { return };
     let cpu = cpu(Arch::detect());
     for path in common::tensor_files(&dir) {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let double: CooTensor<f64> = read_tensor(&path, false, Duplicates::Sum, ReadOptions::default()).unwrap();
-        let single = double.cast::<f32>();
-        for mode in 0..double.order() {
-            check_ttm(&cpu, &name, &single, mode, common::real_ranks(double.nnz()));
-            check_ttm(&cpu, &name, &double, mode, common::real_ranks(double.nnz()));
-            check_ttv(&cpu, &name, &single, mode);
-            check_ttv(&cpu, &name, &double, mode);
+        let t: CooTensor<T> = read_tensor(&path, false, Duplicates::Sum, ReadOptions::default()).unwrap();
+        for mode in 0..t.order() {
+            check_ttm(&cpu, &name, &t, mode, common::real_ranks(t.nnz()));
+            check_ttv(&cpu, &name, &t, mode);
         }
     }
+}
+
+#[test]
+fn every_format_mode_and_rank_on_real_tensors_f32() {
+    check_real_tensors::<f32>();
+}
+
+#[test]
+fn every_format_mode_and_rank_on_real_tensors_f64() {
+    check_real_tensors::<f64>();
 }

@@ -113,6 +113,8 @@ macro_rules! every_edge {
         #[test]
         fn $steep() {
             check::<$t, _>(&[3, 33, 128], |_| edge::Softmax { scale: -300.0 }, |_| Wanted::Softmax(-300.0));
+            // Some logits of a row, or of rows that are taken together, are above 20.
+            check::<$t, _>(&[3, 16, 33], |_| edge::Softmax { scale: 9.0 }, |_| Wanted::Softmax(9.0));
         }
         #[test]
         fn $leaky_relu() {
@@ -205,6 +207,35 @@ fn sigmoid_of_large_scores_saturates() {
             };
             assert!(right, "{}: sigmoid({}) = {w}", cpu.arch().name(), (j as f64 - 20.0) * 1000.0);
         }
+    }
+}
+
+#[test]
+fn scores_that_are_no_numbers_stay_in_their_row() {
+    let cpus = executors();
+    for (shape, a) in shapes::<f32>() {
+        let n = 17;
+        let (c, b, d) = (aligned::<f32>(a.rows(), n, 1), aligned(a.cols(), n, 2), aligned(a.cols(), n, 3));
+        let mut bad = c.clone();
+        let bad_row = a.rows() / 2;
+        if a.rows() > 0 {
+            bad.as_mut().into_row(bad_row).fill(f32::NAN);
+        }
+        on_every_path(&cpus, Op::FusedMm, &a, n, |cpu, operand, how| {
+            let run = |c: &Mat<f32>| {
+                let mut e = Mat::zeros(a.rows(), n).unwrap();
+                let edge = edge::Softmax { scale: 0.3 };
+                cpu.fusedmm(operand, edge, c.as_ref(), b.as_ref(), d.as_ref(), e.as_mut()).unwrap();
+                e
+            };
+            let (right, e) = (run(&c), run(&bad));
+            for i in 0..a.rows() {
+                let same = e.row(i).iter().zip(right.row(i)).all(|(x, y)| x.to_bits() == y.to_bits());
+                let empty = a.pattern().row_ptr().get(i) == a.pattern().row_ptr().get(i + 1);
+                let all_nan = e.row(i).iter().all(|x| x.is_nan());
+                assert!(if i == bad_row && !empty { all_nan } else { same }, "{shape}, row {i}, {how}");
+            }
+        });
     }
 }
 

@@ -4,6 +4,7 @@
 
 use pulp::Simd;
 
+use crate::exp::exp_inside;
 use crate::{Scalar, exp};
 
 /// The weight f(s, a) of an edge, from its dot product s = C_i . B_j and the matrix' value a.
@@ -247,6 +248,13 @@ pub(crate) trait Weights<T: Scalar>: Copy {
     /// # Safety
     /// `dots`, `w` and `values`, unless null, hold `len` elements; `dots` and `w` as many as whole registers have, where there is `ROOM`.
     unsafe fn apply<S: Simd, const ROOM: bool>(self, simd: S, dots: *const T, w: *mut T, values: *const T, len: usize);
+
+    /// x = e^z, z = f(dots, values), by whole registers, where no z is far from 0; the largest square of those z that are numbers. A
+    /// function without softmax has no such weights.
+    ///
+    /// # Safety
+    /// `dots` and `values`, unless null, hold `len` elements, `x` as many as whole registers have.
+    unsafe fn exponentials<S: Simd>(self, simd: S, dots: *const T, x: *mut T, values: *const T, len: usize) -> T;
 }
 
 impl<T: Scalar> Weights<T> for BuiltIn<T> {
@@ -267,6 +275,18 @@ impl<T: Scalar> Weights<T> for BuiltIn<T> {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn exponentials<S: Simd>(self, simd: S, dots: *const T, x: *mut T, values: *const T, len: usize) -> T {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Softmax(edge) => exponentials::<S, T, _>(simd, edge, dots, x, values, len),
+                Self::SoftmaxLeakyRelu(edge) => exponentials::<S, T, _>(simd, edge, dots, x, values, len),
+                _ => T::ZERO,
+            }
+        }
+    }
 }
 
 /// Any other function: its kernel is compiled for it.
@@ -278,6 +298,12 @@ impl<T: Scalar, F: Edge<T>> Weights<T> for Custom<F> {
     unsafe fn apply<S: Simd, const ROOM: bool>(self, simd: S, dots: *const T, w: *mut T, values: *const T, len: usize) {
         // SAFETY: the caller's promise.
         unsafe { apply::<S, T, F, ROOM>(simd, self.0, dots, w, values, len) }
+    }
+
+    #[inline(always)]
+    unsafe fn exponentials<S: Simd>(self, simd: S, dots: *const T, x: *mut T, values: *const T, len: usize) -> T {
+        // SAFETY: the caller's promise.
+        unsafe { exponentials::<S, T, F>(simd, self.0, dots, x, values, len) }
     }
 }
 
@@ -311,4 +337,40 @@ unsafe fn apply<S: Simd, T: Scalar, F: Edge<T>, const ROOM: bool>(
             }
         }
     }
+}
+
+/// [`Weights::exponentials`] with one edge function.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn exponentials<S: Simd, T: Scalar, F: Edge<T>>(
+    simd: S,
+    edge: F,
+    dots: *const T,
+    x: *mut T,
+    values: *const T,
+    len: usize,
+) -> T {
+    let (lanes, zero) = (T::lanes::<S>(), T::splat(simd, T::ZERO));
+    let whole = len / lanes * lanes;
+    let uses_values = edge.uses_values() && !values.is_null();
+    let mut largest = zero;
+    // SAFETY: the caller's promise; what lies beyond the last whole register is masked.
+    unsafe {
+        for at in (0..whole).step_by(lanes) {
+            let a = if uses_values { T::load(simd, values.add(at)) } else { zero };
+            let z = edge.apply(simd, T::load(simd, dots.add(at)), a);
+            largest = T::vlarger(simd, T::vmul(simd, z, z), largest);
+            T::store(simd, x.add(at), exp_inside::<T, S>(simd, z));
+        }
+        if whole < len {
+            let mask = T::first_lanes(simd, len - whole);
+            let a = if uses_values { T::load_masked(simd, mask, values.add(whole)) } else { zero };
+            let z = edge.apply(simd, T::load_masked(simd, mask, dots.add(whole)), a);
+            largest = T::vlarger(simd, T::vmul(simd, z, z), largest);
+            T::store(simd, x.add(whole), exp_inside::<T, S>(simd, z));
+        }
+    }
+    T::reduce_max(simd, largest)
 }

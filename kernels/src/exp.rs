@@ -14,10 +14,16 @@ use crate::Scalar;
 pub fn exp<T: Scalar, S: Simd>(simd: S, x: T::Vector<S>) -> T::Vector<S> {
     let splat = |x: T| T::splat(simd, x);
     // The second operand where one is NaN: x.
-    let clamped = T::vsmaller(simd, splat(T::EXP_RANGE[1]), T::vlarger(simd, splat(T::EXP_RANGE[0]), x));
-    let shifted = T::vmul_add(simd, clamped, splat(T::from_f64(std::f64::consts::LOG2_E)), splat(T::ROUNDER));
+    exp_inside::<T, S>(simd, T::vsmaller(simd, splat(T::EXP_RANGE[1]), T::vlarger(simd, splat(T::EXP_RANGE[0]), x)))
+}
+
+/// [`exp`] of arguments inside [`Scalar::EXP_RANGE`], or NaN; of others anything.
+#[inline(always)]
+pub(crate) fn exp_inside<T: Scalar, S: Simd>(simd: S, x: T::Vector<S>) -> T::Vector<S> {
+    let splat = |x: T| T::splat(simd, x);
+    let shifted = T::vmul_add(simd, x, splat(T::from_f64(std::f64::consts::LOG2_E)), splat(T::ROUNDER));
     let k = T::vsub(simd, shifted, splat(T::ROUNDER));
-    let r = T::vmul_add(simd, k, splat(-T::LN_2[0]), clamped);
+    let r = T::vmul_add(simd, k, splat(-T::LN_2[0]), x);
     let r = T::vmul_add(simd, k, splat(-T::LN_2[1]), r);
     let degree = T::EXP.len() - 1;
     let mut sum = splat(T::EXP[degree]);

@@ -11,15 +11,16 @@
 //! function and SpMM on rows whose edge values fit a buffer (`stage`), and the loop above where D is B.
 //!
 //! (Zubair and Bauinger 2023, their Figure 11; Rahman, Sujon and Azad 2021.) The row-softmax is online: with m the largest
-//! f so far (by panels, a number near it) and l the sum of e^(f - m), a chunk that raises m by d scales l and E_i by e^-d; E_i is
-//! divided by l at the end.
+//! f so far and l the sum of e^(f - m), a chunk that raises m by d scales l and E_i by e^-d; E_i is divided by l at the end. In stages m is
+//! 0 as long as no f is far from it (`softmax`).
 
+mod softmax;
 mod stage;
 
 use pulp::{Simd, WithSimd};
 
-pub use self::stage::{EdgeBlock, EdgeRows, edge_block, edge_rows, normalise_rows};
-use self::stage::{exponentials, scale_row, softmax_step};
+use self::softmax::{exponentials, scale_row, softmax_step};
+pub use self::stage::{EdgeBlock, EdgeRows, SoftmaxRow, edge_block, edge_rows};
 use crate::arch::dispatch_stored;
 use crate::convert::narrow_row;
 use crate::dot::{Sink, dots};

@@ -55,8 +55,8 @@ pub(crate) struct PanelTask<'a, D: Element, R> {
     pub n: usize,
     pub alpha: Option<D::Number>,
     pub c: RowBlockSums<D>,
-    /// Null for 1.
-    pub rescale: *const D::Number,
+    /// Null for ones.
+    pub factors: [*const D::Number; 2],
     pub vectors: usize,
     pub scratch: *mut D::Number,
 }
@@ -133,7 +133,7 @@ unsafe fn panel_tile<S: Simd, D: Element, R: Semiring<D::Number>, const BEGIN: b
     // Sums of narrow rows are in a buffer.
     let sums = if D::NARROW { TileRows::whole(simd, tile) } else { rows };
     let (c, semiring) = (task.c.at_column(tile.start), task.semiring);
-    let row_block = BlockRows::<S, D, R, BEGIN, NV> { simd, semiring, rows, sums, c, rescale: task.rescale };
+    let row_block = BlockRows::<S, D, R, BEGIN, NV> { simd, semiring, rows, sums, c, factors: task.factors };
     let packed = Packed::<S, D::Number, R, NV> { simd, semiring, rows: task.scratch };
     let mut weights = task.weights;
     // SAFETY: the promise of `PanelTask::run`; weights and offsets advance over the block's own.
@@ -177,7 +177,7 @@ struct BlockRows<S: Simd, D: Element, R, const BEGIN: bool, const NV: usize> {
     rows: TileRows<S, D::Number, NV>,
     sums: TileRows<S, D::Number, NV>,
     c: RowBlockSums<D>,
-    rescale: *const D::Number,
+    factors: [*const D::Number; 2],
 }
 
 impl<S: Simd, D: Element, R: Semiring<D::Number>, const BEGIN: bool, const NV: usize> BlockRows<S, D, R, BEGIN, NV> {
@@ -191,36 +191,44 @@ impl<S: Simd, D: Element, R: Semiring<D::Number>, const BEGIN: bool, const NV: u
         prefetch_row(self.at(row), TileRows::<S, D::Number, NV>::BYTES);
     }
 
-    /// Row `row`, rescaled; of no terms if it begins here.
+    /// `x`, times the factor `which` of row `row`.
     ///
     /// # Safety
     /// As [`PanelTask::run`]; the block has the row.
+    #[inline(always)]
+    unsafe fn times(&self, row: u32, which: usize, mut x: [Vector<D, S>; NV]) -> [Vector<D, S>; NV] {
+        if !self.factors[which].is_null() {
+            // SAFETY: the caller's promise.
+            let factor = D::Number::splat(self.simd, unsafe { *self.factors[which].add(row as usize) });
+            for j in 0..NV {
+                x[j] = D::Number::vmul(self.simd, factor, x[j]);
+            }
+        }
+        x
+    }
+
+    /// Row `row`, times its first factor; of no terms if it begins here.
+    ///
+    /// # Safety
+    /// As [`BlockRows::times`].
     #[inline(always)]
     unsafe fn load(&self, row: u32) -> [Vector<D, S>; NV] {
         if BEGIN {
             return [D::Number::splat(self.simd, self.semiring.zero()); NV];
         }
         // SAFETY: the caller's promise.
-        unsafe {
-            let mut c = self.sums.load(self.at(row));
-            if !self.rescale.is_null() {
-                let factor = D::Number::splat(self.simd, *self.rescale.add(row as usize));
-                for x in &mut c {
-                    *x = D::Number::vmul(self.simd, factor, *x);
-                }
-            }
-            c
-        }
+        unsafe { self.times(row, 0, self.sums.load(self.at(row))) }
     }
 
-    /// Stores row `row`, rounded if it ends here.
+    /// Stores row `row`, times its second factor, rounded if it ends here.
     ///
     /// # Safety
-    /// As [`PanelTask::run`]; the block has the row.
+    /// As [`BlockRows::times`].
     #[inline(always)]
     unsafe fn store(&self, row: u32, c: [Vector<D, S>; NV]) {
         // SAFETY: the caller's promise.
         unsafe {
+            let c = self.times(row, 1, c);
             if D::NARROW && !self.c.rounded.is_null() {
                 self.rows.store(self.c.rounded.wrapping_add(row as usize * self.c.rounded_stride), c);
             } else {

@@ -301,9 +301,9 @@ impl<'a, T: Number> ReducePanel<'a, T> {
         let Self { block, weights, b, ldb, width, n, c, ldc, vectors, scratch } = self;
         // The sums and a row's terms in half of the registers.
         let vectors = vectors.min(arch.registers() / 4);
-        let (alpha, rescale) = (None, std::ptr::null());
+        let (alpha, factors) = (None, [std::ptr::null(); 2]);
         let c = RowBlockSums::to_add_to(c, ldc);
-        PanelTask { semiring, block, weights, b, ldb, width, n, alpha, c, rescale, vectors, scratch }
+        PanelTask { semiring, block, weights, b, ldb, width, n, alpha, c, factors, vectors, scratch }
     }
 }
 

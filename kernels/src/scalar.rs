@@ -21,6 +21,8 @@ pub trait Scalar:
 {
     /// As many ones as the widest register has lanes.
     const ONES: &'static [Self; 16];
+    /// As many numbers, from 0 on.
+    const NUMBERS: &'static [Self; 16];
     /// Minus infinity.
     const NEG_INFINITY: Self;
     /// The unit roundoff's double: distance from 1 to the next number.
@@ -70,6 +72,8 @@ macro_rules! scalar {
      $range:expr, $exp:expr, $ln2:expr, $sum:ident, $rmax:ident, $between:ident) => {
         impl Scalar for $t {
             const ONES: &'static [Self; 16] = &[1.0; 16];
+            const NUMBERS: &'static [Self; 16] =
+                &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
             const NEG_INFINITY: Self = $t::NEG_INFINITY;
             const EPSILON: Self = $t::EPSILON;
             const MANTISSA_BITS: u32 = $t::MANTISSA_DIGITS - 1;

@@ -293,8 +293,8 @@ pub struct SpmmPanel<'a, D: Stored> {
     pub alpha: D::Scalar,
     /// The row block of C.
     pub c: RowBlockSums<D>,
-    /// Factor of each row of C before the addition, by row of the block; null for 1.
-    pub rescale: *const D::Scalar,
+    /// Factors of each row of C before the addition, and after it, by row of the block; null for ones.
+    pub factors: [*const D::Scalar; 2],
     /// Vectors of a tile: columns of B and C that are computed in one pass over the nonzeros.
     pub vectors: usize,
     /// Room for the packed panel: `width` rows of `vectors` registers.
@@ -307,11 +307,11 @@ pub struct SpmmPanel<'a, D: Stored> {
 /// The block's rows are rows of C, each once, and its offsets below `width`; the operands have the strides and sizes stated, and no
 /// one else uses the rows of C or the scratch at the same time.
 pub unsafe fn spmm_panel<D: Stored>(arch: Arch, task: SpmmPanel<'_, D>) {
-    let SpmmPanel { block, weights, b, ldb, width, n, alpha, c, rescale, vectors, scratch } = task;
+    let SpmmPanel { block, weights, b, ldb, width, n, alpha, c, factors, vectors, scratch } = task;
     let run = |b: *const D::Scalar, n, c: RowBlockSums<D>, vectors| {
         let alpha = Some(alpha);
         let task =
-            PanelTask { semiring: PlusTimes, block, weights, b, ldb, width, n, alpha, c, rescale, vectors, scratch };
+            PanelTask { semiring: PlusTimes, block, weights, b, ldb, width, n, alpha, c, factors, vectors, scratch };
         // SAFETY: the caller's promise.
         unsafe { run_sums(arch, task) };
     };

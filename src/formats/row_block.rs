@@ -36,6 +36,8 @@ pub(crate) struct RowBlock {
     absent_from_first: Option<Vec<u32>>,
     /// The rows that the last block does not have, likewise.
     absent_from_last: Option<Vec<u32>>,
+    /// The last block of each row.
+    last_blocks: Vec<u32>,
 }
 
 /// Of how many rows of a row block one may be absent from a block that writes all others.
@@ -99,11 +101,15 @@ impl RowBlock {
         if pairing.is_some() {
             row_block.order = reserved(nnz + PAIRED_LANES);
         }
+        row_block.last_blocks = vec![u32::MAX; row_block.rows.len()];
         let mut nonzeros = 0;
         let mut partners = Partners::default();
         segments.each_block(|panel, block| {
             let (pairs, segments) = (row_block.pairs.len(), row_block.segments.len());
             let (offsets, order) = (row_block.offsets.len(), row_block.order.len());
+            for segment in block {
+                row_block.last_blocks[segment.row as usize] = row_block.blocks.len() as u32;
+            }
             row_block.blocks.push(BlockSpan { panel, pairs, segments, offsets, order, nonzeros });
             let base = (panel * width) as u32;
             match pairing {
@@ -193,6 +199,11 @@ impl RowBlock {
         self.absent_from_last.as_deref()
     }
 
+    /// For each row the last block that has it: [`u32::MAX`] for a row that none has.
+    pub fn last_blocks(&self) -> &[u32] {
+        &self.last_blocks
+    }
+
     /// Both, where there are such.
     fn absent(&self) -> [&[u32]; 2] {
         [self.absent_from_first(), self.absent_from_last()].map(Option::unwrap_or_default)
@@ -247,10 +258,12 @@ impl RowBlock {
     }
 
     /// Where its arrays are.
-    pub fn memory(&self) -> [Range<usize>; 7] {
-        let (starts, order) = (addresses(&self.starts), addresses(&self.order));
+    pub fn memory(&self) -> [Range<usize>; 8] {
+        let (starts, order, last_blocks) =
+            (addresses(&self.starts), addresses(&self.order), addresses(&self.last_blocks));
         let [first, last] = self.absent().map(addresses);
-        [addresses(&self.pairs), addresses(&self.segments), addresses(&self.offsets), starts, order, first, last]
+        let (pairs, segments) = (addresses(&self.pairs), addresses(&self.segments));
+        [pairs, segments, addresses(&self.offsets), starts, order, first, last, last_blocks]
     }
 
     /// Bytes of indices.
@@ -261,6 +274,7 @@ impl RowBlock {
             + size_of_val(&self.segments[..])
             + size_of_val(&self.starts[..])
             + size_of_val(&self.blocks[..])
+            + size_of_val(&self.last_blocks[..])
             + self.absent().map(size_of_val).iter().sum::<usize>()
     }
 

@@ -8,8 +8,8 @@
 
 use sparsimd_kernels::edge::Edge;
 use sparsimd_kernels::{
-    EdgeBlock, EdgeRows, FusedRows, Number, RowBlockSums, Scalar, SddmmPanel, SddmmRows, SpmmPanel, SpmmRows, Stored,
-    edge_block, edge_rows, fused_rows, normalise_rows, sddmm_panel, sddmm_rows, spmm_panel, spmm_rows,
+    EdgeBlock, EdgeRows, FusedRows, Number, RowBlockSums, Scalar, SddmmPanel, SddmmRows, SoftmaxRow, SpmmPanel,
+    SpmmRows, Stored, edge_block, edge_rows, fused_rows, sddmm_panel, sddmm_rows, spmm_panel, spmm_rows,
 };
 
 use super::operand::{SparseOperand, check_columns};
@@ -259,29 +259,28 @@ impl Cpu {
         let (lde, out) = (e.stride(), Shared(e.into_data().as_mut_ptr()));
         self.for_each(panel.row_blocks().len(), work, |k| {
             let row_block = &panel.row_blocks()[k];
-            let rows = row_block.rows.len();
             let e = out.get().wrapping_add(row_block.rows.start * lde);
             let c = &dense.c.data()[row_block.rows.start * dense.c.stride()..];
-            let softmax = edge.is_softmax();
-            let mut sums = RowSums::<D>::new(self.arch(), row_block, width, !softmax);
+            let mut sums = RowSums::<D>::new(self.arch(), row_block, width);
             let largest = row_block.blocks().map(|block| block.nnz).max().unwrap_or(0);
             let mut room = Room {
                 packed: self.packed_panel(panel, TILE_VECTORS),
                 weights: vec![D::Scalar::ZERO; largest],
-                states: vec![[D::Scalar::NEG_INFINITY, D::Scalar::ZERO]; if softmax { rows } else { 0 }],
-                rescale: vec![D::Scalar::ONE; if softmax { rows } else { 0 }],
+                softmax: Vec::new(),
+                maximum: false,
+                factors: [Vec::new(), Vec::new()],
             };
+            if edge.is_softmax() {
+                let row = |&last| SoftmaxRow { m: D::Scalar::ZERO, l: D::Scalar::ZERO, last };
+                room.softmax = row_block.last_blocks().iter().map(row).collect();
+                room.factors = [(); 2].map(|()| vec![D::Scalar::ONE; row_block.rows.len()]);
+            }
             // SAFETY: the rows of a row block are its own task's, and inside E.
             let begun = unsafe { sums.begin(D::Scalar::ZERO, width, e, lde) };
-            for block in row_block.blocks() {
+            for (index, block) in (0..).zip(row_block.blocks()) {
                 let values = values.map(|values| &values[block.first..]);
                 let output = Output { e: begun.in_block(&block), width, vectors };
-                self.fused_block(c, block, values, edge, dense, output, &mut room);
-            }
-            if softmax {
-                let (sums, stride) = begun.rows();
-                // SAFETY: one state per row of the row block.
-                unsafe { normalise_rows(self.arch(), &room.states, width, sums, stride) };
+                self.fused_block(c, (index, block), values, edge, dense, output, &mut room);
             }
             // SAFETY: as above.
             unsafe { begun.end() };
@@ -293,7 +292,7 @@ impl Cpu {
     fn fused_block<D: Stored, F: Edge<D::Scalar>>(
         &self,
         c: &[D],
-        block: BlockView<'_>,
+        (index, block): (u32, BlockView<'_>),
         values: Option<&[D::Scalar]>,
         edge: F,
         dense: Dense<'_, D>,
@@ -317,15 +316,17 @@ impl Cpu {
             scratch: room.packed.as_mut_ptr(),
             sums: std::ptr::null_mut(),
         };
-        let mut rescaled = false;
+        let mut scaled = [false; 2];
         let edges = EdgeBlock {
             block: block.block,
             weights,
             values: values.map_or(std::ptr::null(), <[D::Scalar]>::as_ptr),
             nnz: block.nnz,
-            states: room.states.as_mut_ptr(),
-            rescale: room.rescale.as_mut_ptr(),
-            rescaled: &raw mut rescaled,
+            rows: room.softmax.as_mut_ptr(),
+            index,
+            factors: room.factors.each_mut().map(Vec::as_mut_ptr),
+            scaled: &raw mut scaled,
+            maximum: &raw mut room.maximum,
         };
         let sums = SpmmPanel {
             block: block.block,
@@ -336,18 +337,18 @@ impl Cpu {
             n: out.width,
             alpha: D::Scalar::ONE,
             c: out.e,
-            rescale: std::ptr::null(),
+            factors: [std::ptr::null(); 2],
             vectors: out.vectors,
             scratch: room.packed.as_mut_ptr(),
         };
         // SAFETY: a panel's blocks index its own rows and columns, which are those of the operands; the weights hold the
-        // largest block, the states and factors a row block's rows, the scratch the widest tile, and all are this
+        // largest block, what a softmax knows of rows and the factors a row block's rows, the scratch the widest tile, and all are this
         // task's own.
         unsafe {
             sddmm_panel(self.arch(), dots);
             edge_block(self.arch(), edge, edges);
-            let rescale = if rescaled { room.rescale.as_ptr() } else { std::ptr::null() };
-            spmm_panel(self.arch(), SpmmPanel { rescale, ..sums });
+            let factors = [0, 1].map(|k| if scaled[k] { room.factors[k].as_ptr() } else { std::ptr::null() });
+            spmm_panel(self.arch(), SpmmPanel { factors, ..sums });
         }
     }
 }
@@ -365,8 +366,10 @@ struct Output<D: Stored> {
 struct Room<T> {
     packed: crate::dense::Aligned<T>,
     weights: Vec<T>,
-    states: Vec<[T; 2]>,
-    rescale: Vec<T>,
+    /// For a softmax, what is known of each row, whether one has an m, and the factors of its sums.
+    softmax: Vec<SoftmaxRow<T>>,
+    maximum: bool,
+    factors: [Vec<T>; 2],
 }
 
 /// Rows in several parts, each with its own (m, l): E_i = sum_k e^(m_k - m) E_k / sum_k e^(m_k - m) l_k, m the largest.

@@ -16,8 +16,6 @@ use crate::formats::{BlockView, RowBlock};
 pub(super) struct RowSums<'a, D: Stored> {
     arch: Arch,
     row_block: &'a RowBlock,
-    /// Whether the last block may round them: nothing is done to them after it.
-    may_round: bool,
     stride: usize,
     /// Room for them, if elements are narrow.
     room: Aligned<D::Scalar>,
@@ -35,10 +33,10 @@ pub(super) struct BegunSums<'a, D: Stored> {
 
 impl<'a, D: Stored> RowSums<'a, D> {
     /// Of the rows of `row_block`, of at most `columns` columns.
-    pub fn new(arch: Arch, row_block: &'a RowBlock, columns: usize, may_round: bool) -> Self {
+    pub fn new(arch: Arch, row_block: &'a RowBlock, columns: usize) -> Self {
         let stride = columns.next_multiple_of(arch.lanes::<D::Scalar>());
         let room = scratch(if D::NARROW { row_block.rows.len() * stride } else { 0 });
-        Self { arch, row_block, may_round, stride, room }
+        Self { arch, row_block, stride, room }
     }
 
     /// Begins with beta times the rows at `c`, `columns` elements of each.
@@ -49,7 +47,7 @@ impl<'a, D: Stored> RowSums<'a, D> {
         let Self { arch, row_block, stride, .. } = *self;
         let rows = row_block.rows.len();
         let absent = row_block.absent_from_first().filter(|_| beta == D::Scalar::ZERO);
-        let rounds = D::NARROW && self.may_round && row_block.absent_from_last().is_some();
+        let rounds = D::NARROW && row_block.absent_from_last().is_some();
         let rounded = if rounds { c } else { std::ptr::null_mut() };
         let (sums, stride) = if D::NARROW { (self.room.as_mut_ptr(), stride) } else { (c.cast(), ldc) };
         // SAFETY: the room has the rows, and whole registers of them; the caller's promise.
@@ -81,11 +79,6 @@ impl<D: Stored> BegunSums<'_, D> {
         let [first, last] = block.first_or_last;
         let rounded = if last { self.all.rounded } else { std::ptr::null_mut() };
         RowBlockSums { begin: self.all.begin && first, rounded, ..self.all }
-    }
-
-    /// The first row's, and the row stride.
-    pub fn rows(&self) -> (*mut D::Scalar, usize) {
-        (self.all.sums, self.all.stride)
     }
 
     /// Stores those in C that are not there already.

@@ -189,7 +189,7 @@ impl Cpu {
             let mut packed = scratch::<D::Scalar>(panel.width() * tile);
             // So many columns pass over all panels at a time that the row block of C stays in L2 however wide C is; a
             // block's values are read from afar once per pass, not once per tile.
-            let mut sums = RowSums::<D>::new(self.arch(), row_block, pass.min(n), true);
+            let mut sums = RowSums::<D>::new(self.arch(), row_block, pass.min(n));
             for column in (0..n).step_by(pass) {
                 let columns = pass.min(n - column);
                 // SAFETY: the rows of a row block are its own task's, and inside C.
@@ -204,7 +204,7 @@ impl Cpu {
                         n: columns,
                         alpha,
                         c: begun.in_block(&block),
-                        rescale: std::ptr::null(),
+                        factors: [std::ptr::null(); 2],
                         vectors: plan.tile_vectors,
                         scratch: packed.as_mut_ptr(),
                     };

@@ -5,9 +5,8 @@ use pulp::{Simd, WithSimd};
 use crate::arch::dispatch_compiled;
 use crate::block::Block;
 use crate::edge::{BuiltIn, Custom, Edge, Weights};
-use crate::exp;
-use crate::tile::Lines;
-use crate::{Arch, RowPtr, Scalar};
+use crate::fusedmm::softmax::{Group, Pushed, Segments, exponentials, softmax_step, softmax_weights};
+use crate::{Arch, RowPtr, Scalar, prefetch_l1};
 
 /// The edge function over the dots of rows of a CSR pattern.
 #[derive(Clone, Copy, Debug)]
@@ -63,209 +62,90 @@ impl<T: Scalar, W: Weights<T>> WithSimd for RowsTask<T, W> {
                 edge.apply::<S, false>(simd, task.weights, task.weights, values, end - begin);
                 return;
             }
-            let mut logits = Logits::new(edge, task.weights, values, end - begin);
-            for i in task.rows[0]..task.rows[1] {
-                let row = [task.row_ptr.at(i), task.row_ptr.at(i + 1)];
-                let [first, last] = [row[0].max(begin), row[1].min(end)];
-                if first >= last {
-                    continue;
-                }
-                let all = row == [first, last];
-                let (from, w) = logits.take::<S>(simd, last - first);
-                let state = exponentials::<S, T, false>(simd, T::NEG_INFINITY, from, w, last - first, all);
-                if !all {
-                    (*task.partial)[usize::from(row[0] == first)] = state;
-                }
-            }
+            softmax_weights::<S, T, W>(simd, edge, task.weights, values, &task);
         }
     }
 }
 
-/// Logits that are made of the dots of some rows at a time, beside them: the weights of a row, which take the place of its dots, would
-/// hold up the logits of the next one there (`exponentials`).
-struct Logits<T, W> {
-    edge: W,
-    /// The dots to come, and their values, unless null.
-    dots: *mut T,
-    values: *const T,
-    len: usize,
-    room: Lines<[T; LOGITS]>,
-    /// Those in the room that were not taken yet.
-    made: [usize; 2],
-}
-
-/// Logits that are made at a time.
-const LOGITS: usize = 1024;
-
-impl<T: Scalar, W: Weights<T>> Logits<T, W> {
-    fn new(edge: W, dots: *mut T, values: *const T, len: usize) -> Self {
-        Self { edge, dots, values, len, room: Lines([T::ZERO; LOGITS]), made: [0, 0] }
-    }
-
-    /// The next `n` logits, and where their dots are.
+impl<T: Scalar> EdgeRows<T> {
+    /// The task's nonzeros of row `i`, and whether these are all.
     ///
     /// # Safety
-    /// There are `len` dots and, unless null, values; no more are taken. The logits are used before the next are taken.
+    /// The row is one of the task's.
     #[inline(always)]
-    unsafe fn take<S: Simd>(&mut self, simd: S, n: usize) -> (*const T, *mut T) {
-        let dots = self.dots;
-        let mut from = dots.cast_const();
-        // SAFETY: the caller's promise; as many are made as there is room for.
-        unsafe {
-            if n > LOGITS {
-                self.edge.apply::<S, false>(simd, dots, dots, self.values, n);
-                self.made = [0, 0];
-            } else {
-                if self.made[1] - self.made[0] < n {
-                    self.made = [0, LOGITS.min(self.len)];
-                    self.edge.apply::<S, false>(simd, dots, self.room.0.as_mut_ptr(), self.values, self.made[1]);
-                }
-                from = self.room.0.as_ptr().add(self.made[0]);
-                self.made[0] += n;
-            }
-            self.dots = dots.add(n);
-            if !self.values.is_null() {
-                self.values = self.values.add(n);
-            }
-        }
-        self.len -= n;
-        (from, dots)
+    unsafe fn nonzeros_of(&self, i: usize) -> ([usize; 2], bool) {
+        // SAFETY: the caller's promise.
+        let row = unsafe { [self.row_ptr.at(i), self.row_ptr.at(i + 1)] };
+        let taken = [row[0].max(self.nonzeros[0]), row[1].min(self.nonzeros[1])];
+        (taken, row == taken)
     }
-}
 
-/// w = e^(logits - m), m the largest of `len` logits and of `least`: (m, their sum), by which they are divided if the logits are `all` of
-/// a row. The last register is stored whole where there is `ROOM`. What is stored under a mask cannot be forwarded: loads that follow at
-/// once from the register's place, those of the next row among them, wait until it is in the cache.
-///
-/// # Safety
-/// `logits` and `w`, which may be the same, hold `len` elements, at least one; where there is `ROOM`, `w` has it for whole registers.
-#[inline(always)]
-pub(super) unsafe fn exponentials<S: Simd, T: Scalar, const ROOM: bool>(
-    simd: S,
-    least: T,
-    logits: *const T,
-    w: *mut T,
-    len: usize,
-    all: bool,
-) -> [T; 2] {
-    let lanes = T::lanes::<S>();
-    let whole = len / lanes * lanes;
-    let mask = T::first_lanes(simd, len - whole);
-    // SAFETY: the caller's promise; what lies beyond the last whole register is masked, or in the room of `w`, and there are as many
-    // ones as any register has lanes.
-    unsafe {
-        let mut largest = T::splat(simd, least);
-        for at in (0..whole).step_by(lanes) {
-            largest = T::vmax(simd, largest, T::load(simd, logits.add(at)));
-        }
-        let (mut tail, ones) = (T::splat(simd, T::ZERO), T::load_masked(simd, mask, T::ONES.as_ptr()));
-        if whole < len {
-            tail = T::load_masked(simd, mask, logits.add(whole));
-            // Infinity in the mask, and minus infinity beyond it, where the load gives zeros.
-            let signs = T::vsub(simd, T::vadd(simd, ones, ones), T::splat(simd, T::ONE));
-            let limit = T::vmul(simd, signs, T::splat(simd, -T::NEG_INFINITY));
-            largest = T::vmax(simd, largest, T::vmin(simd, limit, tail));
-        }
-        let m = T::reduce_max(simd, largest);
-        let shift = T::splat(simd, m);
-        let mut sum = T::splat(simd, T::ZERO);
-        for at in (0..whole).step_by(lanes) {
-            let x = exp::<T, S>(simd, T::vsub(simd, T::load(simd, logits.add(at)), shift));
-            T::store(simd, w.add(at), x);
-            sum = T::vadd(simd, sum, x);
-        }
-        if whole < len {
-            tail = exp::<T, S>(simd, T::vsub(simd, tail, shift));
-            sum = T::vmul_add(simd, tail, ones, sum);
-        }
-        let sum = T::reduce_sum(simd, sum);
-        if all {
-            let factor = T::splat(simd, T::ONE / sum);
-            for at in (0..whole).step_by(lanes) {
-                T::store(simd, w.add(at), T::vmul(simd, factor, T::load(simd, w.add(at))));
-            }
-            tail = T::vmul(simd, factor, tail);
-        }
-        if whole < len {
-            if ROOM { T::store(simd, w.add(whole), tail) } else { T::store_masked(simd, mask, w.add(whole), tail) }
-        }
-        [m, sum]
-    }
-}
-
-/// w = e^(logits - m): the sum of w, or nothing where that says that a logit may be far above m, or m is minus infinity. The sums of rows
-/// that are divided in the end need a number near the largest logit, not the largest itself.
-///
-/// # Safety
-/// As [`exponentials`]; `w` is apart from the logits, which are there for another way if there is no sum.
-#[inline(always)]
-unsafe fn exponentials_near<S: Simd, T: Scalar>(simd: S, m: T, logits: *const T, w: *mut T, len: usize) -> Option<T> {
-    if m == T::NEG_INFINITY {
-        return None;
-    }
-    let lanes = T::lanes::<S>();
-    let whole = len / lanes * lanes;
-    let shift = T::splat(simd, m);
-    let mut sum = T::splat(simd, T::ZERO);
-    // SAFETY: the caller's promise; what lies beyond the last whole register is masked, and there are as many ones as any register has
-    // lanes.
-    unsafe {
-        for at in (0..whole).step_by(lanes) {
-            let x = exp::<T, S>(simd, T::vsub(simd, T::load(simd, logits.add(at)), shift));
-            T::store(simd, w.add(at), x);
-            sum = T::vadd(simd, sum, x);
-        }
-        if whole < len {
-            let mask = T::first_lanes(simd, len - whole);
-            let x = exp::<T, S>(simd, T::vsub(simd, T::load_masked(simd, mask, logits.add(whole)), shift));
-            T::store_masked(simd, mask, w.add(whole), x);
-            // e^-m beyond the last logit is finite, and times 0.
-            sum = T::vmul_add(simd, x, T::load_masked(simd, mask, T::ONES.as_ptr()), sum);
-        }
-    }
-    let sum = T::reduce_sum(simd, sum);
-    if sum > T::from_f64(MOST_NEAR) { None } else { Some(sum) }
-}
-
-/// e^8, the most that the sum of a row segment's exponentials may be: no logit is by more above the number that they are taken from, by so
-/// little that they lose nothing. Asked of the sum, it needs no pass over the logits before.
-const MOST_NEAR: f64 = 2980.96;
-
-/// Takes `len` logits into (m, l): w = e^(logits - m). Also the factor e^(old m - new m).
-///
-/// # Safety
-/// As [`exponentials`].
-#[inline(always)]
-pub(super) unsafe fn softmax_step<S: Simd, T: Scalar, const ROOM: bool>(
-    simd: S,
-    [m, l]: [T; 2],
-    logits: *const T,
-    w: *mut T,
-    len: usize,
-) -> ([T; 2], T) {
-    // SAFETY: `exponentials` asks of its caller what this function asks of its own.
-    let [largest, sum] = unsafe { exponentials::<S, T, ROOM>(simd, m, logits, w, len, false) };
-    let rescale = if m == T::NEG_INFINITY || m == largest {
-        // Nothing was there to rescale (and -inf - -inf is no number), or m stays: of the parts of a row, few raise it.
-        T::ONE
-    } else {
-        T::reduce_max(simd, exp::<T, S>(simd, T::splat(simd, m - largest)))
-    };
-    ([largest, l * rescale + sum], rescale)
-}
-
-/// row = factor row.
-///
-/// # Safety
-/// `row` holds `n` elements.
-#[inline(always)]
-pub(super) unsafe fn scale_row<S: Simd, T: Scalar>(simd: S, row: *mut T, n: usize, factor: T) {
-    for at in (0..n).step_by(T::lanes::<S>()) {
-        let mask = T::first_lanes(simd, n - at);
+    /// Where the (m, l) of row `i` goes if it is one that is taken in part.
+    ///
+    /// # Safety
+    /// As [`EdgeRows::nonzeros_of`].
+    #[inline(always)]
+    unsafe fn partial_of(&self, i: usize) -> Option<*mut [T; 2]> {
         // SAFETY: the caller's promise.
         unsafe {
-            let x = T::vmul(simd, T::splat(simd, factor), T::load_masked(simd, mask, row.add(at)));
-            T::store_masked(simd, mask, row.add(at), x);
+            let (_, all) = self.nonzeros_of(i);
+            let begun_before = self.row_ptr.at(i) < self.nonzeros[0];
+            (!all).then(|| self.partial.cast::<[T; 2]>().add(usize::from(!begun_before)))
+        }
+    }
+}
+
+/// Rows of CSR.
+impl<T: Scalar> Segments<T> for EdgeRows<T> {
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.rows[1] - self.rows[0]
+    }
+
+    #[inline(always)]
+    unsafe fn push(&self, mut next: usize, to: &mut Pushed<'_>) -> usize {
+        while next < self.count() {
+            let i = self.rows[0] + next;
+            // SAFETY: the caller's promise.
+            let ([first, last], _) = unsafe { self.nonzeros_of(i) };
+            let len = last.saturating_sub(first) as u32;
+            if !to.has_room(1, len) {
+                break;
+            }
+            to.push(i as u32, len);
+            next += 1;
+        }
+        next
+    }
+
+    #[inline(always)]
+    unsafe fn without_maximum(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    unsafe fn take<S: Simd>(&self, simd: S, group: &Group<T>, w: *mut T) {
+        let mut factors = group.reciprocals::<S>(simd);
+        // SAFETY: the caller's promise: rows are taken in part at the task's ends alone.
+        unsafe {
+            for k in [0, group.count - 1] {
+                if let Some(partial) = self.partial_of(group.rows.0[k] as usize) {
+                    (*partial, factors.0[k]) = ([T::ZERO, group.sums.0[k]], T::ONE);
+                }
+            }
+            group.store_times::<S>(simd, &factors.0, w);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn take_by_maximum<S: Simd>(&self, simd: S, row: usize, logits: *const T, w: *mut T, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let partial = self.partial_of(row);
+            let state = exponentials::<S, T, false>(simd, T::NEG_INFINITY, logits, w, len, partial.is_none());
+            if let Some(partial) = partial {
+                *partial = state;
+            }
         }
     }
 }
@@ -281,19 +161,35 @@ pub struct EdgeBlock<'a, T> {
     pub values: *const T,
     /// Number of dots.
     pub nnz: usize,
-    /// For a softmax, (m, l) by row of the block.
-    pub states: *mut [T; 2],
-    /// For a softmax, the factor by which each visited row of E is to be multiplied before the weights are used.
-    pub rescale: *mut T,
-    /// Becomes true where one of them is not 1.
-    pub rescaled: *mut bool,
+    /// For a softmax, what is known of each row of the row block.
+    pub rows: *mut SoftmaxRow<T>,
+    /// For a softmax, the number of this block in its row block.
+    pub index: u32,
+    /// For a softmax, the factors by which each row of E is to be multiplied before the weights are used, and after: ones before the row
+    /// block's first block.
+    pub factors: [*mut T; 2],
+    /// Become true where one of them is not 1.
+    pub scaled: *mut [bool; 2],
+    /// Becomes true where a row's m is not 0; false before the row block's first block.
+    pub maximum: *mut bool,
+}
+
+/// A row of a row block, for a softmax.
+#[derive(Clone, Copy, Debug)]
+pub struct SoftmaxRow<T> {
+    /// The weights so far are e^(f - m): 0 before the first.
+    pub m: T,
+    /// Their sum.
+    pub l: T,
+    /// The number of the last block that has the row: the row of E is divided there.
+    pub last: u32,
 }
 
 /// Runs the task.
 ///
 /// # Safety
-/// `weights` and `values`, unless null, hold `nnz` elements, those of the block; for a softmax `states` and
-/// `rescale` have every visited row, and `rescaled` is valid for writes.
+/// `weights` and `values`, unless null, hold `nnz` elements, those of the block; for a softmax `rows` and `factors` have
+/// every visited row, and the flags are valid for reads and writes.
 pub unsafe fn edge_block<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: EdgeBlock<'_, T>) {
     if let Some(built_in) = const { F::BUILT_IN } {
         let task = EdgeTask { edge: built_in(edge), softmax: edge.is_softmax(), task };
@@ -323,67 +219,96 @@ impl<T: Scalar, W: Weights<T>> WithSimd for EdgeTask<'_, T, W> {
                 edge.apply::<S, false>(simd, task.weights, task.weights, task.values, task.nnz);
                 return;
             }
-            let mut logits = Logits::new(edge, task.weights, task.values, task.nnz);
-            for pair in task.block.pairs {
-                for row in pair.rows {
-                    let nnz = pair.nnz() as usize;
-                    task.softmax::<S>(simd, row, logits.take::<S>(simd, nnz), nnz);
-                }
-            }
-            for segment in task.block.segments {
-                let nnz = segment.nnz as usize;
-                task.softmax::<S>(simd, segment.row, logits.take::<S>(simd, nnz), nnz);
-            }
+            softmax_weights::<S, T, W>(simd, edge, task.weights, task.values, &task);
         }
     }
 }
 
-impl<T: Scalar> EdgeBlock<'_, T> {
-    /// Takes the `nnz` logits of `row` into its state, and makes weights of them.
-    ///
-    /// # Safety
-    /// The logits and the weights are those of the row, which has a state.
+impl<T> EdgeBlock<'_, T> {
+    /// What is known of `row` is in L2, and needed when its sum is there.
     #[inline(always)]
-    unsafe fn softmax<S: Simd>(&self, simd: S, row: u32, (logits, w): (*const T, *mut T), nnz: usize) {
+    fn ask_for(&self, row: u32) {
+        prefetch_l1(self.rows.wrapping_add(row as usize));
+    }
+}
+
+/// The rows' parts in a panel.
+impl<T: Scalar> Segments<T> for EdgeBlock<'_, T> {
+    #[inline(always)]
+    fn count(&self) -> usize {
+        2 * self.block.pairs.len() + self.block.segments.len()
+    }
+
+    #[inline(always)]
+    unsafe fn push(&self, mut next: usize, to: &mut Pushed<'_>) -> usize {
+        let Block { pairs, segments, .. } = self.block;
+        let (alone, all) = (2 * pairs.len(), self.count());
+        while next < alone {
+            // SAFETY: half of `next` is below the number of pairs.
+            let pair = unsafe { pairs.get_unchecked(next / 2) };
+            if !to.has_room(2, pair.nnz()) {
+                return next;
+            }
+            for row in pair.rows {
+                self.ask_for(row);
+                to.push(row, pair.nnz());
+            }
+            next += 2;
+        }
+        while next < all {
+            // SAFETY: what `next` exceeds the rows of pairs by is below the number of the others.
+            let segment = unsafe { segments.get_unchecked(next - alone) };
+            if !to.has_room(1, segment.nnz) {
+                break;
+            }
+            self.ask_for(segment.row);
+            to.push(segment.row, segment.nnz);
+            next += 1;
+        }
+        next
+    }
+
+    #[inline(always)]
+    unsafe fn without_maximum(&self) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { !*self.maximum }
+    }
+
+    #[inline(always)]
+    unsafe fn take<S: Simd>(&self, simd: S, group: &Group<T>, w: *mut T) {
         // SAFETY: the caller's promise.
         unsafe {
-            let (state, rescale) = (&mut *self.states.add(row as usize), &mut *self.rescale.add(row as usize));
-            *rescale = T::ONE;
-            if let Some(sum) = exponentials_near::<S, T>(simd, state[0], logits, w, nnz) {
-                state[1] += sum;
-                return;
+            let mut ends = false;
+            for k in 0..group.count {
+                let index = group.rows.0[k] as usize;
+                let row = &mut *self.rows.add(index);
+                row.l += group.sums.0[k];
+                // The factors of other rows have been ones since the first block, as no row has an m.
+                if row.last == self.index {
+                    *self.factors[1].add(index) = T::ONE / row.l;
+                    ends = true;
+                }
             }
-            (*state, *rescale) = softmax_step::<S, T, false>(simd, *state, logits, w, nnz);
-            *self.rescaled |= *rescale != T::ONE;
+            (*self.scaled)[1] |= ends;
+            group.store::<S>(simd, w);
         }
     }
-}
-
-/// Divides row r of `e` by `states[r][1]`, the sum of its weights; rows without weights become zeros.
-///
-/// # Safety
-/// `e` is valid for reads and writes of one row of `n` elements per state.
-pub unsafe fn normalise_rows<T: Scalar>(arch: Arch, states: &[[T; 2]], n: usize, e: *mut T, lde: usize) {
-    dispatch_compiled!(arch, Normalise { states, n, e, lde }, Normalise<'_, f32>, Normalise<'_, f64>);
-}
-
-#[derive(Clone, Copy)]
-struct Normalise<'a, T> {
-    states: &'a [[T; 2]],
-    n: usize,
-    e: *mut T,
-    lde: usize,
-}
-
-impl<T: Scalar> WithSimd for Normalise<'_, T> {
-    type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        for (r, &[_, sum]) in self.states.iter().enumerate() {
-            let factor = if sum == T::ZERO { T::ZERO } else { T::ONE / sum };
-            // SAFETY: the promise of `normalise_rows`.
-            unsafe { scale_row::<S, T>(simd, self.e.add(r * self.lde), self.n, factor) }
+    unsafe fn take_by_maximum<S: Simd>(&self, simd: S, row: usize, logits: *const T, w: *mut T, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            *self.maximum = true;
+            let SoftmaxRow { m, l, last } = &mut *self.rows.add(row);
+            // Before the first weights, m says nothing.
+            let before = if *l == T::ZERO { T::NEG_INFINITY } else { *m };
+            let rescale;
+            ([*m, *l], rescale) = softmax_step::<S, T, false>(simd, [before, *l], logits, w, len);
+            let ends = *last == self.index;
+            *self.factors[0].add(row) = rescale;
+            *self.factors[1].add(row) = if ends { T::ONE / *l } else { T::ONE };
+            (*self.scaled)[0] |= rescale != T::ONE;
+            (*self.scaled)[1] |= ends;
         }
     }
 }

@@ -17,7 +17,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::block::Block;
 use crate::finite::Operands;
-use crate::panel::{PanelTask, RowBlockSums};
+use crate::panel::{ADD, PanelTask, RowBlockSums};
 use crate::rows::{Gathered, Prefetch, by_prefetch};
 use crate::semiring::{BuiltIn, Extreme, MAX_TIMES, MIN_TIMES, Semiring};
 use crate::tile::{Tile, TileRows, store_or_stream};
@@ -278,7 +278,7 @@ pub unsafe fn reduce_panel<T: Number, R: Semiring<T>>(arch: Arch, semiring: R, t
         ($semiring:expr, $of:ty) => {{
             let task = task.over($semiring, arch);
             // SAFETY: the caller's promise.
-            dispatch_numbers!(arch, task, PanelTask<$of>, f32 f64, |arch, task| unsafe { task.run::<false>(arch) });
+            dispatch_numbers!(arch, task, PanelTask<$of>, f32 f64, |arch, task| unsafe { task.run::<ADD>(arch) });
         }};
     }
     if let Some(built_in) = const { R::BUILT_IN } {
@@ -292,7 +292,7 @@ pub unsafe fn reduce_panel<T: Number, R: Semiring<T>>(arch: Arch, semiring: R, t
         }
     } else if const { R::BUILT_IN.is_none() } {
         // SAFETY: the caller's promise.
-        unsafe { task.over(semiring, arch).run::<false>(arch) };
+        unsafe { task.over(semiring, arch).run::<ADD>(arch) };
     }
 }
 

@@ -23,7 +23,7 @@ use pulp::{Simd, WithSimd};
 use crate::arch::dispatch_stored;
 use crate::block::Block;
 use crate::convert::{WidenRows, widen_rows};
-use crate::panel::{PanelTask, RowBlockSums};
+use crate::panel::{ADD, BEGIN, PanelTask, RowBlockSums, SCALE};
 use crate::rows::{Gathered, Prefetch, axpy_reordered};
 use crate::semiring::PlusTimes;
 use crate::spmv::spmv;
@@ -340,10 +340,18 @@ unsafe fn run_sums<D: Stored>(arch: Arch, task: Sums<'_, D>) {
 type Sums<'a, D> = PanelTask<'a, D, PlusTimes>;
 
 impl<D: Stored> Sums<'_, D> {
-    /// To the code for sums that begin, and for those that go on.
+    /// To the code for sums that begin, for those that go on, and for those that are scaled.
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
         // SAFETY: the promise of `spmm_panel`.
-        unsafe { if self.c.begin { self.run::<true>(arch) } else { self.run::<false>(arch) } }
+        unsafe {
+            if self.factors != [std::ptr::null(); 2] {
+                self.run::<SCALE>(arch);
+            } else if self.c.begin {
+                self.run::<BEGIN>(arch);
+            } else {
+                self.run::<ADD>(arch);
+            }
+        }
     }
 }

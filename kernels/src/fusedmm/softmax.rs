@@ -216,7 +216,7 @@ impl<T: Scalar> Group<T> {
     /// The sums of each segment's registers, of which there are `NV`, or more where that is the most.
     ///
     /// # Safety
-    /// As [`Group::sums`]; `lens` are the numbers of dots.
+    /// As [`Group::make_sums`]; `lens` are the numbers of dots.
     #[inline(always)]
     unsafe fn partial_sums<S: Simd, const NV: usize>(&mut self, simd: S, lens: &[T; WIDEST]) {
         let lanes = T::lanes::<S>();

@@ -22,6 +22,7 @@ use self::row::{At, Heads, Row, Segment};
 use crate::arch::dispatch_compiled;
 use crate::edge::{BuiltIn, Edge, LeakyRelu, Sigmoid};
 use crate::exp;
+use crate::scalar::WIDEST;
 use crate::{Arch, RowPtr, Scalar};
 
 /// Edges that are dropped: by a hash of the seed and the edge's number, so that each pass finds the same.
@@ -76,9 +77,6 @@ impl<T: Scalar> EdgeWeights<T> {
         2 * (heads + WIDEST) + 2 * (Segment::<T>::MOST + WIDEST)
     }
 }
-
-/// Lanes of the widest register.
-const WIDEST: usize = 16;
 
 /// Makes the weights. For a softmax, `states` of row i and head h at i H + h become (m, l).
 ///

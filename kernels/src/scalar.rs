@@ -6,6 +6,9 @@ use pulp::Simd;
 
 use crate::{Number, Stored};
 
+/// Lanes of the widest register.
+pub(crate) const WIDEST: usize = 16;
+
 /// An element type: `f32` or `f64`.
 ///
 /// A [`Number`] with division, rounding and the functions that need them.

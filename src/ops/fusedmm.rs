@@ -273,7 +273,7 @@ impl Cpu {
             if edge.is_softmax() {
                 let row = |&last| SoftmaxRow { m: D::Scalar::ZERO, l: D::Scalar::ZERO, last };
                 room.softmax = row_block.last_blocks().iter().map(row).collect();
-                room.factors = [(); 2].map(|()| vec![D::Scalar::ONE; row_block.rows.len()]);
+                room.factors = std::array::from_fn(|_| vec![D::Scalar::ONE; row_block.rows.len()]);
             }
             // SAFETY: the rows of a row block are its own task's, and inside E.
             let begun = unsafe { sums.begin(D::Scalar::ZERO, width, e, lde) };

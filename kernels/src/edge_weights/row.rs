@@ -2,7 +2,8 @@
 
 use pulp::Simd;
 
-use super::{EdgeWeights, WIDEST};
+use super::EdgeWeights;
+use crate::scalar::WIDEST;
 use crate::{Scalar, prefetch_row};
 
 /// Rows whose results are kept in the scratch until all are there: what is stored under a mask where a row ends cannot be forwarded to the

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! until all segments are taken:
-//!     as many of them as a register has lanes, with at most 1024 dots; z = f(dots)
+//!     up to 16 of them, with at most 1024 dots; z = f(dots)
 //!     x = e^z in full registers, wherever one segment ends and the next begins
-//!     if |z| <= 20 and no row has an m so far:   m = 0, l += the sums of x, all in one register;   w = x (by rows: x / l)
+//!     if |z| <= 20 and no row has an m so far:   m = 0, l += the sum of the row's x;               w = x (by rows: x / l)
 //!     else each segment by itself:               m = its largest logit and those before,           w = e^(z - m)
 //! ```
 //!
@@ -15,14 +15,12 @@ use pulp::Simd;
 
 use crate::dot::{GROUP, join, sum_group};
 use crate::edge::Weights;
+use crate::scalar::WIDEST;
 use crate::tile::Lines;
 use crate::{Scalar, exp};
 
 /// Dots that are taken together, at most: but for a longer segment.
 const MOST_DOTS: usize = 1024;
-
-/// Lanes of the widest register.
-const WIDEST: usize = 16;
 
 /// 20^2: the largest square of a logit whose weight may be e^z.
 const MOST_SQUARE: f64 = 400.0;

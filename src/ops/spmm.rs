@@ -205,6 +205,7 @@ impl Cpu {
                         alpha,
                         c: begun.in_block(&block),
                         factors: [std::ptr::null(); 2],
+                        ends: block.ends,
                         vectors: plan.tile_vectors,
                         scratch: packed.as_mut_ptr(),
                     };

@@ -31,8 +31,7 @@ impl Pair {
     }
 }
 
-/// The nonzeros of one row block in one panel, in the order in which they are visited: pairs of rows, then single rows. The rows that no
-/// later panel has are the last pairs and the first single rows.
+/// The nonzeros of one row block in one panel, in the order in which they are visited: pairs of rows, then single rows.
 ///
 /// Values are in the same order; a pair has those of its first row (the common columns first), then the second row's.
 #[derive(Clone, Copy, Debug)]
@@ -44,34 +43,6 @@ pub struct Block<'a> {
     /// Columns in the panel: of each pair the common ones, then the others of both rows in turn; of each row segment
     /// its own. Each of these runs is padded to whole words of 8, and two words follow the last.
     pub offsets: &'a [u8],
-}
-
-/// A stretch in the middle of a block: from one of the pairs to one of the row segments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Middle {
-    /// Its first pair.
-    pub pair: usize,
-    /// The first row segment after it.
-    pub segment: usize,
-    /// Where its offsets begin and end.
-    pub offsets: [usize; 2],
-    /// The nonzeros before it, and with it.
-    pub nonzeros: [usize; 2],
-}
-
-impl<'a> Block<'a> {
-    /// The block in three: what is before the stretch, the stretch, and what is after it.
-    #[inline(always)]
-    pub(crate) fn split(self, middle: Middle) -> [Self; 3] {
-        let ((before, pairs), (segments, after)) =
-            (self.pairs.split_at(middle.pair), self.segments.split_at(middle.segment));
-        let [begin, end] = middle.offsets.map(|offset| &self.offsets[offset..]);
-        [
-            Self { pairs: before, segments: &[], ..self },
-            Self { pairs, segments, offsets: begin },
-            Self { pairs: &[], segments: after, offsets: end },
-        ]
-    }
 }
 
 /// Offsets in one word: as many are read at a time.

@@ -47,7 +47,7 @@ mod walk;
 pub const MAX_ORDER: usize = 8;
 
 pub use arch::Arch;
-pub use block::{Block, Middle, OFFSETS_PER_WORD, Pair, RowSegment};
+pub use block::{Block, OFFSETS_PER_WORD, Pair, RowSegment};
 pub use convert::{NarrowRows, WidenRows, narrow_rows, widen_rows};
 pub use edge_weights::{Dropout, EdgeGradients, EdgeWeights, edge_gradients, edge_weights};
 pub use elementwise::{Arithmetic, Second, elementwise};

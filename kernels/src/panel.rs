@@ -10,7 +10,7 @@ use crate::rows::Packed;
 use crate::semiring::Semiring;
 use crate::spread::Spread;
 use crate::stored::Vector;
-use crate::tile::{Tile, TileRows, Tiles, tiles, with_elements, with_vectors};
+use crate::tile::{Tile, TileRows, tiles, with_elements, with_vectors};
 use crate::{Arch, Element, Number, prefetch_row};
 
 /// Where the sums of a row block are while panel after panel adds to them, and where they go.
@@ -75,25 +75,9 @@ impl<D: Element, R: Semiring<D::Number>> PanelTask<'_, D, R> {
     /// As [`spmm_panel`](crate::spmm_panel).
     #[inline(always)]
     pub unsafe fn run<const MODE: u8>(&self, arch: Arch) {
-        for tile in self.tiles(arch) {
-            // SAFETY: the caller's promise.
-            unsafe { self.run_tile::<MODE>(arch, tile) };
+        for tile in tiles(self.n, arch.lanes::<D::Number>(), self.vectors) {
+            with_vectors!(tile, run_tile::<D, R; MODE>(arch, self, tile));
         }
-    }
-
-    /// Its tiles.
-    #[inline(always)]
-    pub fn tiles(&self, arch: Arch) -> Tiles {
-        tiles(self.n, arch.lanes::<D::Number>(), self.vectors)
-    }
-
-    /// Runs one of its tiles.
-    ///
-    /// # Safety
-    /// As [`PanelTask::run`].
-    #[inline(always)]
-    pub unsafe fn run_tile<const MODE: u8>(&self, arch: Arch, tile: Tile) {
-        with_vectors!(tile, run_tile::<D, R; MODE>(arch, self, tile));
     }
 }
 

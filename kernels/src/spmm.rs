@@ -21,7 +21,7 @@
 use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_stored;
-use crate::block::{Block, Middle};
+use crate::block::Block;
 use crate::convert::{WidenRows, widen_rows};
 use crate::panel::{ADD, BEGIN, PanelTask, RowBlockSums, SCALE};
 use crate::rows::{Gathered, Prefetch, axpy_reordered};
@@ -295,8 +295,6 @@ pub struct SpmmPanel<'a, D: Stored> {
     pub c: RowBlockSums<D>,
     /// Factors of each row of C before the addition, and after it, by row of the block; null for ones.
     pub factors: [*const D::Scalar; 2],
-    /// The rows that have a factor other than one after the addition. A factor before it is for all rows.
-    pub ends: Middle,
     /// Vectors of a tile: columns of B and C that are computed in one pass over the nonzeros.
     pub vectors: usize,
     /// Room for the packed panel: `width` rows of `vectors` registers.
@@ -306,16 +304,16 @@ pub struct SpmmPanel<'a, D: Stored> {
 /// Runs the task.
 ///
 /// # Safety
-/// The block's rows are rows of C, each once, and its offsets below `width`; `ends` is a stretch of it; the operands have the strides
-/// and sizes stated, and no one else uses the rows of C or the scratch at the same time.
+/// The block's rows are rows of C, each once, and its offsets below `width`; the operands have the strides and sizes stated, and no
+/// one else uses the rows of C or the scratch at the same time.
 pub unsafe fn spmm_panel<D: Stored>(arch: Arch, task: SpmmPanel<'_, D>) {
-    let SpmmPanel { block, weights, b, ldb, width, n, alpha, c, factors, ends, vectors, scratch } = task;
+    let SpmmPanel { block, weights, b, ldb, width, n, alpha, c, factors, vectors, scratch } = task;
     let run = |b: *const D::Scalar, n, c: RowBlockSums<D>, vectors| {
         let alpha = Some(alpha);
         let task =
             PanelTask { semiring: PlusTimes, block, weights, b, ldb, width, n, alpha, c, factors, vectors, scratch };
         // SAFETY: the caller's promise.
-        unsafe { run_sums(arch, Sums { task, ends }) };
+        unsafe { run_sums(arch, task) };
     };
     if !D::NARROW {
         return run(b.cast(), n, c, vectors);
@@ -339,44 +337,20 @@ unsafe fn run_sums<D: Stored>(arch: Arch, task: Sums<'_, D>) {
     dispatch_stored!(arch, task, Sums, |arch, task| task.dispatch(arch));
 }
 
-/// Sums, and the rows that have a factor after the addition.
-#[derive(Clone, Copy)]
-struct Sums<'a, D: Stored> {
-    task: PanelTask<'a, D, PlusTimes>,
-    ends: Middle,
-}
+type Sums<'a, D> = PanelTask<'a, D, PlusTimes>;
 
 impl<D: Stored> Sums<'_, D> {
     /// To the code for sums that begin, for those that go on, and for those that are scaled.
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
-        let Self { task, ends } = self;
-        let [before, after] = task.factors.map(|factors| !factors.is_null());
         // SAFETY: the promise of `spmm_panel`.
         unsafe {
-            match (before, after) {
-                (false, false) if task.c.begin => task.run::<BEGIN>(arch),
-                (false, false) => task.run::<ADD>(arch),
-                (false, true) => {
-                    let [first, last, others] = task.block.split(ends);
-                    let [to_last, to_others] = ends.nonzeros.map(|nonzeros| task.weights.wrapping_add(nonzeros));
-                    let first = PanelTask { block: first, ..task };
-                    // The scratch has the tile's part of B from the rows before.
-                    let b = std::ptr::null();
-                    let last = PanelTask { block: last, weights: to_last, b, ..task };
-                    let others = PanelTask { block: others, weights: to_others, b, ..task };
-                    for tile in task.tiles(arch) {
-                        if task.c.begin {
-                            first.run_tile::<BEGIN>(arch, tile);
-                            others.run_tile::<BEGIN>(arch, tile);
-                        } else {
-                            first.run_tile::<ADD>(arch, tile);
-                            others.run_tile::<ADD>(arch, tile);
-                        }
-                        last.run_tile::<SCALE>(arch, tile);
-                    }
-                }
-                (true, _) => task.run::<SCALE>(arch),
+            if self.factors != [std::ptr::null(); 2] {
+                self.run::<SCALE>(arch);
+            } else if self.c.begin {
+                self.run::<BEGIN>(arch);
+            } else {
+                self.run::<ADD>(arch);
             }
         }
     }

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
-use sparsimd_kernels::{Arch, Block, Middle, OFFSETS_PER_WORD, PAIRED_LANES, Pair, RowSegment};
+use sparsimd_kernels::{Arch, Block, OFFSETS_PER_WORD, PAIRED_LANES, Pair, RowSegment};
 
 use self::pairs::{Chosen, Columns, Partners, lowest};
 use self::segments::{Found, PREFETCH_DISTANCE, Segments, prefetch_columns};
@@ -52,7 +52,6 @@ struct BlockSpan {
     offsets: usize,
     order: usize,
     nonzeros: usize,
-    ends: Middle,
 }
 
 /// One block, as the kernels take it.
@@ -72,8 +71,6 @@ pub(crate) struct BlockView<'a> {
     pub starts: &'a [usize],
     /// Pairs, row segments and offsets.
     pub block: Block<'a>,
-    /// The rows that no later block has.
-    pub ends: Middle,
     /// For each nonzero of a pair, in CSR order of its row, its position among those of its row segment;
     /// [`PAIRED_LANES`] more follow.
     pub order: &'a [u8],
@@ -82,13 +79,6 @@ pub(crate) struct BlockView<'a> {
 /// `n` offsets padded to whole words.
 fn padded(n: u32) -> usize {
     (n as usize).next_multiple_of(OFFSETS_PER_WORD)
-}
-
-/// Offsets and nonzeros of pairs and row segments that follow each other.
-fn extent(pairs: &[Pair], segments: &[RowSegment]) -> [usize; 2] {
-    let pairs = pairs.iter().map(|pair| [padded(pair.both) + padded(2 * pair.each), 2 * pair.nnz() as usize]);
-    let segments = segments.iter().map(|segment| [padded(segment.nnz), segment.nnz as usize]);
-    pairs.chain(segments).fold([0; 2], |[offsets, nonzeros], [o, n]| [offsets + o, nonzeros + n])
 }
 
 impl RowBlock {
@@ -117,9 +107,10 @@ impl RowBlock {
         segments.each_block(|panel, block| {
             let (pairs, segments) = (row_block.pairs.len(), row_block.segments.len());
             let (offsets, order) = (row_block.offsets.len(), row_block.order.len());
-            for segment in block.iter().filter(|segment| segment.last) {
+            for segment in block {
                 row_block.last_blocks[segment.row as usize] = row_block.blocks.len() as u32;
             }
+            row_block.blocks.push(BlockSpan { panel, pairs, segments, offsets, order, nonzeros });
             let base = (panel * width) as u32;
             match pairing {
                 None => {
@@ -134,8 +125,6 @@ impl RowBlock {
                     partners.alone.iter().for_each(|&v| row_block.push_segment(&block[v as usize], columns, base));
                 }
             }
-            let ends = row_block.ends(pairs, segments);
-            row_block.blocks.push(BlockSpan { panel, pairs, segments, offsets, order, nonzeros, ends });
             nonzeros += block.iter().map(|segment| segment.nnz as usize).sum::<usize>();
         });
         row_block.absent_from_first = row_block.absent_from(0);
@@ -150,7 +139,7 @@ impl RowBlock {
     }
 
     /// Appends a row by itself.
-    fn push_segment(&mut self, &Found { nnz, row, start, .. }: &Found, columns: &[u32], base: u32) {
+    fn push_segment(&mut self, &Found { nnz, row, start }: &Found, columns: &[u32], base: u32) {
         self.segments.push(RowSegment { row, nnz });
         self.starts.push(start);
         self.offsets.extend(columns[start..start + nnz as usize].iter().map(|&j| (j - base) as u8));
@@ -183,17 +172,6 @@ impl RowBlock {
                 k += alone;
             }
         }
-    }
-
-    /// Of the block that is being made, whose pairs and row segments begin at these: the rows that no later block has. They are its
-    /// last pairs and its first row segments.
-    fn ends(&self, pairs: usize, segments: usize) -> Middle {
-        let last = |row: u32| self.last_blocks[row as usize] == self.blocks.len() as u32;
-        let (pairs, segments) = (&self.pairs[pairs..], &self.segments[segments..]);
-        let pair = pairs.partition_point(|pair| !last(pair.rows[0]));
-        let segment = segments.partition_point(|segment| last(segment.row));
-        let (begin, end) = (extent(&pairs[..pair], &[]), extent(pairs, &segments[..segment]));
-        Middle { pair, segment, offsets: [begin[0], end[0]], nonzeros: [begin[1], end[1]] }
     }
 
     /// The rows that block `c` does not have, unless they are many or there is no such block.
@@ -246,7 +224,6 @@ impl RowBlock {
             offsets: self.offsets.len(),
             order: self.order.len(),
             nonzeros: self.nnz,
-            ends: Middle::default(),
         };
         (0..self.blocks.len()).map(move |c| {
             let span = self.blocks[c];
@@ -266,7 +243,6 @@ impl RowBlock {
                     offsets: &self.offsets[span.offsets..],
                 },
                 order: &self.order[span.order..],
-                ends: span.ends,
             }
         })
     }
@@ -354,48 +330,5 @@ impl WithSimd for PushPairs<'_> {
         for pair in self.pairs {
             self.row_block.push_pair(pair, self.block);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::generate;
-
-    /// A block's stretch of rows that end there has all of them and no others, in pairs and alone.
-    #[test]
-    fn rows_that_end_in_a_block_lie_together() {
-        let (rows, cols, width) = (300, 160, 40);
-        let a = generate::random_matrix::<f32>(rows, cols, 0.95, 3).unwrap();
-        let (row_ptr, columns) = (a.pattern().row_ptr(), a.pattern().col_idx());
-        let mut seen = [0; 4];
-        for pairing in [None, Some(Arch::detect())] {
-            let row_block = RowBlock::new(0..rows, row_ptr, columns, [width, cols], pairing);
-            let arranged = |value: &dyn Fn(usize) -> u32| {
-                let mut out = vec![MaybeUninit::uninit(); row_block.nnz];
-                row_block.arrange(&mut out, value, |_, _| {});
-                // SAFETY: `arrange` writes every element.
-                out.iter().map(|x| unsafe { x.assume_init() }).collect::<Vec<_>>()
-            };
-            let row_of = arranged(&|p| row_ptr.partition_point(|&start| start <= p) as u32 - 1);
-            let column_of = arranged(&|p| columns[p]);
-            for (index, view) in (0..).zip(row_block.blocks()) {
-                let BlockView { block, ends: Middle { pair, segment, offsets, nonzeros }, .. } = view;
-                for (k, &row) in row_of[view.first..][..view.nnz].iter().enumerate() {
-                    let row = row as usize;
-                    let last = columns[row_ptr[row + 1] - 1] as usize / width == view.column / width;
-                    assert_eq!(last, (nonzeros[0]..nonzeros[1]).contains(&k), "block {index}, nonzero {k}");
-                    assert_eq!(last, row_block.last_blocks()[row] == index);
-                }
-                let column = |k: usize| column_of[view.first + k] - view.column as u32;
-                let begins = [pair < block.pairs.len(), segment < block.segments.len()];
-                for (k, _) in begins.iter().enumerate().filter(|(_, begins)| **begins) {
-                    assert_eq!(u32::from(block.offsets[offsets[k]]), column(nonzeros[k]), "block {index}");
-                }
-                let counts = [pair, block.pairs.len() - pair, segment, block.segments.len() - segment];
-                seen.iter_mut().zip(counts).for_each(|(seen, count)| *seen += count);
-            }
-        }
-        assert!(seen.iter().all(|&count| count > 10), "{seen:?}");
     }
 }

@@ -338,7 +338,6 @@ impl Cpu {
             alpha: D::Scalar::ONE,
             c: out.e,
             factors: [std::ptr::null(); 2],
-            ends: block.ends,
             vectors: out.vectors,
             scratch: room.packed.as_mut_ptr(),
         };

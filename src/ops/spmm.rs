@@ -205,7 +205,6 @@ impl Cpu {
                         alpha,
                         c: begun.in_block(&block),
                         factors: [std::ptr::null(); 2],
-                        ends: block.ends,
                         vectors: plan.tile_vectors,
                         scratch: packed.as_mut_ptr(),
                     };

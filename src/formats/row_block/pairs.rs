@@ -28,8 +28,8 @@ pub struct Chosen {
 }
 
 impl Partners {
-    /// Pairs up the row segments of `block`, which are ordered by whether they are their rows' last and by their number of nonzeros;
-    /// only equal ones are paired, so that a pair has one number of further nonzeros.
+    /// Pairs up the row segments of `block`, which are ordered by their number of nonzeros; only equal ones are paired,
+    /// so that a pair has one number of further nonzeros.
     pub fn choose(&mut self, arch: Arch, block: &[Found], columns: &[u32], base: u32, width: usize) {
         self.pairs.clear();
         self.alone.clear();
@@ -55,7 +55,7 @@ impl Partners {
         }));
         self.shared.resize(block.len() / 2 + 1, 0);
         let mut start = 0;
-        for equal in block.chunk_by(|a, b| (a.last, a.nnz) == (b.last, b.nnz)) {
+        for equal in block.chunk_by(|a, b| a.nnz == b.nnz) {
             let (order, sets) =
                 (&mut self.order[start..start + equal.len()], &mut self.sets[start..start + equal.len()]);
             pair_rows(arch, width, sets, order, &mut self.shared);
@@ -71,7 +71,7 @@ impl Partners {
             }
             start += equal.len();
         }
-        self.pairs.sort_by_key(|pair| (block[pair.segments[0] as usize].last, pair.both, pair.nnz));
+        self.pairs.sort_by_key(|pair| (pair.both, pair.nnz));
     }
 }
 

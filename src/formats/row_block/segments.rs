@@ -15,8 +15,6 @@ pub struct Found {
     pub nnz: u32,
     pub row: u32,
     pub start: usize,
-    /// Whether the row has no nonzeros after it.
-    pub last: bool,
 }
 
 /// The row segments of a row block's rows, by panel.
@@ -58,10 +56,9 @@ impl Segments {
                 && let Some(&(panel, nnz)) = pieces.next()
             {
                 let slot = &mut ends[panel as usize];
-                let end = start + nnz as usize;
-                found[*slot] = Found { nnz, row: row as u32, start, last: end == w[1] };
+                found[*slot] = Found { nnz, row: row as u32, start };
                 *slot += 1;
-                start = end;
+                start += nnz as usize;
             }
         }
         // What would be the start of one panel more.
@@ -69,15 +66,14 @@ impl Segments {
         Self { found, ends }
     }
 
-    /// Calls `out` with each panel that has row segments and them: the last ones of their rows first, each kind by number of
-    /// nonzeros.
+    /// Calls `out` with each panel that has row segments and them, by number of nonzeros.
     pub fn each_block(mut self, mut out: impl FnMut(usize, &[Found])) {
         let mut start = 0;
         for (panel, &end) in self.ends.iter().enumerate() {
             let block = &mut self.found[start..end];
             start = end;
             if !block.is_empty() {
-                block.sort_unstable_by_key(|segment| (!segment.last, segment.nnz, segment.row));
+                block.sort_unstable_by_key(|segment| u64::from(segment.nnz) << 32 | u64::from(segment.row));
                 out(panel, block);
             }
         }

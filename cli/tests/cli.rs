@@ -1,5 +1,6 @@
 //! The command line: words, JSON keys, messages, exit status.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -361,21 +362,26 @@ fn help_and_version_are_no_errors() {
 
 #[test]
 fn completions_and_manual_pages_name_every_command() {
-    let commands = ["spmm", "cp", "generate", "completions"];
-    for shell in ["bash", "zsh", "fish"] {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = output(&["completions", shell]);
-        assert!(commands.iter().all(|command| script.contains(command)) && script.contains("reorder"), "{shell}");
+        assert!(
+            ["spmm", "cp", "generate", "completions", "reorder"].iter().all(|word| script.contains(word)),
+            "{shell}"
+        );
     }
     let dir = tempfile::tempdir().expect("a folder");
     let folder = dir.path().join("man");
     let text = output(&["man", folder.to_str().expect("UTF-8")]);
-    let pages = std::fs::read_dir(&folder).expect("the folder").count();
-    assert!(text.contains(&format!("{pages} pages")) && pages > commands.len(), "{text}");
-    for command in commands {
-        let page = std::fs::read_to_string(folder.join(format!("sparsimd-{command}.1"))).expect("a page");
-        assert!(page.contains(".TH") && page.contains("SYNOPSIS"), "{page}");
+    let page = |name: &str| std::fs::read_to_string(folder.join(format!("{name}.1"))).expect("a page");
+    // The first page names the others: `sparsimd\-spmm(1)`.
+    let first = page("sparsimd").replace('\\', "");
+    let named: BTreeSet<_> = first.split_whitespace().filter_map(|word| word.strip_suffix("(1)")).collect();
+    assert!(["sparsimd-spmm", "sparsimd-cp", "sparsimd-man"].iter().all(|name| named.contains(name)), "{named:?}");
+    for name in &named {
+        assert!(page(name).contains(".TH") && page(name).contains("SYNOPSIS"), "{name}");
     }
-    assert!(std::fs::read_to_string(folder.join("sparsimd.1")).expect("the first page").contains("spmm"));
+    let pages = std::fs::read_dir(&folder).expect("the folder").count();
+    assert!(text.contains(&format!("{pages} pages")) && pages > named.len(), "{text}");
     assert!(!folder.join("sparsimd-bench-probe.1").exists());
     assert!(refusal(&["completions", "tcsh"]).contains("tcsh"));
 }

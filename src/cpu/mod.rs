@@ -136,6 +136,10 @@ impl Cpu {
         // The pool's own threads are the helpers: a loop inside one is the pool's. Unoptimised, a kernel's frame takes megabytes: more
         // than a caller's thread may have, not more than the pool's.
         let short = nanoseconds < LONG_LOOP && !cfg!(debug_assertions) && self.pool.current_thread_index().is_none();
+        // A task alone is not shared: helpers that join for nothing hold up its end.
+        if short && n <= 1 {
+            return (0..n).for_each(f);
+        }
         if !(short && self.team.run(&self.pool, n, nanoseconds, f)) {
             self.install(|| parallel::tasks(n, f));
         }

@@ -43,7 +43,11 @@ const GOOD_SEGMENT: f64 = 20.0;
 
 /// The same of dots, of which each tile ends in a tree: SDDMM 70 % 17.0, 16.9, bcsstk16 0.88, 0.98; FusedMM 70 % 27.4, 28.7, 90 % (5.3)
 /// 12.5, 11.7.
-const GOOD_DOTS: f64 = 12.0;
+const GOOD_FUSED: f64 = 12.0;
+
+/// The same of SDDMM alone, whose dots go back to memory between tiles: 90 % (8.0 nonzeros), 8 x 80 by 4 x 160 1.00 (4096 x 4096) to 1.15
+/// (24576 x 8192) of the speed, two threads of a Granite Rapids.
+const GOOD_DOTS: f64 = 7.5;
 
 /// Vectors of the narrowest tile that is worth wider panels: two lose everywhere (as above, SpMM, 2 x 213 and 4 x 159: 90 % 5.63,
 /// 5.35; 95 % 3.32, 3.19).
@@ -279,7 +283,11 @@ impl PanelPlan {
         let threads = target.threads.max(1);
         let all = n.div_ceil(target.lanes());
         let widest = widest_tile(op, all, target);
-        let good = if matches!(op, Op::Sddmm | Op::FusedMm) { GOOD_DOTS } else { GOOD_SEGMENT };
+        let good = match op {
+            Op::Sddmm => GOOD_DOTS,
+            Op::FusedMm => GOOD_FUSED,
+            Op::Spmm | Op::SpmmTransposed => GOOD_SEGMENT,
+        };
         let (mut vectors, mut width) = (widest, width_of(widest, machine, target));
         while vectors > NARROWEST_TILE && stats.per_segment(width) < good {
             vectors = vectors.div_ceil(2);
@@ -306,12 +314,19 @@ impl PanelPlan {
                 false => (3 * l2, 512),
             };
             (room / (row_bytes + row_dots)).clamp(least, MOST_ROWS)
+        } else if machine.l3_is_far() {
+            // The rows of C, and of E in FusedMM, that a panel visits take two thirds of L2. 4096 x 4096, one thread of a Granite Rapids
+            // (L2 of 2 MiB, L3 of 480), GFLOP/s in blocks of 4096 rows and of so many: SpMM 70 % 145, 154; 90 % 114, 125; f64 57, 73;
+            // N = 256 121, 149; FusedMM 70 % 118, 137; 90 % 89, 106; f64 53, 64; N = 256 108, 128. With 1024 rows SpMM has 150 and 118.
+            let row_bytes = if op == Op::FusedMm { 2 * row_bytes } else { row_bytes };
+            let fit = machine.l2_bytes() / 3 * 2 / row_bytes;
+            ((fit as f64 / stats.visited_rows(width)) as usize).clamp(256, MOST_ROWS)
         } else {
             // Rows of C are read and written whole and in order: they come from L3 as well, and more rows mean better
             // pairs, longer runs of one length and fewer copies of B (4096 x 4096, N = 128, one thread, blocks of 1024
             // and 4096 rows: 70 % f32 71 and 74 % of peak, f64 64 and 72 %; 90 % f32 54 and 57 %; FusedMM 63 and 68 %;
             // 16384 rows lose again where C exceeds the caches).
-            ((machine.l3_share(threads) / 4).max(machine.l2_bytes() / 2) / row_bytes).clamp(256, 4096)
+            ((machine.l3_share(threads) / 4).max(machine.l2_bytes() / 2) / row_bytes).clamp(256, MOST_ROWS)
         };
         let reason = format!("{:.1} nonzeros of a row in a panel", stats.per_segment(width)).into();
         Self::of(stats, options, target, PanelChoices { tile_vectors: vectors, width, block_rows, pairs }, reason)
@@ -425,6 +440,30 @@ impl fmt::Display for Plan {
 mod tests {
     use super::*;
     use crate::formats::Pattern;
+
+    #[test]
+    fn rows_that_panels_visit_fit_l2_where_l3_is_far() {
+        let target = Target { threads: 1, vector_bytes: 64, registers: 32, value_bytes: 4 };
+        let rows = |l3: usize, op: Op, n: usize, pattern: &Pattern| {
+            let machine = format!("l3:1(size={l3}MB) l2:1(size=2MB) l1d:1(size=48KB) core:1");
+            let options = PlanOptions::new(op, n).strategy(Strategy::Panel);
+            let plan =
+                Plan::choose(&Stats::of(pattern), &Machine::describe(&machine).unwrap(), &options, &target).unwrap();
+            let Plan::Panel(plan) = plan else { panic!("{}", plan.explain()) };
+            plan.block_rows()
+        };
+        // Every fourth of 2048 columns in all rows, or of 40 near the diagonal.
+        let pattern = |first: fn(usize) -> usize, columns: usize| {
+            let row = |i| (first(i)..first(i) + columns).step_by(4).map(|j| j as u32);
+            let row_ptr = (0..=2048).map(|i| i * columns / 4).collect();
+            Pattern::new(2048, 2048, row_ptr, (0..2048).flat_map(row).collect()).unwrap()
+        };
+        let (all, band) = (pattern(|_| 0, 2048), pattern(|i| i.min(2008), 40));
+        for (op, n, bytes) in [(Op::Spmm, 128, 512), (Op::FusedMm, 128, 1024), (Op::Spmm, 512, 1024)] {
+            assert_eq!(rows(480, op, n, &all), (2 << 20) / 3 * 2 / bytes);
+            assert_eq!((rows(480, op, n, &band), rows(32, op, n, &all)), (4096, 4096));
+        }
+    }
 
     #[test]
     fn dots_of_long_segments_fit_l2() {

@@ -106,6 +106,13 @@ impl Stats {
         let share = if w1 > w0 { ((width as f64 - w0) / (w1 - w0)).clamp(0.0, 1.0) } else { 0.0 };
         self.per_segment[lower] + share * (self.per_segment[upper] - self.per_segment[lower])
     }
+
+    /// Mean share of the rows that have a nonzero in a panel of `width` columns: above 0, at most 1.
+    pub fn visited_rows(&self, width: usize) -> f64 {
+        let segments = self.nnz as f64 / self.per_segment(width).max(1.0);
+        let visits = self.rows as f64 * (self.cols as f64 / width.max(1) as f64).max(1.0);
+        (segments / visits.max(1.0)).clamp(f64::MIN_POSITIVE, 1.0)
+    }
 }
 
 /// How many times as often as uniformly random ones two of `sample`, columns below `cols`, are the same.

@@ -20,7 +20,7 @@ mod stage;
 use pulp::{Simd, WithSimd};
 
 use self::softmax::{exponentials, scale_row, softmax_step};
-pub use self::stage::{EdgeBlock, EdgeRows, SoftmaxRow, edge_block, edge_rows};
+pub use self::stage::{EdgeBlock, EdgeRows, SoftmaxRow, SoftmaxScale, edge_block, edge_rows, softmax_scale};
 use crate::arch::dispatch_stored;
 use crate::convert::narrow_row;
 use crate::dot::{Sink, dots};

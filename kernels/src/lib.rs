@@ -52,7 +52,9 @@ pub use convert::{NarrowRows, WidenRows, narrow_rows, widen_rows};
 pub use edge_weights::{Dropout, EdgeGradients, EdgeWeights, edge_gradients, edge_weights};
 pub use elementwise::{Arithmetic, Second, elementwise};
 pub use exp::exp;
-pub use fusedmm::{EdgeBlock, EdgeRows, FusedRows, SoftmaxRow, edge_block, edge_rows, fused_rows};
+pub use fusedmm::{
+    EdgeBlock, EdgeRows, FusedRows, SoftmaxRow, SoftmaxScale, edge_block, edge_rows, fused_rows, softmax_scale,
+};
 pub use gram::{add_gram, times_small};
 pub use half::{bf16, f16};
 pub use head_sums::{RowSums, SumRows, row_sums, sum_rows};

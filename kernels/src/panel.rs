@@ -55,28 +55,19 @@ pub(crate) struct PanelTask<'a, D: Element, R> {
     pub n: usize,
     pub alpha: Option<D::Number>,
     pub c: RowBlockSums<D>,
-    /// Null for ones.
-    pub factors: [*const D::Number; 2],
     pub vectors: usize,
     pub scratch: *mut D::Number,
 }
 
-/// The sums begin here.
-pub(crate) const BEGIN: u8 = 0;
-/// They go on.
-pub(crate) const ADD: u8 = 1;
-/// Either, with factors. Apart: to ask for each row segment whether there are factors takes 1 % of SpMM's time.
-pub(crate) const SCALE: u8 = 2;
-
 impl<D: Element, R: Semiring<D::Number>> PanelTask<'_, D, R> {
-    /// Runs the task, with its sums as `MODE` says: the code for each tile's width.
+    /// Runs the task, whose sums `BEGIN` or go on: the code for each tile's width.
     ///
     /// # Safety
     /// As [`spmm_panel`](crate::spmm_panel).
     #[inline(always)]
-    pub unsafe fn run<const MODE: u8>(&self, arch: Arch) {
+    pub unsafe fn run<const BEGIN: bool>(&self, arch: Arch) {
         for tile in tiles(self.n, arch.lanes::<D::Number>(), self.vectors) {
-            with_vectors!(tile, run_tile::<D, R; MODE>(arch, self, tile));
+            with_vectors!(tile, run_tile::<D, R; BEGIN>(arch, self, tile));
         }
     }
 }
@@ -86,41 +77,43 @@ impl<D: Element, R: Semiring<D::Number>> PanelTask<'_, D, R> {
 const PREFETCH_DISTANCE: usize = 2;
 
 /// One tile of a panel.
-struct PanelTile<'a, D: Element, R, const MODE: u8, const NV: usize> {
+struct PanelTile<'a, D: Element, R, const BEGIN: bool, const NV: usize> {
     task: &'a PanelTask<'a, D, R>,
     tile: Tile,
 }
 
 /// Runs the tile.
 #[inline(always)]
-fn run_tile<D: Element, R: Semiring<D::Number>, const MODE: u8, const NV: usize>(
+fn run_tile<D: Element, R: Semiring<D::Number>, const BEGIN: bool, const NV: usize>(
     arch: Arch,
     task: &PanelTask<'_, D, R>,
     tile: Tile,
 ) {
-    arch.dispatch_vectors(PanelTile::<D, R, MODE, NV> { task, tile }, |simd| {
-        run_elements::<D, R, MODE>(simd, task, tile)
+    arch.dispatch_vectors(PanelTile::<D, R, BEGIN, NV> { task, tile }, |simd| {
+        run_elements::<D, R, BEGIN>(simd, task, tile)
     });
 }
 
 /// Runs the tile where vectors are single elements.
 #[inline(never)]
-fn run_elements<D: Element, R: Semiring<D::Number>, const MODE: u8>(
+fn run_elements<D: Element, R: Semiring<D::Number>, const BEGIN: bool>(
     simd: pulp::Scalar,
     task: &PanelTask<'_, D, R>,
     tile: Tile,
 ) {
     // SAFETY: the promise of `PanelTask::run`.
-    unsafe { with_elements!(tile, panel_tile::<pulp::Scalar, D, R; MODE>(simd, task, tile)) }
+    unsafe { with_elements!(tile, panel_tile::<pulp::Scalar, D, R; BEGIN>(simd, task, tile)) }
 }
 
-impl<D: Element, R: Semiring<D::Number>, const MODE: u8, const NV: usize> WithSimd for PanelTile<'_, D, R, MODE, NV> {
+impl<D: Element, R: Semiring<D::Number>, const BEGIN: bool, const NV: usize> WithSimd
+    for PanelTile<'_, D, R, BEGIN, NV>
+{
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         // SAFETY: the promise of `PanelTask::run`.
-        unsafe { panel_tile::<S, D, R, MODE, NV>(simd, self.task, self.tile) }
+        unsafe { panel_tile::<S, D, R, BEGIN, NV>(simd, self.task, self.tile) }
     }
 }
 
@@ -129,7 +122,7 @@ impl<D: Element, R: Semiring<D::Number>, const MODE: u8, const NV: usize> WithSi
 /// # Safety
 /// As [`PanelTask::run`].
 #[inline(always)]
-unsafe fn panel_tile<S: Simd, D: Element, R: Semiring<D::Number>, const MODE: u8, const NV: usize>(
+unsafe fn panel_tile<S: Simd, D: Element, R: Semiring<D::Number>, const BEGIN: bool, const NV: usize>(
     simd: S,
     task: &PanelTask<'_, D, R>,
     tile: Tile,
@@ -138,7 +131,7 @@ unsafe fn panel_tile<S: Simd, D: Element, R: Semiring<D::Number>, const MODE: u8
     // Sums of narrow rows are in a buffer.
     let sums = if D::NARROW { TileRows::whole(simd, tile) } else { rows };
     let (c, semiring) = (task.c.at_column(tile.start), task.semiring);
-    let row_block = BlockRows::<S, D, R, MODE, NV> { simd, semiring, rows, sums, c, factors: task.factors };
+    let row_block = BlockRows::<S, D, R, BEGIN, NV> { simd, semiring, rows, sums, c };
     let packed = Packed::<S, D::Number, R, NV> { simd, semiring, rows: task.scratch };
     let mut weights = task.weights;
     // SAFETY: the promise of `PanelTask::run`; weights and offsets advance over the block's own.
@@ -176,16 +169,15 @@ unsafe fn panel_tile<S: Simd, D: Element, R: Semiring<D::Number>, const MODE: u8
 /// The rows of a block of C in one tile. By value, so that the loops do not look them up in the task at every row
 /// segment: loads that those of B would wait for.
 #[derive(Clone, Copy)]
-struct BlockRows<S: Simd, D: Element, R, const MODE: u8, const NV: usize> {
+struct BlockRows<S: Simd, D: Element, R, const BEGIN: bool, const NV: usize> {
     simd: S,
     semiring: R,
     rows: TileRows<S, D::Number, NV>,
     sums: TileRows<S, D::Number, NV>,
     c: RowBlockSums<D>,
-    factors: [*const D::Number; 2],
 }
 
-impl<S: Simd, D: Element, R: Semiring<D::Number>, const MODE: u8, const NV: usize> BlockRows<S, D, R, MODE, NV> {
+impl<S: Simd, D: Element, R: Semiring<D::Number>, const BEGIN: bool, const NV: usize> BlockRows<S, D, R, BEGIN, NV> {
     #[inline(always)]
     fn at(&self, row: u32) -> *mut D::Number {
         self.c.sums.wrapping_add(row as usize * self.c.stride)
@@ -196,44 +188,27 @@ impl<S: Simd, D: Element, R: Semiring<D::Number>, const MODE: u8, const NV: usiz
         prefetch_row(self.at(row), TileRows::<S, D::Number, NV>::BYTES);
     }
 
-    /// `x`, times the factor `which` of row `row`.
+    /// Row `row`; of no terms if it begins here.
     ///
     /// # Safety
     /// As [`PanelTask::run`]; the block has the row.
     #[inline(always)]
-    unsafe fn times(&self, row: u32, which: usize, mut x: [Vector<D, S>; NV]) -> [Vector<D, S>; NV] {
-        if MODE == SCALE && !self.factors[which].is_null() {
-            // SAFETY: the caller's promise.
-            let factor = D::Number::splat(self.simd, unsafe { *self.factors[which].add(row as usize) });
-            for j in 0..NV {
-                x[j] = D::Number::vmul(self.simd, factor, x[j]);
-            }
-        }
-        x
-    }
-
-    /// Row `row`, times its first factor; of no terms if it begins here.
-    ///
-    /// # Safety
-    /// As [`BlockRows::times`].
-    #[inline(always)]
     unsafe fn load(&self, row: u32) -> [Vector<D, S>; NV] {
-        if MODE == BEGIN || MODE == SCALE && self.c.begin {
+        if BEGIN {
             return [D::Number::splat(self.simd, self.semiring.zero()); NV];
         }
         // SAFETY: the caller's promise.
-        unsafe { self.times(row, 0, self.sums.load(self.at(row))) }
+        unsafe { self.sums.load(self.at(row)) }
     }
 
-    /// Stores row `row`, times its second factor, rounded if it ends here.
+    /// Stores row `row`, rounded if it ends here.
     ///
     /// # Safety
-    /// As [`BlockRows::times`].
+    /// As [`BlockRows::load`].
     #[inline(always)]
     unsafe fn store(&self, row: u32, c: [Vector<D, S>; NV]) {
         // SAFETY: the caller's promise.
         unsafe {
-            let c = self.times(row, 1, c);
             if D::NARROW && !self.c.rounded.is_null() {
                 self.rows.store(self.c.rounded.wrapping_add(row as usize * self.c.rounded_stride), c);
             } else {

@@ -17,7 +17,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::block::Block;
 use crate::finite::Operands;
-use crate::panel::{ADD, PanelTask, RowBlockSums};
+use crate::panel::{PanelTask, RowBlockSums};
 use crate::rows::{Gathered, Prefetch, by_prefetch};
 use crate::semiring::{BuiltIn, Extreme, MAX_TIMES, MIN_TIMES, Semiring};
 use crate::tile::{Tile, TileRows, store_or_stream};
@@ -278,7 +278,7 @@ pub unsafe fn reduce_panel<T: Number, R: Semiring<T>>(arch: Arch, semiring: R, t
         ($semiring:expr, $of:ty) => {{
             let task = task.over($semiring, arch);
             // SAFETY: the caller's promise.
-            dispatch_numbers!(arch, task, PanelTask<$of>, f32 f64, |arch, task| unsafe { task.run::<ADD>(arch) });
+            dispatch_numbers!(arch, task, PanelTask<$of>, f32 f64, |arch, task| unsafe { task.run::<false>(arch) });
         }};
     }
     if let Some(built_in) = const { R::BUILT_IN } {
@@ -292,7 +292,7 @@ pub unsafe fn reduce_panel<T: Number, R: Semiring<T>>(arch: Arch, semiring: R, t
         }
     } else if const { R::BUILT_IN.is_none() } {
         // SAFETY: the caller's promise.
-        unsafe { task.over(semiring, arch).run::<ADD>(arch) };
+        unsafe { task.over(semiring, arch).run::<false>(arch) };
     }
 }
 
@@ -301,9 +301,8 @@ impl<'a, T: Number> ReducePanel<'a, T> {
         let Self { block, weights, b, ldb, width, n, c, ldc, vectors, scratch } = self;
         // The sums and a row's terms in half of the registers.
         let vectors = vectors.min(arch.registers() / 4);
-        let (alpha, factors) = (None, [std::ptr::null(); 2]);
         let c = RowBlockSums::to_add_to(c, ldc);
-        PanelTask { semiring, block, weights, b, ldb, width, n, alpha, c, factors, vectors, scratch }
+        PanelTask { semiring, block, weights, b, ldb, width, n, alpha: None, c, vectors, scratch }
     }
 }
 

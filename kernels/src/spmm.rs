@@ -23,7 +23,7 @@ use pulp::{Simd, WithSimd};
 use crate::arch::dispatch_stored;
 use crate::block::Block;
 use crate::convert::{WidenRows, widen_rows};
-use crate::panel::{ADD, BEGIN, PanelTask, RowBlockSums, SCALE};
+use crate::panel::{PanelTask, RowBlockSums};
 use crate::rows::{Gathered, Prefetch, axpy_reordered};
 use crate::semiring::PlusTimes;
 use crate::spmv::spmv;
@@ -293,8 +293,6 @@ pub struct SpmmPanel<'a, D: Stored> {
     pub alpha: D::Scalar,
     /// The row block of C.
     pub c: RowBlockSums<D>,
-    /// Factors of each row of C before the addition, and after it, by row of the block; null for ones.
-    pub factors: [*const D::Scalar; 2],
     /// Vectors of a tile: columns of B and C that are computed in one pass over the nonzeros.
     pub vectors: usize,
     /// Room for the packed panel: `width` rows of `vectors` registers.
@@ -307,11 +305,10 @@ pub struct SpmmPanel<'a, D: Stored> {
 /// The block's rows are rows of C, each once, and its offsets below `width`; the operands have the strides and sizes stated, and no
 /// one else uses the rows of C or the scratch at the same time.
 pub unsafe fn spmm_panel<D: Stored>(arch: Arch, task: SpmmPanel<'_, D>) {
-    let SpmmPanel { block, weights, b, ldb, width, n, alpha, c, factors, vectors, scratch } = task;
+    let SpmmPanel { block, weights, b, ldb, width, n, alpha, c, vectors, scratch } = task;
     let run = |b: *const D::Scalar, n, c: RowBlockSums<D>, vectors| {
         let alpha = Some(alpha);
-        let task =
-            PanelTask { semiring: PlusTimes, block, weights, b, ldb, width, n, alpha, c, factors, vectors, scratch };
+        let task = PanelTask { semiring: PlusTimes, block, weights, b, ldb, width, n, alpha, c, vectors, scratch };
         // SAFETY: the caller's promise.
         unsafe { run_sums(arch, task) };
     };
@@ -340,18 +337,10 @@ unsafe fn run_sums<D: Stored>(arch: Arch, task: Sums<'_, D>) {
 type Sums<'a, D> = PanelTask<'a, D, PlusTimes>;
 
 impl<D: Stored> Sums<'_, D> {
-    /// To the code for sums that begin, for those that go on, and for those that are scaled.
+    /// To the code for sums that begin, and for those that go on.
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
         // SAFETY: the promise of `spmm_panel`.
-        unsafe {
-            if self.factors != [std::ptr::null(); 2] {
-                self.run::<SCALE>(arch);
-            } else if self.c.begin {
-                self.run::<BEGIN>(arch);
-            } else {
-                self.run::<ADD>(arch);
-            }
-        }
+        unsafe { if self.c.begin { self.run::<true>(arch) } else { self.run::<false>(arch) } }
     }
 }

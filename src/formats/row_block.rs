@@ -32,16 +32,12 @@ pub(crate) struct RowBlock {
     offsets: Vec<u8>,
     /// For each nonzero of a pair, by ascending column as in CSR order, its position among those of its row segment.
     order: Vec<u8>,
-    /// The rows that the first block does not have, unless they are many.
-    absent_from_first: Option<Vec<u32>>,
-    /// The rows that the last block does not have, likewise.
-    absent_from_last: Option<Vec<u32>>,
-    /// The last block of each row.
-    last_blocks: Vec<u32>,
+    /// The rows by the first block that has them, and by the last one; those without nonzeros follow.
+    by_first: Vec<u32>,
+    by_last: Vec<u32>,
+    /// Number of rows with nonzeros.
+    with_nonzeros: usize,
 }
-
-/// Of how many rows of a row block one may be absent from a block that writes all others.
-const PRESENT: usize = 8;
 
 /// Where a block's parts begin in the row block's arrays.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +48,8 @@ struct BlockSpan {
     offsets: usize,
     order: usize,
     nonzeros: usize,
+    begins: usize,
+    ends: usize,
 }
 
 /// One block, as the kernels take it.
@@ -63,6 +61,9 @@ pub(crate) struct BlockView<'a> {
     pub width: usize,
     /// Whether it is the row block's first one, and the last one.
     pub first_or_last: [bool; 2],
+    /// The rows that no block before has, and those that no later one has, ascending.
+    pub begins: &'a [u32],
+    pub ends: &'a [u32],
     /// Position of the block's first nonzero in the panel order of the whole matrix.
     pub first: usize,
     /// Number of nonzeros.
@@ -101,16 +102,19 @@ impl RowBlock {
         if pairing.is_some() {
             row_block.order = reserved(nnz + PAIRED_LANES);
         }
-        row_block.last_blocks = vec![u32::MAX; row_block.rows.len()];
+        // The first and the last block of each row.
+        let [mut first, mut last] = [vec![u32::MAX; row_block.rows.len()], vec![u32::MAX; row_block.rows.len()]];
         let mut nonzeros = 0;
         let mut partners = Partners::default();
         segments.each_block(|panel, block| {
             let (pairs, segments) = (row_block.pairs.len(), row_block.segments.len());
             let (offsets, order) = (row_block.offsets.len(), row_block.order.len());
-            for segment in block {
-                row_block.last_blocks[segment.row as usize] = row_block.blocks.len() as u32;
+            let (number, row_of) = (row_block.blocks.len() as u32, |segment: &Found| segment.row as usize);
+            for row in block.iter().map(row_of) {
+                (first[row], last[row]) = (first[row].min(number), number);
             }
-            row_block.blocks.push(BlockSpan { panel, pairs, segments, offsets, order, nonzeros });
+            let (begins, ends) = (0, 0);
+            row_block.blocks.push(BlockSpan { panel, pairs, segments, offsets, order, nonzeros, begins, ends });
             let base = (panel * width) as u32;
             match pairing {
                 None => {
@@ -127,8 +131,9 @@ impl RowBlock {
             }
             nonzeros += block.iter().map(|segment| segment.nnz as usize).sum::<usize>();
         });
-        row_block.absent_from_first = row_block.absent_from(0);
-        row_block.absent_from_last = row_block.absent_from(row_block.blocks.len().saturating_sub(1));
+        row_block.with_nonzeros = first.iter().filter(|&&block| block != u32::MAX).count();
+        row_block.by_first = sorted_by_block(&first, &mut row_block.blocks, |span| &mut span.begins);
+        row_block.by_last = sorted_by_block(&last, &mut row_block.blocks, |span| &mut span.ends);
         // The kernels read two words ahead.
         row_block.offsets.resize(row_block.offsets.len() + 2 * OFFSETS_PER_WORD, 0);
         // And a register's positions.
@@ -174,39 +179,9 @@ impl RowBlock {
         }
     }
 
-    /// The rows that block `c` does not have, unless they are many or there is no such block.
-    fn absent_from(&self, c: usize) -> Option<Vec<u32>> {
-        let view = self.blocks().nth(c)?;
-        // A block has a row once.
-        let absent = self.rows.len() - view.starts.len();
-        if absent > self.rows.len() / PRESENT {
-            return None;
-        }
-        let mut present = vec![false; self.rows.len()];
-        let pairs = view.block.pairs.iter().flat_map(|pair| pair.rows);
-        pairs.chain(view.block.segments.iter().map(|segment| segment.row)).for_each(|row| present[row as usize] = true);
-        let rows = present.iter().zip(0..).filter(|&(&here, _)| !here);
-        Some(rows.map(|(_, row)| row).collect())
-    }
-
-    /// The rows that the first block does not have, if so few that it may begin the others while they are in registers.
-    pub fn absent_from_first(&self) -> Option<&[u32]> {
-        self.absent_from_first.as_deref()
-    }
-
-    /// The rows that the last block does not have, if so few that it may round the others while they are in registers.
-    pub fn absent_from_last(&self) -> Option<&[u32]> {
-        self.absent_from_last.as_deref()
-    }
-
-    /// For each row the last block that has it: [`u32::MAX`] for a row that none has.
-    pub fn last_blocks(&self) -> &[u32] {
-        &self.last_blocks
-    }
-
-    /// Both, where there are such.
-    fn absent(&self) -> [&[u32]; 2] {
-        [self.absent_from_first(), self.absent_from_last()].map(Option::unwrap_or_default)
+    /// The rows without nonzeros, ascending.
+    pub fn without_nonzeros(&self) -> &[u32] {
+        &self.by_first[self.with_nonzeros..]
     }
 
     /// Fills the last word of offsets.
@@ -224,6 +199,8 @@ impl RowBlock {
             offsets: self.offsets.len(),
             order: self.order.len(),
             nonzeros: self.nnz,
+            begins: self.with_nonzeros,
+            ends: self.with_nonzeros,
         };
         (0..self.blocks.len()).map(move |c| {
             let span = self.blocks[c];
@@ -234,6 +211,8 @@ impl RowBlock {
                 column,
                 width: width.min(cols - column),
                 first_or_last: [c == 0, c + 1 == self.blocks.len()],
+                begins: &self.by_first[span.begins..end.begins],
+                ends: &self.by_last[span.ends..end.ends],
                 first: self.first + span.nonzeros,
                 nnz: end.nonzeros - span.nonzeros,
                 starts,
@@ -258,12 +237,11 @@ impl RowBlock {
     }
 
     /// Where its arrays are.
-    pub fn memory(&self) -> [Range<usize>; 8] {
-        let (starts, order, last_blocks) =
-            (addresses(&self.starts), addresses(&self.order), addresses(&self.last_blocks));
-        let [first, last] = self.absent().map(addresses);
+    pub fn memory(&self) -> [Range<usize>; 7] {
+        let (starts, order) = (addresses(&self.starts), addresses(&self.order));
+        let [first, last] = [&self.by_first, &self.by_last].map(|rows| addresses(rows));
         let (pairs, segments) = (addresses(&self.pairs), addresses(&self.segments));
-        [pairs, segments, addresses(&self.offsets), starts, order, first, last, last_blocks]
+        [pairs, segments, addresses(&self.offsets), starts, order, first, last]
     }
 
     /// Bytes of indices.
@@ -274,8 +252,8 @@ impl RowBlock {
             + size_of_val(&self.segments[..])
             + size_of_val(&self.starts[..])
             + size_of_val(&self.blocks[..])
-            + size_of_val(&self.last_blocks[..])
-            + self.absent().map(size_of_val).iter().sum::<usize>()
+            + size_of_val(&self.by_first[..])
+            + size_of_val(&self.by_last[..])
     }
 
     /// Writes the row block's values in panel order, every element of `out`; `value(p)` is the one at position p of
@@ -313,6 +291,32 @@ impl RowBlock {
         }
         assert!(out.is_empty(), "the blocks have all of the row_block's nonzeros");
     }
+}
+
+/// The rows by the block that `block_of` has for each, those without one last; `place` of a block becomes the place of its first row.
+fn sorted_by_block(
+    block_of: &[u32],
+    blocks: &mut [BlockSpan],
+    place: impl Fn(&mut BlockSpan) -> &mut usize,
+) -> Vec<u32> {
+    // A counting sort.
+    let mut places = vec![0_usize; blocks.len() + 2];
+    let bucket = |&block: &u32| (block as usize).min(blocks.len());
+    block_of.iter().for_each(|block| places[bucket(block) + 1] += 1);
+    for block in 0..=blocks.len() {
+        places[block + 1] += places[block];
+    }
+    let mut rows = vec![0; block_of.len()];
+    let mut next = places.clone();
+    for (row, block) in (0..).zip(block_of) {
+        let next = &mut next[bucket(block)];
+        rows[*next] = row;
+        *next += 1;
+    }
+    for (block, first) in blocks.iter_mut().zip(places) {
+        *place(block) = first;
+    }
+    rows
 }
 
 /// Appends all pairs of a block: a loop over bits, which newer instruction sets have instructions for.

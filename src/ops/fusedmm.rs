@@ -8,8 +8,9 @@
 
 use sparsimd_kernels::edge::Edge;
 use sparsimd_kernels::{
-    EdgeBlock, EdgeRows, FusedRows, Number, RowBlockSums, Scalar, SddmmPanel, SddmmRows, SoftmaxRow, SpmmPanel,
-    SpmmRows, Stored, edge_block, edge_rows, fused_rows, sddmm_panel, sddmm_rows, spmm_panel, spmm_rows,
+    EdgeBlock, EdgeRows, FusedRows, Number, RowBlockSums, Scalar, SddmmPanel, SddmmRows, SoftmaxRow, SoftmaxScale,
+    SpmmPanel, SpmmRows, Stored, edge_block, edge_rows, fused_rows, sddmm_panel, sddmm_rows, softmax_scale, spmm_panel,
+    spmm_rows,
 };
 
 use super::operand::{SparseOperand, check_columns};
@@ -261,29 +262,30 @@ impl Cpu {
             let row_block = &panel.row_blocks()[k];
             let e = out.get().wrapping_add(row_block.rows.start * lde);
             let c = &dense.c.data()[row_block.rows.start * dense.c.stride()..];
-            let mut sums = RowSums::<D>::new(self.arch(), row_block, width);
+            let mut sums = RowSums::<D>::new(self.arch(), row_block, width, !edge.is_softmax());
             let largest = row_block.blocks().map(|block| block.nnz).max().unwrap_or(0);
             let mut room = Room {
                 packed: self.packed_panel(panel, TILE_VECTORS),
                 weights: vec![D::Scalar::ZERO; largest],
                 softmax: Vec::new(),
                 maximum: false,
-                factors: [Vec::new(), Vec::new()],
+                rescaled: Vec::new(),
             };
             if edge.is_softmax() {
-                let row = |&last| SoftmaxRow { m: D::Scalar::ZERO, l: D::Scalar::ZERO, last };
-                room.softmax = row_block.last_blocks().iter().map(row).collect();
-                room.factors = std::array::from_fn(|_| vec![D::Scalar::ONE; row_block.rows.len()]);
+                let row = SoftmaxRow { m: D::Scalar::ZERO, l: D::Scalar::ZERO, rescale: D::Scalar::ONE };
+                room.softmax = vec![row; row_block.rows.len()];
+                room.rescaled = vec![0; row_block.rows.len()];
             }
             // SAFETY: the rows of a row block are its own task's, and inside E.
             let begun = unsafe { sums.begin(D::Scalar::ZERO, width, e, lde) };
-            for (index, block) in (0..).zip(row_block.blocks()) {
+            for block in row_block.blocks() {
                 let values = values.map(|values| &values[block.first..]);
-                let output = Output { e: begun.in_block(&block), width, vectors };
-                self.fused_block(c, (index, block), values, edge, dense, output, &mut room);
+                // SAFETY: as above.
+                let output = Output { e: unsafe { begun.begin_block(&block) }, width, vectors };
+                self.fused_block(c, &block, values, edge, dense, output, &mut room);
+                // SAFETY: as above, and the block's sums have been added.
+                unsafe { begun.end_block(&block) };
             }
-            // SAFETY: as above.
-            unsafe { begun.end() };
         });
     }
 
@@ -292,7 +294,7 @@ impl Cpu {
     fn fused_block<D: Stored, F: Edge<D::Scalar>>(
         &self,
         c: &[D],
-        (index, block): (u32, BlockView<'_>),
+        block: &BlockView<'_>,
         values: Option<&[D::Scalar]>,
         edge: F,
         dense: Dense<'_, D>,
@@ -316,16 +318,15 @@ impl Cpu {
             scratch: room.packed.as_mut_ptr(),
             sums: std::ptr::null_mut(),
         };
-        let mut scaled = [false; 2];
+        let mut rescaled_count = 0;
         let edges = EdgeBlock {
             block: block.block,
             weights,
             values: values.map_or(std::ptr::null(), <[D::Scalar]>::as_ptr),
             nnz: block.nnz,
             rows: room.softmax.as_mut_ptr(),
-            index,
-            factors: room.factors.each_mut().map(Vec::as_mut_ptr),
-            scaled: &raw mut scaled,
+            rescaled: room.rescaled.as_mut_ptr(),
+            rescaled_count: &raw mut rescaled_count,
             maximum: &raw mut room.maximum,
         };
         let sums = SpmmPanel {
@@ -337,18 +338,27 @@ impl Cpu {
             n: out.width,
             alpha: D::Scalar::ONE,
             c: out.e,
-            factors: [std::ptr::null(); 2],
             vectors: out.vectors,
             scratch: room.packed.as_mut_ptr(),
         };
         // SAFETY: a panel's blocks index its own rows and columns, which are those of the operands; the weights hold the
-        // largest block, what a softmax knows of rows and the factors a row block's rows, the scratch the widest tile, and all are this
-        // task's own.
+        // largest block, what a softmax knows of rows and those to be rescaled a row block's rows, the scratch the widest tile, and all
+        // are this task's own.
         unsafe {
             sddmm_panel(self.arch(), dots);
             edge_block(self.arch(), edge, edges);
-            let factors = [0, 1].map(|k| if scaled[k] { room.factors[k].as_ptr() } else { std::ptr::null() });
-            spmm_panel(self.arch(), SpmmPanel { factors, ..sums });
+            let known = room.softmax.as_ptr();
+            let scale = |rows, divide| {
+                let RowBlockSums { sums: e, stride: lde, .. } = out.e;
+                softmax_scale(self.arch(), SoftmaxScale { rows, known, divide, e, lde, n: out.width });
+            };
+            if rescaled_count > 0 {
+                scale(&room.rescaled[..rescaled_count], false);
+            }
+            spmm_panel(self.arch(), sums);
+            if edge.is_softmax() {
+                scale(block.ends, true);
+            }
         }
     }
 }
@@ -366,10 +376,10 @@ struct Output<D: Stored> {
 struct Room<T> {
     packed: crate::dense::Aligned<T>,
     weights: Vec<T>,
-    /// For a softmax, what is known of each row, whether one has an m, and the factors of its sums.
+    /// For a softmax, what is known of each row, whether one has an m, and those to rescale before a block's sums.
     softmax: Vec<SoftmaxRow<T>>,
     maximum: bool,
-    factors: [Vec<T>; 2],
+    rescaled: Vec<u32>,
 }
 
 /// Rows in several parts, each with its own (m, l): E_i = sum_k e^(m_k - m) E_k / sum_k e^(m_k - m) l_k, m the largest.

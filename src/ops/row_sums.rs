@@ -1,8 +1,9 @@
 //! Rows of a dense result while panel after panel adds to them: where they are, or, where they are stored narrower than sums are
 //! computed, in a buffer of the task's own, from which they are rounded once.
 //!
-//! The rows are not cleared in a pass of their own where the first block of the row block has almost all, nor rounded where the last
-//! one has (3072 x 1024, 90 % zeros, N = 32: 1.6 and, in bf16, 2.9 % of SpMM's time).
+//! A row begins just before the first block that has it and ends after the last one: in a band, to clear all rows first took 11 % of SpMM's
+//! time (bcsstk16, Granite Rapids). The first block begins its rows, and the last one rounds its own, while they are in registers (3072 x
+//! 1024, 90 % zeros, N = 32: 1.6 and, in bf16, 2.9 % of SpMM's time).
 
 use sparsimd_kernels::{
     Arch, NarrowRows, Number, RowBlockSums, Stored, WidenRows, narrow_rows, scale_rows, widen_rows,
@@ -19,87 +20,96 @@ pub(super) struct RowSums<'a, D: Stored> {
     stride: usize,
     /// Room for them, if elements are narrow.
     room: Aligned<D::Scalar>,
+    /// Whether the last block rounds them.
+    rounds: bool,
 }
 
 /// Sums to which blocks are added.
-pub(super) struct BegunSums<'a, D: Stored> {
+pub(super) struct BegunSums<D: Stored> {
     arch: Arch,
-    row_block: &'a RowBlock,
+    beta: D::Scalar,
     columns: usize,
     c: *mut D,
-    /// Where they are, as the first block takes them if it is the last one, too.
-    all: RowBlockSums<D>,
+    ldc: usize,
+    /// Where they are.
+    sums: *mut D::Scalar,
+    stride: usize,
+    rounds: bool,
 }
 
 impl<'a, D: Stored> RowSums<'a, D> {
-    /// Of the rows of `row_block`, of at most `columns` columns.
-    pub fn new(arch: Arch, row_block: &'a RowBlock, columns: usize) -> Self {
+    /// Of the rows of `row_block`, of at most `columns` columns. If the last block `rounds` its rows, nothing may happen to them after it.
+    pub fn new(arch: Arch, row_block: &'a RowBlock, columns: usize, rounds: bool) -> Self {
         let stride = columns.next_multiple_of(arch.lanes::<D::Scalar>());
         let room = scratch(if D::NARROW { row_block.rows.len() * stride } else { 0 });
-        Self { arch, row_block, stride, room }
+        Self { arch, row_block, stride, room, rounds }
     }
 
     /// Begins with beta times the rows at `c`, `columns` elements of each.
     ///
     /// # Safety
-    /// `c` is valid for reads and writes of the rows, which no one else uses until the sums have ended.
-    pub unsafe fn begin(&mut self, beta: D::Scalar, columns: usize, c: *mut D, ldc: usize) -> BegunSums<'_, D> {
-        let Self { arch, row_block, stride, .. } = *self;
-        let rows = row_block.rows.len();
-        let absent = row_block.absent_from_first().filter(|_| beta == D::Scalar::ZERO);
-        let rounds = D::NARROW && row_block.absent_from_last().is_some();
-        let rounded = if rounds { c } else { std::ptr::null_mut() };
-        let (sums, stride) = if D::NARROW { (self.room.as_mut_ptr(), stride) } else { (c.cast(), ldc) };
-        // SAFETY: the room has the rows, and whole registers of them; the caller's promise.
-        unsafe {
-            if let Some(absent) = absent {
-                for &row in absent {
-                    let row = sums.wrapping_add(row as usize * stride);
-                    scale_rows(arch, beta, 1, if D::NARROW { stride } else { columns }, row, stride);
-                }
-            } else if !D::NARROW {
-                scale_rows(arch, beta, rows, columns, c, ldc);
-            } else if beta == D::Scalar::ZERO {
-                // With what follows a row in its last register.
-                scale_rows(arch, beta, rows, stride, sums, stride);
-            } else {
-                let from = c.cast_const();
-                let task = WidenRows { from, stride: ldc, rows, n: columns, factor: beta, to: sums, to_stride: stride };
-                widen_rows(arch, task);
-            }
+    /// `c` is valid for reads and writes of the rows, which no one else uses until the last block has ended.
+    pub unsafe fn begin(&mut self, beta: D::Scalar, columns: usize, c: *mut D, ldc: usize) -> BegunSums<D> {
+        let Self { arch, row_block, stride, rounds, .. } = *self;
+        for [first, rows] in runs(row_block.without_nonzeros()) {
+            // SAFETY: the caller's promise.
+            unsafe { scale_rows(arch, beta, rows, columns, c.wrapping_add(first * ldc), ldc) }
         }
-        let all = RowBlockSums { sums, stride, begin: absent.is_some(), rounded, rounded_stride: ldc };
-        BegunSums { arch, row_block, columns, c, all }
+        let (sums, stride) = if D::NARROW { (self.room.as_mut_ptr(), stride) } else { (c.cast(), ldc) };
+        BegunSums { arch, beta, columns, c, ldc, sums, stride, rounds }
     }
 }
 
-impl<D: Stored> BegunSums<'_, D> {
-    /// What `block` does to them.
-    pub fn in_block(&self, block: &BlockView<'_>) -> RowBlockSums<D> {
-        let [first, last] = block.first_or_last;
-        let rounded = if last { self.all.rounded } else { std::ptr::null_mut() };
-        RowBlockSums { begin: self.all.begin && first, rounded, ..self.all }
-    }
-
-    /// Stores those in C that are not there already.
+impl<D: Stored> BegunSums<D> {
+    /// Begins the rows that `block` has first: what it does to the sums.
     ///
     /// # Safety
-    /// All blocks have been added.
-    pub unsafe fn end(self) {
-        if !D::NARROW {
+    /// It is one of the row block's, and those before have been added.
+    pub unsafe fn begin_block(&self, block: &BlockView<'_>) -> RowBlockSums<D> {
+        let &Self { arch, beta, columns, c, ldc, sums, stride, rounds } = self;
+        let [first, last] = block.first_or_last;
+        let begin = first && beta == D::Scalar::ZERO;
+        if !begin && (D::NARROW || beta != D::Scalar::ONE) {
+            for [first, rows] in runs(block.begins) {
+                let to = sums.wrapping_add(first * stride);
+                // SAFETY: the promise of `begin`; the room has the rows, and whole registers of them.
+                unsafe {
+                    if !D::NARROW {
+                        scale_rows(arch, beta, rows, columns, to, stride);
+                    } else if beta == D::Scalar::ZERO {
+                        // With what follows a row in its last register.
+                        scale_rows(arch, beta, rows, stride, to, stride);
+                    } else {
+                        let from = c.wrapping_add(first * ldc).cast_const();
+                        let (stride, to_stride) = (ldc, stride);
+                        widen_rows(arch, WidenRows { from, stride, rows, n: columns, factor: beta, to, to_stride });
+                    }
+                }
+            }
+        }
+        let rounded = if D::NARROW && last && rounds { c } else { std::ptr::null_mut() };
+        RowBlockSums { sums, stride, begin, rounded, rounded_stride: ldc }
+    }
+
+    /// Stores the rows in C that no later block has, unless they are there already.
+    ///
+    /// # Safety
+    /// As [`BegunSums::begin_block`], and `block` has been added.
+    pub unsafe fn end_block(&self, block: &BlockView<'_>) {
+        let &Self { arch, columns: n, c, ldc: to_stride, sums, stride, rounds, .. } = self;
+        if !D::NARROW || block.first_or_last[1] && rounds {
             return;
         }
-        let Self { arch, row_block, columns, c, all } = self;
-        let narrow = |first: usize, rows| {
-            let RowBlockSums { sums, stride, rounded_stride: to_stride, .. } = all;
+        for [first, rows] in runs(block.ends) {
             let (from, to) = (sums.wrapping_add(first * stride), c.wrapping_add(first * to_stride));
-            let task = NarrowRows { from, stride, rows, n: columns, to, to_stride, stream: false };
-            // SAFETY: `begin` or the first block has written the rows; the promises of `begin` and of the caller.
-            unsafe { narrow_rows(arch, task) };
-        };
-        match row_block.absent_from_last() {
-            Some(absent) if !all.rounded.is_null() => absent.iter().for_each(|&row| narrow(row as usize, 1)),
-            _ => narrow(0, row_block.rows.len()),
+            let task = NarrowRows { from, stride, rows, n, to, to_stride, stream: false };
+            // SAFETY: the blocks have begun and added the rows; the promise of `begin`.
+            unsafe { narrow_rows(arch, task) }
         }
     }
+}
+
+/// Ascending rows, as runs of rows that follow each other: the first, and how many.
+fn runs(rows: &[u32]) -> impl Iterator<Item = [usize; 2]> {
+    rows.chunk_by(|row, next| row + 1 == *next).map(|run| [run[0] as usize, run.len()])
 }

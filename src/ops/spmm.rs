@@ -189,7 +189,7 @@ impl Cpu {
             let mut packed = scratch::<D::Scalar>(panel.width() * tile);
             // So many columns pass over all panels at a time that the row block of C stays in L2 however wide C is; a
             // block's values are read from afar once per pass, not once per tile.
-            let mut sums = RowSums::<D>::new(self.arch(), row_block, pass.min(n));
+            let mut sums = RowSums::<D>::new(self.arch(), row_block, pass.min(n), true);
             for column in (0..n).step_by(pass) {
                 let columns = pass.min(n - column);
                 // SAFETY: the rows of a row block are its own task's, and inside C.
@@ -203,17 +203,18 @@ impl Cpu {
                         width: block.width,
                         n: columns,
                         alpha,
-                        c: begun.in_block(&block),
-                        factors: [std::ptr::null(); 2],
+                        // SAFETY: as above.
+                        c: unsafe { begun.begin_block(&block) },
                         vectors: plan.tile_vectors,
                         scratch: packed.as_mut_ptr(),
                     };
                     // SAFETY: a panel's blocks index its own rows and columns, which are those of C and B; the row block's
                     // rows and the scratch are this task's own, and the scratch has a panel's room.
-                    unsafe { spmm_panel(self.arch(), task) };
+                    unsafe {
+                        spmm_panel(self.arch(), task);
+                        begun.end_block(&block);
+                    }
                 }
-                // SAFETY: as above.
-                unsafe { begun.end() };
             }
         });
     }

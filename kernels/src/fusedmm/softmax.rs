@@ -395,12 +395,16 @@ pub(super) unsafe fn softmax_step<S: Simd, T: Scalar, const ROOM: bool>(
 /// `row` holds `n` elements.
 #[inline(always)]
 pub(super) unsafe fn scale_row<S: Simd, T: Scalar>(simd: S, row: *mut T, n: usize, factor: T) {
-    for at in (0..n).step_by(T::lanes::<S>()) {
-        let mask = T::first_lanes(simd, n - at);
-        // SAFETY: the caller's promise.
-        unsafe {
-            let x = T::vmul(simd, T::splat(simd, factor), T::load_masked(simd, mask, row.add(at)));
-            T::store_masked(simd, mask, row.add(at), x);
+    let (lanes, factor) = (T::lanes::<S>(), T::splat(simd, factor));
+    let whole = n / lanes * lanes;
+    // SAFETY: the caller's promise; what lies beyond the last whole register is masked.
+    unsafe {
+        for at in (0..whole).step_by(lanes) {
+            T::store(simd, row.add(at), T::vmul(simd, factor, T::load(simd, row.add(at))));
+        }
+        if whole < n {
+            let (row, mask) = (row.add(whole), T::first_lanes(simd, n - whole));
+            T::store_masked(simd, mask, row, T::vmul(simd, factor, T::load_masked(simd, mask, row)));
         }
     }
 }

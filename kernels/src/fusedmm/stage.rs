@@ -5,8 +5,11 @@ use pulp::{Simd, WithSimd};
 use crate::arch::dispatch_compiled;
 use crate::block::Block;
 use crate::edge::{BuiltIn, Custom, Edge, Weights};
-use crate::fusedmm::softmax::{Group, Pushed, Segments, exponentials, softmax_step, softmax_weights};
-use crate::{Arch, RowPtr, Scalar, prefetch_l1};
+use crate::fusedmm::softmax::{Group, Pushed, Segments, exponentials, scale_row, softmax_step, softmax_weights};
+use crate::{Arch, RowPtr, Scalar, prefetch_l1, prefetch_row};
+
+/// Rows ahead at which rows of E that are scaled are prefetched: the sums of a block have left them in L2.
+const PREFETCH_DISTANCE: usize = 4;
 
 /// The edge function over the dots of rows of a CSR pattern.
 #[derive(Clone, Copy, Debug)]
@@ -163,13 +166,10 @@ pub struct EdgeBlock<'a, T> {
     pub nnz: usize,
     /// For a softmax, what is known of each row of the row block.
     pub rows: *mut SoftmaxRow<T>,
-    /// For a softmax, the number of this block in its row block.
-    pub index: u32,
-    /// For a softmax, the factors by which each row of E is to be multiplied before the weights are used, and after: ones before the row
-    /// block's first block.
-    pub factors: [*mut T; 2],
-    /// Become true where one of them is not 1.
-    pub scaled: *mut [bool; 2],
+    /// For a softmax, room for the rows of E that are to be rescaled before this block's sums are added.
+    pub rescaled: *mut u32,
+    /// How many they are.
+    pub rescaled_count: *mut usize,
     /// Becomes true where a row's m is not 0; false before the row block's first block.
     pub maximum: *mut bool,
 }
@@ -181,15 +181,15 @@ pub struct SoftmaxRow<T> {
     pub m: T,
     /// Their sum.
     pub l: T,
-    /// The number of the last block that has the row: the row of E is divided there.
-    pub last: u32,
+    /// What the row of E is multiplied by where it is rescaled: e^(m before - m).
+    pub rescale: T,
 }
 
 /// Runs the task.
 ///
 /// # Safety
-/// `weights` and `values`, unless null, hold `nnz` elements, those of the block; for a softmax `rows` and `factors` have
-/// every visited row, and the flags are valid for reads and writes.
+/// `weights` and `values`, unless null, hold `nnz` elements, those of the block; for a softmax `rows` has every row
+/// of the block, `rescaled` room for as many, and `rescaled_count` and `maximum` are valid for reads and writes.
 pub unsafe fn edge_block<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: EdgeBlock<'_, T>) {
     if let Some(built_in) = const { F::BUILT_IN } {
         let task = EdgeTask { edge: built_in(edge), softmax: edge.is_softmax(), task };
@@ -219,6 +219,7 @@ impl<T: Scalar, W: Weights<T>> WithSimd for EdgeTask<'_, T, W> {
                 edge.apply::<S, false>(simd, task.weights, task.weights, task.values, task.nnz);
                 return;
             }
+            *task.rescaled_count = 0;
             softmax_weights::<S, T, W>(simd, edge, task.weights, task.values, &task);
         }
     }
@@ -278,18 +279,9 @@ impl<T: Scalar> Segments<T> for EdgeBlock<'_, T> {
     unsafe fn take<S: Simd>(&self, simd: S, group: &Group<T>, w: *mut T) {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut ends = false;
             for k in 0..group.count {
-                let index = group.rows.0[k] as usize;
-                let row = &mut *self.rows.add(index);
-                row.l += group.sums.0[k];
-                // The factors of other rows have been ones since the first block, as no row has an m.
-                if row.last == self.index {
-                    *self.factors[1].add(index) = T::ONE / row.l;
-                    ends = true;
-                }
+                (*self.rows.add(group.rows.0[k] as usize)).l += group.sums.0[k];
             }
-            (*self.scaled)[1] |= ends;
             group.store::<S>(simd, w);
         }
     }
@@ -299,16 +291,60 @@ impl<T: Scalar> Segments<T> for EdgeBlock<'_, T> {
         // SAFETY: the caller's promise.
         unsafe {
             *self.maximum = true;
-            let SoftmaxRow { m, l, last } = &mut *self.rows.add(row);
+            let SoftmaxRow { m, l, rescale } = &mut *self.rows.add(row);
             // Before the first weights, m says nothing.
             let before = if *l == T::ZERO { T::NEG_INFINITY } else { *m };
-            let rescale;
-            ([*m, *l], rescale) = softmax_step::<S, T, false>(simd, [before, *l], logits, w, len);
-            let ends = *last == self.index;
-            *self.factors[0].add(row) = rescale;
-            *self.factors[1].add(row) = if ends { T::ONE / *l } else { T::ONE };
-            (*self.scaled)[0] |= rescale != T::ONE;
-            (*self.scaled)[1] |= ends;
+            ([*m, *l], *rescale) = softmax_step::<S, T, false>(simd, [before, *l], logits, w, len);
+            if *rescale != T::ONE {
+                let count = &mut *self.rescaled_count;
+                *self.rescaled.add(*count) = row as u32;
+                *count += 1;
+            }
+        }
+    }
+}
+
+/// Rows of E in a softmax by panels: rescaled before a block's sums are added, or divided after the last ones.
+#[derive(Clone, Copy, Debug)]
+pub struct SoftmaxScale<'a, T> {
+    /// Which ones, counted from the row block's first.
+    pub rows: &'a [u32],
+    /// What is known of each row of the row block.
+    pub known: *const SoftmaxRow<T>,
+    /// Whether they are divided by l.
+    pub divide: bool,
+    /// The first row of the row block.
+    pub e: *mut T,
+    /// Its row stride.
+    pub lde: usize,
+    /// Elements of a row.
+    pub n: usize,
+}
+
+/// Runs the task.
+///
+/// # Safety
+/// `known` has the rows, and `e` is valid for reads and writes of `n` elements of each, which no one else uses.
+pub unsafe fn softmax_scale<T: Scalar>(arch: Arch, task: SoftmaxScale<'_, T>) {
+    dispatch_compiled!(arch, task, SoftmaxScale<'_, f32>, SoftmaxScale<'_, f64>);
+}
+
+impl<T: Scalar> WithSimd for SoftmaxScale<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { rows, known, divide, e, lde, n } = self;
+        let at = |row: u32| e.wrapping_add(row as usize * lde);
+        for (k, &row) in rows.iter().enumerate() {
+            if let Some(&later) = rows.get(k + PREFETCH_DISTANCE) {
+                prefetch_row(at(later), n * size_of::<T>());
+            }
+            // SAFETY: the promise of `softmax_scale`.
+            unsafe {
+                let SoftmaxRow { l, rescale, .. } = *known.add(row as usize);
+                scale_row::<S, T>(simd, at(row), n, if divide { T::ONE / l } else { rescale });
+            }
         }
     }
 }

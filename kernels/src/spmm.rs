@@ -340,7 +340,7 @@ impl<D: Stored> Sums<'_, D> {
     /// To the code for sums that begin, and for those that go on.
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
-        // SAFETY: the promise of `spmm_panel`.
+        // SAFETY: the promise of `spmm_panel`, whether they begin or go on.
         unsafe { if self.c.begin { self.run::<true>(arch) } else { self.run::<false>(arch) } }
     }
 }

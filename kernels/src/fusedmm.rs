@@ -131,21 +131,16 @@ impl<D: Stored, W: Weights<D::Scalar>, const PREFETCH: u8> WithSimd for Prefetch
             let vectors = (task.n + task.width).div_ceil(D::Scalar::lanes::<S>());
             let most = (CHUNK_BYTES / (task.n * size_of::<D>()).max(1)).clamp(16, CHUNK);
             let mut weights = Lines([D::Scalar::ZERO; CHUNK]);
+            // Between the first row and the last all of a row is the task's, in one part, and goes to E: with short rows, what is decided for
+            // each of them costs as much as its products.
+            let whole =
+                if task.panel[0] >= task.panel[1] { (task.rows[1] - task.rows[0]).saturating_sub(2) } else { 0 };
             for part in walk.gathering(task.prefetch_distance, vectors) {
-                let i = part.row;
-                let carries = i == task.rows[0] && !task.carry_out[0].is_null();
-                let own = task.e.0.add(i * task.e.1);
-                let goes_on = D::NARROW && i + 1 == task.rows[1] && !task.carry_out[1].is_null();
-                let e = if carries {
-                    task.carry_out[0]
-                } else if goes_on {
-                    task.carry_out[1]
-                } else if D::NARROW {
-                    task.row
-                } else {
-                    own.cast()
+                let own = task.e.0.wrapping_add(part.row * task.e.1);
+                let row = match part.row.wrapping_sub(task.rows[0] + 1) < whole {
+                    true => RowOf::whole(if D::NARROW { task.row } else { own.cast() }, &part),
+                    false => task.row_of(own, &part),
                 };
-                let begin = task.row_ptr.at(i).max(task.nonzeros[0]);
                 // Stores to rows of E in L3 waited for a sixth of the time (pubmed, N = 128, D = B, Zen 5). Where the operands are in L2
                 // the prefetches cost 5 to 10 %.
                 if task.prefetch_distance > 0 && !task.stream {
@@ -153,23 +148,17 @@ impl<D: Stored, W: Weights<D::Scalar>, const PREFETCH: u8> WithSimd for Prefetch
                 }
                 if part.first {
                     states[part.slot] = none;
-                    if begin >= task.row_ptr.at(i + 1).min(task.nonzeros[1]) {
+                    if row.empty {
                         if D::NARROW {
-                            e.write_bytes(0, task.width);
+                            row.e.write_bytes(0, task.width);
                         } else {
                             for tile in tiles_of::<S, D>(task.width, 8) {
-                                let e = e.add(tile.start);
+                                let e = row.e.add(tile.start);
                                 with_vectors!(tile, store_zeros::<S, D::Scalar>(simd, e, tile.rest, task.stream));
                             }
                         }
                     }
                 }
-                let row = RowOf {
-                    i,
-                    e,
-                    fresh: part.start == begin,
-                    all: task.row_ptr.at(i) >= task.nonzeros[0] && task.row_ptr.at(i + 1) <= task.nonzeros[1],
-                };
                 let chunk = (weights.0.as_mut_ptr(), most);
                 let state = fused_part::<S, D, W>(
                     simd,
@@ -185,14 +174,14 @@ impl<D: Stored, W: Weights<D::Scalar>, const PREFETCH: u8> WithSimd for Prefetch
                     if row.all {
                         // A row without nonzeros is zeros; the weights of a row of one chunk are divided already.
                         if state[1] != D::Scalar::ZERO && state[1] != D::Scalar::ONE {
-                            scale_row::<S, D::Scalar>(simd, e, task.width, D::Scalar::ONE / state[1]);
+                            scale_row::<S, D::Scalar>(simd, row.e, task.width, D::Scalar::ONE / state[1]);
                         }
                     } else {
-                        (*task.partial)[usize::from(!carries)] = state;
+                        (*task.partial)[usize::from(!row.carries)] = state;
                     }
                 }
-                if D::NARROW && e == task.row {
-                    narrow_row::<S, D>(simd, e, task.width, own, task.stream);
+                if D::NARROW && row.e == task.row {
+                    narrow_row::<S, D>(simd, row.e, task.width, own, task.stream);
                 }
             }
             if task.stream {
@@ -203,6 +192,31 @@ impl<D: Stored, W: Weights<D::Scalar>, const PREFETCH: u8> WithSimd for Prefetch
 }
 
 impl<D: Stored> FusedRows<D> {
+    /// The row of a part, which may be taken in part, or in parts; `own` is its row of E.
+    ///
+    /// # Safety
+    /// The part is one of the task's.
+    #[inline(always)]
+    unsafe fn row_of(&self, own: *mut D, part: &Part) -> RowOf<D::Scalar> {
+        let i = part.row;
+        // SAFETY: the caller's promise.
+        let [start, end] = unsafe { [self.row_ptr.at(i), self.row_ptr.at(i + 1)] };
+        let begin = start.max(self.nonzeros[0]);
+        let carries = i == self.rows[0] && !self.carry_out[0].is_null();
+        let goes_on = D::NARROW && i + 1 == self.rows[1] && !self.carry_out[1].is_null();
+        let e = if carries {
+            self.carry_out[0]
+        } else if goes_on {
+            self.carry_out[1]
+        } else if D::NARROW {
+            self.row
+        } else {
+            own.cast()
+        };
+        let all = start >= self.nonzeros[0] && end <= self.nonzeros[1];
+        RowOf { e, fresh: part.start == begin, all, carries, empty: begin >= end.min(self.nonzeros[1]) }
+    }
+
     /// One tile of the rows of B or D for the nonzeros from `start` on.
     ///
     /// # Safety
@@ -232,13 +246,24 @@ impl<D: Stored> FusedRows<D> {
 /// A row of E.
 #[derive(Clone, Copy)]
 struct RowOf<T> {
-    i: usize,
     /// Where it goes.
     e: *mut T,
     /// It is not read: the part is its first with nonzeros.
     fresh: bool,
     /// All of its nonzeros are the task's.
     all: bool,
+    /// It is the task's first, and goes elsewhere than to E.
+    carries: bool,
+    /// The task has no nonzero of it.
+    empty: bool,
+}
+
+impl<T> RowOf<T> {
+    /// That of a part that is all of it.
+    #[inline(always)]
+    fn whole(e: *mut T, part: &Part) -> Self {
+        Self { e, fresh: true, all: true, carries: false, empty: part.start == part.end }
+    }
 }
 
 /// One part of a row, and its (m, l) so far: l is 1 where the weights are divided by their sum already.
@@ -251,7 +276,7 @@ unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
     &Rows { edge, softmax, ref task }: &Rows<D, W>,
     prefetch: Prefetch,
     part: &Part,
-    RowOf { i, e, fresh, all }: RowOf<D::Scalar>,
+    RowOf { e, fresh, all, .. }: RowOf<D::Scalar>,
     (w, most): (*mut D::Scalar, usize),
     mut state: [D::Scalar; 2],
 ) -> [D::Scalar; 2] {
@@ -261,7 +286,8 @@ unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
         while start < part.end {
             let len = most.min(part.end - start);
             for tile in tiles_of::<S, D>(task.n, max_vectors(S::REGISTER_COUNT)) {
-                let (c, rows) = (task.c.0.add(i * task.c.1 + tile.start), task.rows_of(prefetch, task.b, start, tile));
+                let c = task.c.0.add(part.row * task.c.1 + tile.start);
+                let rows = task.rows_of(prefetch, task.b, start, tile);
                 with_width!(tile, dots_tile::<S, D>(simd, tile, (c, task.c.1), &rows, len, w));
             }
             let values = if task.values.is_null() { task.values } else { task.values.wrapping_add(start) };
@@ -309,7 +335,9 @@ unsafe fn dots_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
         return;
     }
     let mask = tile.mask::<S, D::Scalar>(simd);
-    prefetch_later_rows(c, ldc, NV * D::Scalar::lanes::<S>() * size_of::<D>());
+    if rows.prefetch_distance > 0 {
+        prefetch_later_rows(c, ldc, NV * D::Scalar::lanes::<S>() * size_of::<D>());
+    }
     // SAFETY: the caller's promise.
     unsafe {
         let c = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, c);

@@ -27,6 +27,7 @@ pub(crate) const L1_DISTANCE: usize = 64;
 const FROM_L2: usize = 16;
 
 /// Rows of B at `base + columns[t] * stride`; those to come are prefetched.
+#[derive(Clone, Copy)]
 pub(crate) struct Gathered<T> {
     pub columns: *const u32,
     pub base: *const T,
@@ -58,6 +59,13 @@ impl<T> Gathered<T> {
             }
             row(t)
         }
+    }
+
+    /// Row t becomes row 0.
+    #[inline(always)]
+    fn advance(&mut self, t: usize) {
+        self.columns = self.columns.wrapping_add(t);
+        self.last = self.last.wrapping_sub(t);
     }
 
     /// Rows t to t + 3, of which there are `most`, the last one again for those past it; `bytes` of later ones prefetched.
@@ -192,29 +200,32 @@ unsafe fn axpy_gathered_sets<S: Simd, D: Stored, const SETS: usize, const NV: us
     let mut acc = [[D::Scalar::splat(simd, D::Scalar::ZERO); NV]; SETS];
     acc[0] = y;
     let bytes = NV * D::Scalar::lanes::<S>() * size_of::<D>();
-    let mut t = 0;
-    // SAFETY: t + u < n throughout: weights and rows are valid there by the caller's promise.
+    // Both go along with the nonzeros: where they stayed, and an index went, the compiler kept them in memory, two loads more for each.
+    let (mut weights, mut rows) = (weights, *rows);
+    // SAFETY: weights and rows are valid for n nonzeros by the caller's promise.
     unsafe {
         by_prefetch!(rows.prefetch, PREFETCH => {
-            let whole = n - n % SETS;
-            while t < whole {
+            let (end, whole) = (weights.wrapping_add(n), weights.wrapping_add(n - n % SETS));
+            while weights < whole {
                 for u in 0..SETS {
-                    let w = D::Scalar::splat(simd, *weights.add(t + u));
-                    let b = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, rows.row::<PREFETCH>(t + u, bytes));
+                    let w = D::Scalar::splat(simd, *weights.add(u));
+                    let b = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, rows.row::<PREFETCH>(u, bytes));
                     for j in 0..NV {
                         acc[u][j] = D::Scalar::vmul_add(simd, w, b[j], acc[u][j]);
                     }
                 }
-                t += SETS;
+                weights = weights.add(SETS);
+                rows.advance(SETS);
             }
             // None are left by one set: without its loop, the compiler copies no accumulators.
-            while SETS > 1 && t < n {
-                let w = D::Scalar::splat(simd, *weights.add(t));
-                let b = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, rows.row::<PREFETCH>(t, bytes));
+            while SETS > 1 && weights < end {
+                let w = D::Scalar::splat(simd, *weights);
+                let b = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, rows.row::<PREFETCH>(0, bytes));
                 for j in 0..NV {
                     acc[0][j] = D::Scalar::vmul_add(simd, w, b[j], acc[0][j]);
                 }
-                t += 1;
+                weights = weights.add(1);
+                rows.advance(1);
             }
         });
     }

@@ -155,7 +155,9 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
                 prefetch: Prefetch::at(task.prefetch_distance),
             };
             let c = task.c.wrapping_add(i * task.ldc + tile.start);
-            prefetch_later_rows(c, task.ldc, NV * D::Scalar::lanes::<S>() * size_of::<D>());
+            if task.prefetch_distance > 0 {
+                prefetch_later_rows(c, task.ldc, NV * D::Scalar::lanes::<S>() * size_of::<D>());
+            }
             let c = tile::load_reordered::<S, D, NV, TAIL>(simd, mask, c);
             dots::<S, D, NV, TAIL>(simd, mask, &c, end - start, &rows, &output.at(start, start));
         }

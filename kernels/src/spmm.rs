@@ -155,18 +155,26 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
     let mask = tile.mask::<S, D::Scalar>(simd);
     // Whether alpha times nothing is nothing.
     let zeros = task.beta == D::Scalar::ZERO && task.alpha * D::Scalar::ZERO == D::Scalar::ZERO;
+    let whole = tile.rest == 0;
+    // The rows between the first and the last are C's own, and mostly there is no more to them: with short rows what is decided for each
+    // row costs as much as its products.
+    let plain = task.beta == D::Scalar::ZERO && task.panel[0] >= task.panel[1];
+    let between = if plain { (task.rows[1] - task.rows[0]).saturating_sub(2) } else { 0 };
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
         for part in task.walk().gathering(task.prefetch_distance, NV) {
-            let Part { start, end, .. } = part;
-            if start == end && zeros && part.first && part.last && task.carries(&part).is_null() {
-                let c = task.c.add(part.row * task.ldc + tile.start);
-                tile::store_zeros::<S, D, NV>(simd, c, tile.rest, task.stream);
-                continue;
-            }
-            // Nothing is added: of a matrix whose nonzeros are in few rows, most of C is not touched.
-            if start == end && (!part.first || task.beta == D::Scalar::ONE && task.carries(&part).is_null()) {
-                continue;
+            let Part { row, start, end, .. } = part;
+            let c = task.c.wrapping_add(row * task.ldc + tile.start);
+            let is_plain = row.wrapping_sub(task.rows[0] + 1) < between;
+            if start == end {
+                if zeros && (is_plain || part.first && part.last && task.carries(&part).is_null()) {
+                    tile::store_zeros::<S, D, NV>(simd, c, tile.rest, task.stream);
+                    continue;
+                }
+                // Nothing is added: of a matrix whose nonzeros are in few rows, most of C is not touched.
+                if !part.first || task.beta == D::Scalar::ONE && task.carries(&part).is_null() {
+                    continue;
+                }
             }
             let rows = Gathered {
                 columns: task.columns.add(start),
@@ -179,6 +187,11 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
             let zero = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
             let sum =
                 axpy_reordered::<S, D, NV, TAIL>(simd, mask, zero, end - start, task.values.wrapping_add(start), &rows);
+            if is_plain {
+                let factors = [task.alpha, D::Scalar::ZERO];
+                finish::<S, D, NV, TAIL>(simd, mask, sum, factors, c, [whole, whole && task.stream]);
+                continue;
+            }
             let (carries, c, beta) = task.target(&part);
             let (c, factors) = (c.wrapping_add(tile.start), [task.alpha, beta]);
             if !carries.is_null() {
@@ -189,8 +202,8 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
             if task.panel[0] < task.panel[1] {
                 prefetch_row(c.wrapping_add(task.ldc.wrapping_mul(4)), NV * D::Scalar::lanes::<S>() * size_of::<D>());
             }
-            let stream = task.stream && part.first && part.last && beta == D::Scalar::ZERO && tile.rest == 0;
-            finish::<S, D, NV, TAIL>(simd, mask, sum, factors, c, [tile.rest == 0, stream]);
+            let stream = task.stream && part.first && part.last && beta == D::Scalar::ZERO && whole;
+            finish::<S, D, NV, TAIL>(simd, mask, sum, factors, c, [whole, stream]);
         }
     }
 }
@@ -209,28 +222,25 @@ unsafe fn finish<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     out: *mut D,
     [whole, stream]: [bool; 2],
 ) {
-    let mut tile = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
-    let alpha = D::Scalar::splat(simd, alpha);
+    let mut tile = sum;
+    for x in &mut tile {
+        *x = D::Scalar::vmul(simd, D::Scalar::splat(simd, alpha), *x);
+    }
     if D::reorders::<S>() && NV.is_multiple_of(2) && whole && beta == D::Scalar::ZERO {
-        for j in 0..NV {
-            tile[j] = D::Scalar::vmul(simd, alpha, sum[j]);
-        }
         // SAFETY: the caller's promise.
         return unsafe {
             tile::store_reordered::<S, D, NV>(simd, out, tile, stream && out.addr().is_multiple_of(LINE))
         };
     }
-    let sum = tile::in_order::<S, D, NV>(simd, sum);
+    let mut tile = tile::in_order::<S, D, NV>(simd, tile);
     // SAFETY: the caller's promise.
     unsafe {
         if beta != D::Scalar::ZERO {
+            let beta = D::Scalar::splat(simd, beta);
             let old = tile::load::<S, D, NV, TAIL>(simd, mask, out);
             for j in 0..NV {
-                tile[j] = D::Scalar::vmul(simd, D::Scalar::splat(simd, beta), old[j]);
+                tile[j] = D::Scalar::vmul_add(simd, beta, old[j], tile[j]);
             }
-        }
-        for j in 0..NV {
-            tile[j] = D::Scalar::vmul_add(simd, alpha, sum[j], tile[j]);
         }
         tile::store_or_stream::<S, D, NV, TAIL>(simd, mask, out, tile, stream);
     }

@@ -95,6 +95,25 @@ impl<T> Walk<T> {
         self.ahead = distance > 0 && vectors > FEW;
         self
     }
+
+    /// The next row where one panel has all columns: no block, and nothing to remember.
+    #[inline(always)]
+    fn next_row(&mut self) -> Option<Part> {
+        let [row, end] = self.rows;
+        if row == end {
+            return None;
+        }
+        self.rows[0] += 1;
+        // SAFETY: the promise of `new`: it is one of its rows.
+        let [start, end] = unsafe { [self.row_ptr.at(row), self.row_ptr.at(row + 1)] };
+        let start = start.max(self.nonzeros[0]);
+        let end = end.min(self.nonzeros[1]).max(start);
+        if self.ahead {
+            prefetch_l1(self.columns.wrapping_add(end + AHEAD));
+            prefetch_l1(self.values.wrapping_add(end + AHEAD));
+        }
+        Some(Part { row, slot: 0, start, end, first: true, last: true })
+    }
 }
 
 impl<T> Iterator for Walk<T> {
@@ -102,6 +121,9 @@ impl<T> Iterator for Walk<T> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Part> {
+        if self.panel >= self.cols {
+            return self.next_row();
+        }
         if self.slot == self.len {
             self.slot = 0;
             if self.limit < self.cols {
@@ -131,14 +153,9 @@ impl<T> Iterator for Walk<T> {
         // SAFETY: the part of the row that is left is inside the arrays.
         let end = if last { end } else { unsafe { below(self.columns, start, end, self.limit) } };
         self.left[slot][0] = end;
-        if self.panel < self.cols {
-            let later = self.left[(slot + PREFETCH_DISTANCE).min(self.len - 1)][0];
-            prefetch_row(self.columns.wrapping_add(later), (end - start) * size_of::<u32>() + 64);
-            prefetch_row(self.values.wrapping_add(later), (end - start) * size_of::<T>() + 64);
-        } else if self.ahead {
-            prefetch_l1(self.columns.wrapping_add(end + AHEAD));
-            prefetch_l1(self.values.wrapping_add(end + AHEAD));
-        }
+        let later = self.left[(slot + PREFETCH_DISTANCE).min(self.len - 1)][0];
+        prefetch_row(self.columns.wrapping_add(later), (end - start) * size_of::<u32>() + 64);
+        prefetch_row(self.values.wrapping_add(later), (end - start) * size_of::<T>() + 64);
         Some(Part { row: self.base + slot, slot, start, end, first: self.first, last })
     }
 }

@@ -27,7 +27,7 @@ use crate::dot::{Sink, dots};
 use crate::edge::{BuiltIn, Custom, Edge, Weights};
 use crate::rows::{Gathered, Prefetch, axpy_gathered, by_prefetch};
 use crate::sddmm::{max_vectors, prefetch_later_rows};
-use crate::tile::{self, Lines, Tile, store_zeros, tiles_of, with_vectors, with_width};
+use crate::tile::{self, Lines, Tile, Tiles, store_zeros, tiles_of, with_vectors, with_width};
 use crate::walk::{Part, ROWS, Walk};
 use crate::{Arch, Number, RowPtr, Scalar, Stored, stream_fence};
 
@@ -131,6 +131,7 @@ impl<D: Stored, W: Weights<D::Scalar>, const PREFETCH: u8> WithSimd for Prefetch
             let vectors = (task.n + task.width).div_ceil(D::Scalar::lanes::<S>());
             let most = (CHUNK_BYTES / (task.n * size_of::<D>()).max(1)).clamp(16, CHUNK);
             let mut weights = Lines([D::Scalar::ZERO; CHUNK]);
+            let tiles = [tiles_of::<S, D>(task.n, max_vectors(S::REGISTER_COUNT)), tiles_of::<S, D>(task.width, 8)];
             // Between the first row and the last all of a row is the task's, in one part, and goes to E: with short rows, what is decided for
             // each of them costs as much as its products.
             let whole =
@@ -146,16 +147,13 @@ impl<D: Stored, W: Weights<D::Scalar>, const PREFETCH: u8> WithSimd for Prefetch
                 if task.prefetch_distance > 0 && !task.stream {
                     prefetch_later_rows(own, task.e.1, task.width * size_of::<D>());
                 }
-                if part.first {
-                    states[part.slot] = none;
-                    if row.empty {
-                        if D::NARROW {
-                            row.e.write_bytes(0, task.width);
-                        } else {
-                            for tile in tiles_of::<S, D>(task.width, 8) {
-                                let e = row.e.add(tile.start);
-                                with_vectors!(tile, store_zeros::<S, D::Scalar>(simd, e, tile.rest, task.stream));
-                            }
+                if part.first && row.empty {
+                    if D::NARROW {
+                        row.e.write_bytes(0, task.width);
+                    } else {
+                        for tile in tiles[1] {
+                            let e = row.e.add(tile.start);
+                            with_vectors!(tile, store_zeros::<S, D::Scalar>(simd, e, tile.rest, task.stream));
                         }
                     }
                 }
@@ -166,11 +164,12 @@ impl<D: Stored, W: Weights<D::Scalar>, const PREFETCH: u8> WithSimd for Prefetch
                     Prefetch::of(PREFETCH),
                     &part,
                     row,
-                    chunk,
-                    states[part.slot],
+                    (chunk, tiles),
+                    if part.first { none } else { states[part.slot] },
                 );
-                states[part.slot] = state;
-                if softmax && part.last {
+                if softmax && !part.last {
+                    states[part.slot] = state;
+                } else if softmax {
                     if row.all {
                         // A row without nonzeros is zeros; the weights of a row of one chunk are divided already.
                         if state[1] != D::Scalar::ZERO && state[1] != D::Scalar::ONE {
@@ -277,7 +276,7 @@ unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
     prefetch: Prefetch,
     part: &Part,
     RowOf { e, fresh, all, .. }: RowOf<D::Scalar>,
-    (w, most): (*mut D::Scalar, usize),
+    ((w, most), tiles): ((*mut D::Scalar, usize), [Tiles; 2]),
     mut state: [D::Scalar; 2],
 ) -> [D::Scalar; 2] {
     // SAFETY: the promise of `fused_rows`; chunks are inside `part`, and a chunk's weights fit `w`.
@@ -285,7 +284,7 @@ unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
         let mut start = part.start;
         while start < part.end {
             let len = most.min(part.end - start);
-            for tile in tiles_of::<S, D>(task.n, max_vectors(S::REGISTER_COUNT)) {
+            for tile in tiles[0] {
                 let c = task.c.0.add(part.row * task.c.1 + tile.start);
                 let rows = task.rows_of(prefetch, task.b, start, tile);
                 with_width!(tile, dots_tile::<S, D>(simd, tile, (c, task.c.1), &rows, len, w));
@@ -305,7 +304,7 @@ unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
             // Further chunks read the row again; so does a softmax that is not divided yet.
             let stream = task.stream && !D::NARROW && only && (all || !softmax);
             let mode = Accumulate { fresh, rescale, stream };
-            for tile in tiles_of::<S, D>(task.width, 8) {
+            for tile in tiles[1] {
                 // D is B as a rule: its rows have just been read. To prefetch those of the dots to come is no gain: 1.0 to 1.1 times the time
                 // with whole rows, 1.0 to 1.13 with a half of each here and the other beside the dots (six graphs, N = 128, f32, Zen 4).
                 let rows = task.rows_of(Prefetch::None, task.d, start, tile);

@@ -32,14 +32,16 @@ impl Tile {
 }
 
 /// The tiles of a row, from its start; made by [`tiles`]. An iterator by hand: a closure per tile would not be inlined,
-/// and would lose the target features.
+/// and would lose the target features. The first tile is known before the iteration: a loop over rows does not cut each of them anew.
+#[derive(Clone, Copy)]
 pub(crate) struct Tiles {
     n: usize,
     lanes: usize,
     max: usize,
-    start: usize,
     /// Whether tiles may have three vectors.
     threes: bool,
+    /// The next tile; none starts at `n` or beyond.
+    next: Tile,
 }
 
 /// The tiles of a row of `n` elements in vectors of `lanes`, of 1, 2, 3, 4 or 8 vectors each and at most `max`.
@@ -48,7 +50,7 @@ pub(crate) struct Tiles {
 /// element come in fours or alone: the scalar instruction set exists as a fallback, and is compiled for no more.
 #[inline(always)]
 pub(crate) fn tiles(n: usize, lanes: usize, max: usize) -> Tiles {
-    Tiles { n, lanes, max, start: 0, threes: true }
+    Tiles::new(n, lanes, max, true)
 }
 
 /// Likewise for elements of `D`. Where they are narrow there are fewer widths, none of three vectors, and the last vector always has
@@ -61,18 +63,20 @@ pub(crate) fn tiles_of<S: Simd, D: Element>(n: usize, max: usize) -> Tiles {
 /// Likewise above the dispatch, in vectors of `lanes`.
 #[inline(always)]
 pub(crate) fn tiles_in<D: Element>(n: usize, lanes: usize, max: usize) -> Tiles {
-    Tiles { threes: !D::NARROW, ..tiles(n, lanes, max) }
+    Tiles::new(n, lanes, max, !D::NARROW)
 }
 
-impl Iterator for Tiles {
-    type Item = Tile;
-
+impl Tiles {
     #[inline(always)]
-    fn next(&mut self) -> Option<Tile> {
-        let start = self.start;
-        if start >= self.n {
-            return None;
-        }
+    fn new(n: usize, lanes: usize, max: usize, threes: bool) -> Self {
+        let mut tiles = Self { n, lanes, max, threes, next: Tile { start: 0, vectors: 0, rest: 0 } };
+        tiles.next = tiles.at(0);
+        tiles
+    }
+
+    /// The tile from element `start` on, if there is such an element.
+    #[inline(always)]
+    fn at(&self, start: usize) -> Tile {
         let vectors = match (self.n - start).div_ceil(self.lanes).min(self.max) {
             v if self.lanes == 1 => {
                 if v >= 4 {
@@ -87,8 +91,24 @@ impl Iterator for Tiles {
             3 => 2,
             _ => 4,
         };
-        self.start = start + vectors * self.lanes;
-        Some(Tile { start, vectors, rest: if self.start > self.n { self.n % self.lanes } else { 0 } })
+        let end = start + vectors * self.lanes;
+        Tile { start, vectors, rest: if end > self.n { self.n % self.lanes } else { 0 } }
+    }
+}
+
+impl Iterator for Tiles {
+    type Item = Tile;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Tile> {
+        let tile = self.next;
+        if tile.start >= self.n {
+            return None;
+        }
+        let end = tile.start + tile.vectors * self.lanes;
+        // What comes after the last tile is not cut.
+        self.next = if end < self.n { self.at(end) } else { Tile { start: end, ..tile } };
+        Some(tile)
     }
 }
 

@@ -49,7 +49,7 @@ pub struct FusedRows<D: Stored> {
     pub values: *const D::Scalar,
     /// First row and one past the last.
     pub rows: [usize; 2],
-    /// The nonzeros to take: rows that begin before or end after are taken in part.
+    /// The nonzeros to take: the first row may begin before and the last one end after.
     pub nonzeros: [usize; 2],
     /// C and its row stride.
     pub c: (*const D, usize),

@@ -132,13 +132,9 @@ impl<D: Stored, W: Weights<D::Scalar>, const PREFETCH: u8> WithSimd for Prefetch
             let most = (CHUNK_BYTES / (task.n * size_of::<D>()).max(1)).clamp(16, CHUNK);
             let mut weights = Lines([D::Scalar::ZERO; CHUNK]);
             let tiles = [tiles_of::<S, D>(task.n, max_vectors(S::REGISTER_COUNT)), tiles_of::<S, D>(task.width, 8)];
-            // Between the first row and the last all of a row is the task's, in one part, and goes to E: with short rows, what is decided for
-            // each of them costs as much as its products.
-            let whole =
-                if task.panel[0] >= task.panel[1] { (task.rows[1] - task.rows[0]).saturating_sub(2) } else { 0 };
             for part in walk.gathering(task.prefetch_distance, vectors) {
                 let own = task.e.0.wrapping_add(part.row * task.e.1);
-                let row = match part.row.wrapping_sub(task.rows[0] + 1) < whole {
+                let row = match part.inner {
                     true => RowOf::whole(if D::NARROW { task.row } else { own.cast() }, &part),
                     false => task.row_of(own, &part),
                 };

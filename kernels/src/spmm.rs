@@ -156,16 +156,13 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
     // Whether alpha times nothing is nothing.
     let zeros = task.beta == D::Scalar::ZERO && task.alpha * D::Scalar::ZERO == D::Scalar::ZERO;
     let whole = tile.rest == 0;
-    // The rows between the first and the last are C's own, and mostly there is no more to them: with short rows what is decided for each
-    // row costs as much as its products.
-    let plain = task.beta == D::Scalar::ZERO && task.panel[0] >= task.panel[1];
-    let between = if plain { (task.rows[1] - task.rows[0]).saturating_sub(2) } else { 0 };
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
         for part in task.walk().gathering(task.prefetch_distance, NV) {
             let Part { row, start, end, .. } = part;
             let c = task.c.wrapping_add(row * task.ldc + tile.start);
-            let is_plain = row.wrapping_sub(task.rows[0] + 1) < between;
+            // C's own row, written in one go.
+            let is_plain = part.inner && task.beta == D::Scalar::ZERO;
             if start == end {
                 if zeros && (is_plain || part.first && part.last && task.carries(&part).is_null()) {
                     tile::store_zeros::<S, D, NV>(simd, c, tile.rest, task.stream);

@@ -58,7 +58,7 @@ unsafe fn shared_row<D: Stored, const DENSE: bool>(task: &SpmmRows<D>, row: usiz
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
         let (start, end) = (task.row_ptr.at(row).max(task.nonzeros[0]), task.row_ptr.at(row + 1).min(task.nonzeros[1]));
-        let (carries, c, beta) = task.target(&Part { row, slot: 0, start, end, first: true, last: true });
+        let (carries, c, beta) = task.target(&Part { row, slot: 0, start, end, first: true, last: true, inner: false });
         let sum = task.alpha * spmv_row::<D, DENSE>(task, start, end);
         if carries.is_null() {
             put(c, sum, beta);

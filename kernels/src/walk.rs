@@ -41,6 +41,8 @@ pub(crate) struct Walk<T> {
     ahead: bool,
     /// The rows after the block.
     rows: [usize; 2],
+    /// The first of all rows.
+    first_row: usize,
     /// The block's first row and its number of rows.
     base: usize,
     len: usize,
@@ -64,6 +66,9 @@ pub(crate) struct Part {
     pub first: bool,
     /// Whether it is the row's last part, likewise.
     pub last: bool,
+    /// Whether the row is neither the walk's first nor its last, and this is all of it: nothing is carried to or from another task.
+    /// With short rows, what is decided for each of them costs as much as its products.
+    pub inner: bool,
 }
 
 impl<T> Walk<T> {
@@ -84,8 +89,24 @@ impl<T> Walk<T> {
         let values = if values.is_null() { columns.cast() } else { values };
         let left = [[0; 2]; ROWS];
         let (base, len, slot) = (0, 0, 0);
-        let (limit, first, ahead) = (cols, true, false);
-        Self { columns, values, row_ptr, nonzeros, panel, cols, ahead, rows, base, len, slot, limit, first, left }
+        let (limit, first, ahead, first_row) = (cols, true, false, rows[0]);
+        Self {
+            columns,
+            values,
+            row_ptr,
+            nonzeros,
+            panel,
+            cols,
+            ahead,
+            rows,
+            first_row,
+            base,
+            len,
+            slot,
+            limit,
+            first,
+            left,
+        }
     }
 
     /// The same for dense rows of so many vectors for each nonzero, prefetched `distance` nonzeros ahead, 0 for not at all. Nonzeros that
@@ -99,11 +120,12 @@ impl<T> Walk<T> {
     /// The next row where one panel has all columns: no block, and nothing to remember.
     #[inline(always)]
     fn next_row(&mut self) -> Option<Part> {
-        let [row, end] = self.rows;
-        if row == end {
+        let [row, past] = self.rows;
+        if row == past {
             return None;
         }
         self.rows[0] += 1;
+        let inner = row != self.first_row && row + 1 != past;
         // SAFETY: the promise of `new`: it is one of its rows.
         let [start, end] = unsafe { [self.row_ptr.at(row), self.row_ptr.at(row + 1)] };
         let start = start.max(self.nonzeros[0]);
@@ -112,7 +134,7 @@ impl<T> Walk<T> {
             prefetch_l1(self.columns.wrapping_add(end + AHEAD));
             prefetch_l1(self.values.wrapping_add(end + AHEAD));
         }
-        Some(Part { row, slot: 0, start, end, first: true, last: true })
+        Some(Part { row, slot: 0, start, end, first: true, last: true, inner })
     }
 }
 
@@ -156,7 +178,7 @@ impl<T> Iterator for Walk<T> {
         let later = self.left[(slot + PREFETCH_DISTANCE).min(self.len - 1)][0];
         prefetch_row(self.columns.wrapping_add(later), (end - start) * size_of::<u32>() + 64);
         prefetch_row(self.values.wrapping_add(later), (end - start) * size_of::<T>() + 64);
-        Some(Part { row: self.base + slot, slot, start, end, first: self.first, last })
+        Some(Part { row: self.base + slot, slot, start, end, first: self.first, last, inner: false })
     }
 }
 
@@ -207,6 +229,7 @@ mod tests {
             let (mut firsts, mut lasts) = (vec![0; 150], vec![0; 150]);
             for part in walk.gathering(1, 8) {
                 assert!(part.start == part.end || (row_ptr[part.row]..row_ptr[part.row + 1]).contains(&part.start));
+                assert!(!part.inner || part.first && part.last && (1..149).contains(&part.row));
                 assert!(part.slot < ROWS && firsts[part.row] == usize::from(!part.first) && lasts[part.row] == 0);
                 firsts[part.row] += usize::from(part.first);
                 lasts[part.row] += usize::from(part.last);

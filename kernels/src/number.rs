@@ -3,6 +3,9 @@
 //! Integers wrap around: a sum or product is the low 32 or 64 bits of the exact one, in every build and on every
 //! instruction set.
 
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
 use core::fmt::Debug;
 
 use pulp::{MemMask, Simd};
@@ -106,7 +109,7 @@ pub trait Number: Element<Number = Self> + PartialOrd {
     /// `p` is valid for reads of the lanes in `mask`.
     unsafe fn load_masked<S: Simd>(simd: S, mask: Self::Mask<S>, p: *const Self) -> Self::Vector<S>;
 
-    /// Stores the lanes of `mask` at `p`.
+    /// Stores the lanes of `mask` at `p`, in each half of the register the first ones of it or none.
     ///
     /// # Safety
     /// `p` is valid for writes of the lanes in `mask`.
@@ -147,6 +150,11 @@ macro_rules! common {
         }
         #[inline(always)]
         unsafe fn store_masked<S: Simd>(simd: S, mask: Self::Mask<S>, p: *mut Self, x: Self::Vector<S>) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the caller's promise is the callee's.
+            if unsafe { x86::store_masked::<S, Self>(&mask, p, &x) } {
+                return;
+            }
             // SAFETY: the caller's promise.
             unsafe { simd.$store(MemMask::new(mask), p, x) }
         }

@@ -26,7 +26,7 @@ use crate::convert::narrow_row;
 use crate::dot::{Sink, dots};
 use crate::edge::{BuiltIn, Custom, Edge, Weights};
 use crate::rows::{Gathered, Prefetch, axpy_gathered, by_prefetch};
-use crate::sddmm::{max_vectors, prefetch_later_rows};
+use crate::sddmm::{MOST_VECTORS, prefetch_later_rows};
 use crate::tile::{self, Lines, Tile, Tiles, store_zeros, tiles_of, with_vectors, with_width};
 use crate::walk::{Part, ROWS, Walk};
 use crate::{Arch, Number, RowPtr, Scalar, Stored, stream_fence};
@@ -131,7 +131,7 @@ impl<D: Stored, W: Weights<D::Scalar>, const PREFETCH: u8> WithSimd for Prefetch
             let vectors = (task.n + task.width).div_ceil(D::Scalar::lanes::<S>());
             let most = (CHUNK_BYTES / (task.n * size_of::<D>()).max(1)).clamp(16, CHUNK);
             let mut weights = Lines([D::Scalar::ZERO; CHUNK]);
-            let tiles = [tiles_of::<S, D>(task.n, max_vectors(S::REGISTER_COUNT)), tiles_of::<S, D>(task.width, 8)];
+            let tiles = [tiles_of::<S, D>(task.n, MOST_VECTORS), tiles_of::<S, D>(task.width, 8)];
             for part in walk.gathering(task.prefetch_distance, vectors) {
                 let own = task.e.0.wrapping_add(part.row * task.e.1);
                 let row = match part.inner {
@@ -325,10 +325,6 @@ unsafe fn dots_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     len: usize,
     out: *mut D::Scalar,
 ) {
-    // Wider tiles are not cut.
-    if const { NV > max_vectors(S::REGISTER_COUNT) } {
-        return;
-    }
     let mask = tile.mask::<S, D::Scalar>(simd);
     if rows.prefetch_distance > 0 {
         prefetch_later_rows(c, ldc, NV * D::Scalar::lanes::<S>() * size_of::<D>());

@@ -108,29 +108,32 @@ fn v3_ps_by_1(s: V3, a: __m256, b: __m256) -> __m256 {
     f._mm256_add_ps(f._mm256_unpacklo_ps(a, b), f._mm256_unpackhi_ps(a, b))
 }
 
+// A blend takes the place of one of two shuffles, of which fewer units are capable, where both put the lanes as they are to be.
+
 #[inline(always)]
 fn v3_ps_by_2(s: V3, a: __m256, b: __m256) -> __m256 {
     let f = s.avx;
-    let (a, b) = (f._mm256_castps_pd(a), f._mm256_castps_pd(b));
-    f._mm256_add_ps(f._mm256_castpd_ps(f._mm256_unpacklo_pd(a, b)), f._mm256_castpd_ps(f._mm256_unpackhi_pd(a, b)))
+    let (x, y) = (f._mm256_castps_pd(a), f._mm256_castps_pd(b));
+    let crossed = f._mm256_castpd_ps(f._mm256_shuffle_pd::<0b0101>(x, y));
+    f._mm256_add_ps(crossed, f._mm256_blend_ps::<0b1100_1100>(a, b))
 }
 
 #[inline(always)]
 fn v3_ps_by_4(s: V3, a: __m256, b: __m256) -> __m256 {
     let f = s.avx;
-    f._mm256_add_ps(f._mm256_permute2f128_ps::<0x20>(a, b), f._mm256_permute2f128_ps::<0x31>(a, b))
+    f._mm256_add_ps(f._mm256_permute2f128_ps::<0x21>(a, b), f._mm256_blend_ps::<0b1111_0000>(a, b))
 }
 
 #[inline(always)]
 fn v3_pd_by_1(s: V3, a: __m256d, b: __m256d) -> __m256d {
     let f = s.avx;
-    f._mm256_add_pd(f._mm256_unpacklo_pd(a, b), f._mm256_unpackhi_pd(a, b))
+    f._mm256_add_pd(f._mm256_shuffle_pd::<0b0101>(a, b), f._mm256_blend_pd::<0b1010>(a, b))
 }
 
 #[inline(always)]
 fn v3_pd_by_2(s: V3, a: __m256d, b: __m256d) -> __m256d {
     let f = s.avx;
-    f._mm256_add_pd(f._mm256_permute2f128_pd::<0x20>(a, b), f._mm256_permute2f128_pd::<0x31>(a, b))
+    f._mm256_add_pd(f._mm256_permute2f128_pd::<0x21>(a, b), f._mm256_blend_pd::<0b1100>(a, b))
 }
 
 #[inline(always)]

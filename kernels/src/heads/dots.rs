@@ -13,7 +13,7 @@ use crate::Scalar;
 use crate::arch::halved;
 use crate::dot::{GROUP, Sink, dots, join, sum_group};
 use crate::rows::by_prefetch;
-use crate::sddmm::{max_vectors, prefetch_later_rows};
+use crate::sddmm::{MOST_VECTORS, prefetch_later_rows};
 use crate::stream::{store_streaming, stream_fence};
 use crate::tile::{self, Tile, tiles, with_vectors};
 
@@ -31,7 +31,7 @@ impl<T: Scalar> WithSimd for Dots<T> {
         // SAFETY: the promise of `sddmm_heads`; heads from `first` on are inside the rows.
         unsafe {
             if lanes < GROUP || !heads.is_multiple_of(GROUP) || !matches!(registers, 1 | 2) {
-                for tile in tiles(task.rows.width, lanes, max_vectors(S::REGISTER_COUNT)) {
+                for tile in tiles(task.rows.width, lanes, MOST_VECTORS) {
                     with_vectors!(tile, dots_of_heads::<S, T>(simd, task, tile));
                 }
                 return;

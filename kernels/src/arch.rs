@@ -93,7 +93,8 @@ impl Arch {
     pub fn available() -> Vec<Self> {
         let mut all = vec![Inner::Scalar];
         #[cfg(target_arch = "x86_64")]
-        all.extend(pulp::x86::V3::try_new().map(Inner::V3));
+        // Processors with AVX2 have F16C (x86-64-v3), for which pulp does not ask.
+        all.extend(pulp::x86::V3::try_new().filter(|_| is_x86_feature_detected!("f16c")).map(Inner::V3));
         #[cfg(target_arch = "x86_64")]
         all.extend(pulp::x86::V4::try_new().map(Inner::V4));
         #[cfg(target_arch = "aarch64")]

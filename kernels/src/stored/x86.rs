@@ -1,13 +1,17 @@
-//! AVX-512 has instructions for f16, and masks for 16 bits. `None` and `false` on other instruction sets.
+//! AVX-512 has instructions for f16, and masks for 16 bits; AVX2 comes with F16C. `None` and `false` on other instruction sets.
 
+mod bf16;
+
+use core::arch::asm;
 use core::arch::x86_64::*;
 use core::mem::transmute_copy;
 
-use half::{bf16, f16};
+use half::f16;
 use pulp::Simd;
 use pulp::x86::{V3, V4};
 
-use super::{Element, MOST_LANES, Mask, Packed, Vector};
+pub use self::bf16::{in_order, read_two, reorders, write_ordered_two, write_two};
+use super::{Element, MOST_LANES, Packed};
 use crate::arch::same;
 
 /// The numbers in the 16 lanes.
@@ -25,26 +29,106 @@ unsafe fn widened<S: Simd, D: Element>(x: __m256i) -> S::f32s {
     }
 }
 
+/// The numbers in the 8 lanes.
+///
+/// # Safety
+/// The instruction set is V3.
+#[inline(always)]
+unsafe fn widened_eight<S: Simd, D: Element>(x: __m128i) -> S::f32s {
+    // SAFETY: the caller's promise; a register is 32 bytes of plain numbers.
+    unsafe {
+        match same::<D, f16>() {
+            true => {
+                let halves = [widened_four(x), widened_four(_mm_unpackhi_epi64(x, x))];
+                transmute_copy(&_mm256_set_m128(halves[1], halves[0]))
+            }
+            false => transmute_copy(&_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(x))),
+        }
+    }
+}
+
+/// Four numbers from the lower half of a register of f16. The instruction is F16C's: the standard library's function for it would be a
+/// call, as pulp does not tell the compiler that V3 has it.
+///
+/// # Safety
+/// The instruction set is V3, which [`Arch`](crate::Arch) has where there is F16C.
+#[inline(always)]
+unsafe fn widened_four(x: __m128i) -> __m128 {
+    let wide;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("vcvtph2ps {}, {}", lateout(xmm_reg) wide, in(xmm_reg) x, options(pure, nomem, nostack, preserves_flags))
+    }
+    wide
+}
+
+/// Likewise the nearest f16 in the lower half, zeros in the other.
+///
+/// # Safety
+/// As [`widened_four`].
+#[inline(always)]
+unsafe fn narrowed_four(x: __m128) -> __m128i {
+    let narrow;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("vcvtps2ph {}, {}, 0", lateout(xmm_reg) narrow, in(xmm_reg) x, options(pure, nomem, nostack, preserves_flags))
+    }
+    narrow
+}
+
+/// The first `n` of eight elements at `p`, zeros after them. By their bits: what went to memory in parts is not forwarded to a load of all.
+///
+/// # Safety
+/// `p` is valid for reads of them, and `n` is at most eight.
+#[inline(always)]
+unsafe fn first_of_eight<D>(p: *const D, n: usize) -> __m128i {
+    let p = p.cast::<u16>();
+    // SAFETY: the caller's promise: of two words that overlap, the second ends where the elements do.
+    unsafe {
+        let four = |at: usize| p.add(at).cast::<u64>().read_unaligned();
+        let two = |at: usize| u64::from(p.add(at).cast::<u32>().read_unaligned());
+        if n == 8 {
+            return _mm_loadu_si128(p.cast());
+        }
+        let (low, high) = match n {
+            0 => (0, 0),
+            1 => (u64::from(p.read()), 0),
+            2 | 3 => (two(0) | two(n - 2) << (16 * (n - 2)), 0),
+            4 => (four(0), 0),
+            _ => (four(0), four(n - 4) >> (16 * (8 - n))),
+        };
+        _mm_set_epi64x(high as i64, low as i64)
+    }
+}
+
 /// # Safety
 /// As [`Element::read`].
 #[inline(always)]
 pub unsafe fn read<S: Simd, D: Element>(p: *const D) -> Option<S::f32s> {
-    if !same::<S, V4>() {
-        return None;
+    // SAFETY: S is the one that each arm says; the caller's promise.
+    unsafe {
+        if same::<S, V4>() {
+            Some(widened::<S, D>(_mm256_loadu_si256(p.cast())))
+        } else if same::<S, V3>() {
+            Some(widened_eight::<S, D>(_mm_loadu_si128(p.cast())))
+        } else {
+            None
+        }
     }
-    // SAFETY: S is V4; the caller's promise.
-    unsafe { Some(widened::<S, D>(_mm256_loadu_si256(p.cast()))) }
 }
 
 /// # Safety
 /// As [`Element::read_masked`].
 #[inline(always)]
 pub unsafe fn read_masked<S: Simd, D: Element>(mask: S::m32s, p: *const D) -> Option<S::f32s> {
-    if !same::<S, V4>() {
-        return None;
+    // SAFETY: S is the one that each arm says, V4's masks of 16 lanes are 16 bits; the caller's promise.
+    unsafe {
+        if same::<S, V4>() {
+            Some(widened::<S, D>(_mm256_maskz_loadu_epi16(transmute_copy::<_, u16>(&mask), p.cast())))
+        } else {
+            lanes_of::<S>(&mask).map(|n| widened_eight::<S, D>(first_of_eight(p, n)))
+        }
     }
-    // SAFETY: S is V4, whose masks of 16 lanes are 16 bits; the caller's promise.
-    unsafe { Some(widened::<S, D>(_mm256_maskz_loadu_epi16(transmute_copy::<_, u16>(&mask), p.cast()))) }
 }
 
 /// Whether the lanes of `mask` in `x` were stored at `p`.
@@ -76,6 +160,15 @@ pub fn lanes_of<S: Simd>(mask: &S::m32s) -> Option<usize> {
 /// As [`Element::write`].
 #[inline(always)]
 pub unsafe fn write<S: Simd, D: Element>(p: *mut D, x: S::f32s) -> bool {
+    if same::<S, V3>() && same::<D, f16>() {
+        // SAFETY: S is V3, whose registers of f32 are AVX's; the caller's promise.
+        unsafe {
+            let x = transmute_copy(&x);
+            let halves = [_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x)];
+            _mm_storeu_si128(p.cast(), _mm_unpacklo_epi64(narrowed_four(halves[0]), narrowed_four(halves[1])));
+        }
+        return true;
+    }
     if !same::<S, V4>() {
         return false;
     }
@@ -109,45 +202,6 @@ unsafe fn rounded_bf16(x: __m512) -> __m512i {
     }
 }
 
-/// Stores two registers from [`read_two`], or sums of such, at `p` in the elements' order: the odd ones are in place, the even ones
-/// move down. Past the caches if they are to `stream`.
-///
-/// # Safety
-/// [`reorders`] is true; `p` is valid for writes of both registers' elements, and a multiple of 64 bytes if they are to stream.
-#[inline(always)]
-pub unsafe fn write_two<S: Simd, D: Element>(p: *mut D, [even, odd]: [Vector<D, S>; 2], stream: bool) {
-    // SAFETY: S is V4, whose registers of f32 these are; the caller's promise.
-    unsafe {
-        let (even, odd) = (rounded_bf16(transmute_copy(&even)), rounded_bf16(transmute_copy(&odd)));
-        let both = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd);
-        if stream { _mm512_stream_si512(p.cast(), both) } else { _mm512_storeu_si512(p.cast(), both) }
-    }
-}
-
-/// Stores two registers that are in the elements' order at `p`: one permutation takes the upper halves of both, where each by itself
-/// would be shifted and packed.
-///
-/// # Safety
-/// [`reorders`] is true; `p` is valid for writes of both registers' elements.
-#[inline(always)]
-pub unsafe fn write_ordered_two<S: Simd, D: Element>(p: *mut D, [first, second]: [Vector<D, S>; 2]) {
-    const UPPER: [u16; 32] = {
-        let mut upper = [0; 32];
-        let mut i = 0;
-        while i < upper.len() {
-            upper[i] = 2 * i as u16 + 1;
-            i += 1;
-        }
-        upper
-    };
-    // SAFETY: S is V4, whose registers of f32 these are; the caller's promise.
-    unsafe {
-        let (first, second) = (rounded_bf16(transmute_copy(&first)), rounded_bf16(transmute_copy(&second)));
-        let upper = _mm512_loadu_si512(UPPER.as_ptr().cast());
-        _mm512_storeu_si512(p.cast(), _mm512_permutex2var_epi16(first, upper, second));
-    }
-}
-
 /// Whether `x`, as many elements as a register has lanes, was stored at `p` past the caches.
 ///
 /// # Safety
@@ -164,44 +218,4 @@ pub unsafe fn stream<S: Simd, D: Element>(p: *mut D, x: &Packed<D>) -> bool {
         }
     }
     true
-}
-
-/// Whether [`read_two`] is for `D`: bf16, of which a register of 32 makes two of f32 by one instruction each, those in even places by
-/// a shift and those in odd ones by a mask. In order, each takes two.
-#[inline(always)]
-pub fn reorders<S: Simd, D: Element>() -> bool {
-    same::<S, V4>() && same::<D, bf16>()
-}
-
-/// # Safety
-/// As [`Element::read_two`], and [`reorders`] is true.
-#[inline(always)]
-pub unsafe fn read_two<S: Simd, D: Element>(mask: Option<Mask<D, S>>, p: *const D) -> [Vector<D, S>; 2] {
-    // SAFETY: S is V4, whose masks of 16 lanes are 16 bits; the caller's promise.
-    unsafe {
-        let all = match mask {
-            Some(mask) => {
-                let second = transmute_copy::<_, u16>(&mask);
-                _mm512_maskz_loadu_epi16(u32::from(second) << 16 | 0xffff, p.cast())
-            }
-            None => _mm512_loadu_si512(p.cast()),
-        };
-        let (even, odd) =
-            (_mm512_slli_epi32::<16>(all), _mm512_and_si512(all, _mm512_set1_epi32(0xffff_0000_u32 as i32)));
-        [transmute_copy(&even), transmute_copy(&odd)]
-    }
-}
-
-/// # Safety
-/// [`reorders`] is true.
-#[inline(always)]
-pub unsafe fn in_order<S: Simd, D: Element>([even, odd]: [Vector<D, S>; 2]) -> [Vector<D, S>; 2] {
-    // SAFETY: S is V4, whose registers of f32 these are.
-    unsafe {
-        let (even, odd): (__m512, __m512) = (transmute_copy(&even), transmute_copy(&odd));
-        let first = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-        let second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
-        let (first, second) = (_mm512_permutex2var_ps(even, first, odd), _mm512_permutex2var_ps(even, second, odd));
-        [transmute_copy(&first), transmute_copy(&second)]
-    }
 }

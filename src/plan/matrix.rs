@@ -1,5 +1,7 @@
 //! Plans of the matrix operations: which strategy, and which panels.
 
+mod pays;
+
 use std::borrow::Cow;
 use std::fmt;
 
@@ -8,7 +10,7 @@ use sparsimd_kernels::PAIRED_LANES;
 use super::Stats;
 use super::choices::{Choices, PanelChoices};
 use super::direct::DirectPlan;
-use super::options::{Op, PANEL_PAYS_AFTER, PlanOptions, Strategy, Target, check_columns};
+use super::options::{Op, PlanOptions, Strategy, Target, check_columns};
 use super::slices::SlicesPlan;
 use crate::error::Result;
 use crate::formats::MAX_WIDTH;
@@ -64,42 +66,6 @@ const SHORT_SEGMENT: f64 = 15.0;
 /// 4096, N = 32, ms in blocks of three times L2, 1024, 512, 256 and 128 rows: 70 % (77 nonzeros) 11.0, 10.0, 10.5, 9.6, 9.2; 90 % (26)
 /// 2.40, 2.43, 2.54, 2.46, 2.28; N = 128, 70 % (24) 18.1, 18.4, 19.2, 18.5, 19.3.
 const LONG_SEGMENT: f64 = 32.0;
-
-/// Nonzeros per row segment below which the panel path loses to the direct one, for rows of `all` vectors. Times of the direct path by
-/// those of panels, uniformly random, 1024 to 16384 columns, f32, Zen 4:
-///
-/// | nonzeros | SpMM | SDDMM | FusedMM |
-/// | --- | --- | --- | --- |
-/// | 7.7, two vectors | 0.98-1.22 | 1.05-1.43 | 1.05-1.23 |
-/// | 5.1, two vectors | 0.91-1.11 | 0.87-0.99 | 0.91-1.11 |
-/// | 5.1, four and eight vectors | 1.05-1.68 | 1.01-1.82 | 1.09-1.39 |
-/// | 2.6, four and eight vectors; B more than twice L2 | 0.87-0.95; 0.99-1.31 | 0.79-0.88; 0.91-1.22 | 0.93-0.98; 1.23-1.63 |
-///
-/// In bands, whose rows of B stay in L1, the direct path gathers as fast, and panels gain by narrow rows alone: with 2 to 48 nonzeros one
-/// and two vectors 1.2-2.1, SDDMM with four vectors 1.2; else 0.5-0.95 up to 13 nonzeros, 0.83-1.09 with 16, 1.09-1.36 from 19 on.
-fn least_segment(op: Op, all: usize, far: bool, band: bool) -> f64 {
-    match op {
-        Op::Sddmm if band && all <= 4 => 2.0,
-        _ if band && all < 4 => 2.0,
-        _ if band => 18.0,
-        _ if all < 4 => 5.5,
-        Op::Sddmm => 4.0,
-        _ if far => 2.3,
-        _ => 3.5,
-    }
-}
-
-/// Copied rows of B per nonzero beyond which panels lose (R-MAT of 2^16 rows, 1.6 M nonzeros, N = 128, f32: 0.66 copies, 92 ms where
-/// the direct path takes 19; Zen 4).
-const MOST_COPIES: f64 = 0.25;
-
-/// The same where columns repeat, so that the direct path finds most rows of B in a cache. R-MAT, N = 128, direct by panels, of SpMM, SDDMM and
-/// FusedMM: 0.07 copies (2^14 rows, 1 M nonzeros) 1.39, 1.04, 1.11; 0.22 (the first 11 000 of 2^16 rows) 0.66, 0.57, 0.80; uniformly random
-/// with 0.2 (512 x 65536, 99 % zeros) 1.55, 1.53, 1.69.
-const MOST_COPIES_SKEWED: f64 = 0.125;
-
-/// From how many times as often as in a uniformly random pattern columns count as repeating: in R-MAT of 2^14 rows 20 times, of 2^16 46.
-const SKEWED: f64 = 4.0;
 
 /// How one operation on one pattern will be done.
 #[derive(Clone, Debug, PartialEq)]
@@ -266,14 +232,8 @@ fn pairs_pay(op: Op, vectors: usize, all: usize, target: &Target) -> bool {
         }
 }
 
-/// Vectors of the widest tile of rows of `all` vectors.
-fn widest_tile(op: Op, all: usize, target: &Target) -> usize {
-    match op {
-        Op::Spmm | Op::SpmmTransposed => all.min(8),
-        // SDDMM keeps its dots beside the row of C, and FusedMM uses SDDMM's panels.
-        Op::Sddmm | Op::FusedMm => all.min(if target.registers >= 32 { 8 } else { 4 }),
-    }
-}
+/// Vectors of the widest tile.
+const WIDEST_TILE: usize = 8;
 
 impl PanelPlan {
     /// The panels for the operation of `options`, whether they pay or not.
@@ -282,7 +242,7 @@ impl PanelPlan {
         let value_bytes = target.value_bytes;
         let threads = target.threads.max(1);
         let all = n.div_ceil(target.lanes());
-        let widest = widest_tile(op, all, target);
+        let widest = all.min(WIDEST_TILE);
         let good = match op {
             Op::Sddmm => GOOD_DOTS,
             Op::FusedMm => GOOD_FUSED,
@@ -342,7 +302,7 @@ impl PanelPlan {
     ) -> Self {
         let &PlanOptions { op, n, .. } = options;
         let all = n.div_ceil(target.lanes());
-        let tile_vectors = choices.tile_vectors.clamp(1, widest_tile(op, all, target));
+        let tile_vectors = choices.tile_vectors.clamp(1, all.min(WIDEST_TILE));
         let pass_vectors = (row_bytes(all, target) / target.vector_bytes / tile_vectors).max(1) * tile_vectors;
         Self {
             op,
@@ -362,39 +322,6 @@ impl PanelPlan {
     fn choices(&self) -> PanelChoices {
         let &Self { tile_vectors, width, block_rows, pairs, .. } = self;
         PanelChoices { tile_vectors, width, block_rows, pairs }
-    }
-
-    /// Why the direct strategy is expected to be faster, if it is.
-    fn loses(
-        &self,
-        stats: &Stats,
-        machine: &Machine,
-        options: &PlanOptions,
-        target: &Target,
-    ) -> Option<Cow<'static, str>> {
-        if self.n == 1 {
-            return Some("one column: nothing to keep in registers".into());
-        }
-        if options.reuse < PANEL_PAYS_AFTER {
-            return Some(format!("{} runs do not pay for preparing panels", options.reuse).into());
-        }
-        let per_segment = stats.per_segment(self.width);
-        let row_bytes = self.n.saturating_mul(target.value_bytes);
-        let far = stats.cols.saturating_mul(row_bytes) > 2 * machine.l2_bytes();
-        let band = stats.in_l1(machine, row_bytes.min(8 * target.vector_bytes));
-        if per_segment < least_segment(self.op, self.n.div_ceil(target.lanes()), far, band) {
-            return Some(format!("{per_segment:.1} nonzeros of a row in a panel do not pay for its row of C").into());
-        }
-        // Copying a panel into L1 must be a small part of using it: a copied row costs what a nonzero of the direct path does.
-        let share = self.block_rows.min(stats.rows) as f64 / stats.rows.max(1) as f64;
-        let block_nnz = share * stats.nnz as f64;
-        // In a band the rows of a block name their share of all columns, and no others but at its two ends.
-        let within = share * stats.cols as f64 + stats.span as f64;
-        let touched = (stats.cols as f64).min(within).min(block_nnz / per_segment.max(1.0) * self.width as f64);
-        let copies_per_nonzero = touched / block_nnz.max(1.0);
-        let most = if stats.column_skew > SKEWED { MOST_COPIES_SKEWED } else { MOST_COPIES };
-        (copies_per_nonzero > most)
-            .then(|| format!("panels would be copied {copies_per_nonzero:.2} times per use").into())
     }
 
     /// Columns of a panel.

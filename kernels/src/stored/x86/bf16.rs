@@ -32,8 +32,8 @@ pub unsafe fn read_two<S: Simd, D: Element>(mask: Option<Mask<D, S>>, p: *const 
                 }
                 None => _mm512_loadu_si512(p.cast()),
             };
-            let upper = _mm512_set1_epi32(UPPER);
-            return [transmute_copy(&_mm512_slli_epi32::<16>(all)), transmute_copy(&_mm512_and_si512(all, upper))];
+            let odd = _mm512_set1_epi32(ODD);
+            return [transmute_copy(&_mm512_slli_epi32::<16>(all)), transmute_copy(&_mm512_and_si512(all, odd))];
         }
         let all = match mask {
             Some(mask) => {
@@ -42,15 +42,12 @@ pub unsafe fn read_two<S: Simd, D: Element>(mask: Option<Mask<D, S>>, p: *const 
             }
             None => _mm256_loadu_si256(p.cast()),
         };
-        [
-            transmute_copy(&_mm256_slli_epi32::<16>(all)),
-            transmute_copy(&_mm256_and_si256(all, _mm256_set1_epi32(UPPER))),
-        ]
+        [transmute_copy(&_mm256_slli_epi32::<16>(all)), transmute_copy(&_mm256_and_si256(all, _mm256_set1_epi32(ODD)))]
     }
 }
 
-/// The bits of the odd places in each pair of elements.
-const UPPER: i32 = 0xffff_0000_u32 as i32;
+/// The bits of the element in the odd place of each pair.
+const ODD: i32 = 0xffff_0000_u32 as i32;
 
 /// # Safety
 /// [`reorders`] is true.

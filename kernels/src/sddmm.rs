@@ -65,8 +65,8 @@ pub unsafe fn sddmm_rows<D: Stored>(arch: Arch, task: SddmmRows<D>) {
 }
 
 /// Vectors of the widest tile of C, held in registers beside the sums of a group of dots and what becomes of them. Of 16 registers none is
-/// left then, but each tile sums all dots across lanes and passes over the nonzeros: with eight vectors instead of four SDDMM takes 0.85
-/// and FusedMM 0.68 of the time (4096 x 4096, 70 % zeros, N = 128, AVX2 of a Zen 3).
+/// left then, and two go by the stack. But each tile sums all dots across lanes and passes over the nonzeros: with eight vectors instead
+/// of four SDDMM takes 0.85 and FusedMM 0.68 of the time (4096 x 4096, 70 % zeros, N = 128, AVX2 of a Zen 3).
 pub(crate) const MOST_VECTORS: usize = 8;
 
 impl<D: Stored> SddmmRows<D> {
@@ -216,7 +216,7 @@ impl<D: Stored> SddmmPanel<'_, D> {
         // Sums of tiles stay in the block's own order, near; only the last tile's go to their places, far apart.
         let sums = if self.starts.is_null() { self.out } else { self.sums };
         let lanes = arch.lanes::<D::Scalar>();
-        for tile in tiles(self.n, lanes, MOST_VECTORS.min(self.tile_vectors)) {
+        for tile in tiles(self.n, lanes, self.tile_vectors) {
             let last = tile.is_last(lanes, self.n);
             let output = Output::new(self.out, self.values, sums, tile, last);
             match output.plain() {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::choices::DirectChoices;
+use super::matrix::WIDEST_TILE;
 use super::options::{Op, Target, check_columns};
 use super::{Stats, Task, by_nonzeros, streams, threads_per_row};
 use crate::error::Result;
@@ -109,7 +110,7 @@ impl DirectPlan {
         reason: Cow<'static, str>,
     ) -> Self {
         let row_bytes = n.saturating_mul(target.value_bytes);
-        let tile_bytes = row_bytes.min(8 * target.vector_bytes);
+        let tile_bytes = row_bytes.min(WIDEST_TILE * target.vector_bytes);
         let order = |operands: usize| direct_order(stats, machine, target.threads, tile_bytes, row_bytes, operands);
         let (column_slab, prefetch_distance) = order(1);
         let stream = streams_result(op, stats, machine, row_bytes);

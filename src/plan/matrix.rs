@@ -233,7 +233,7 @@ fn pairs_pay(op: Op, vectors: usize, all: usize, target: &Target) -> bool {
 }
 
 /// Vectors of the widest tile.
-const WIDEST_TILE: usize = 8;
+pub(super) const WIDEST_TILE: usize = 8;
 
 impl PanelPlan {
     /// The panels for the operation of `options`, whether they pay or not.

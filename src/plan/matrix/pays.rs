@@ -22,18 +22,29 @@ use crate::plan::options::{Op, PANEL_PAYS_AFTER, PlanOptions, Target};
 ///
 /// Bands of which tiles fit L1 but not the sets of it that they use, 280 columns, AVX2 of a Zen 3, N = 128: 6 nonzeros 0.91, 0.52, 1.7; 12
 /// nonzeros 1.07, 0.84, 1.24; 27 nonzeros 1.59, 1.85, 1.47; bcsstk16 (18 nonzeros; SpMM 27) 1.95, 1.19, 1.44.
-fn least_segment(op: Op, all: usize, far: bool, band: bool, band_of_tiles: bool) -> f64 {
-    match op {
-        Op::Sddmm if band && all <= 4 => 2.0,
-        _ if band && all < 4 => 2.0,
-        _ if band => 18.0,
-        Op::Sddmm if band_of_tiles => 14.0,
-        _ if band_of_tiles => 8.0,
+fn least_segment(op: Op, all: usize, far: bool, band: Band) -> f64 {
+    match (band, op) {
+        (Band::Rows, Op::Sddmm) if all <= 4 => 2.0,
+        (Band::Rows, _) if all < 4 => 2.0,
+        (Band::Rows, _) => 18.0,
+        (Band::Tiles, Op::Sddmm) => 14.0,
+        (Band::Tiles, _) => 8.0,
         _ if all < 4 => 5.5,
-        Op::Sddmm => 4.0,
+        (Band::None, Op::Sddmm) => 4.0,
         _ if far => 2.3,
         _ => 3.5,
     }
+}
+
+/// What of the rows of B stays in L1 from one row of A to the next.
+#[derive(Clone, Copy)]
+enum Band {
+    /// They are too many: the pattern is no band, or too wide a one.
+    None,
+    /// A tile of each would fit, but not the sets that tiles use.
+    Tiles,
+    /// What is read of them in one pass.
+    Rows,
 }
 
 /// Copied rows of B per nonzero beyond which panels lose (R-MAT of 2^16 rows, 1.6 M nonzeros, N = 128, f32: 0.66 copies, 92 ms where
@@ -74,10 +85,12 @@ impl PanelPlan {
         let row_bytes = self.n.saturating_mul(target.value_bytes);
         let far = stats.cols.saturating_mul(row_bytes) > 2 * machine.l2_bytes();
         let tile_bytes = row_bytes.min(WIDEST_TILE * target.vector_bytes);
-        let band_of_tiles = stats.in_l1(machine, tile_bytes);
-        let band = stats.in_l1(machine, bytes_in_sets(row_bytes, tile_bytes));
-        let least = least_segment(self.op, self.n.div_ceil(target.lanes()), far, band, band_of_tiles);
-        if per_segment < least {
+        let band = match stats.in_l1(machine, tile_bytes) {
+            true if stats.in_l1(machine, bytes_in_sets(row_bytes, tile_bytes)) => Band::Rows,
+            true => Band::Tiles,
+            false => Band::None,
+        };
+        if per_segment < least_segment(self.op, self.n.div_ceil(target.lanes()), far, band) {
             return Some(format!("{per_segment:.1} nonzeros of a row in a panel do not pay for its row of C").into());
         }
         // Copying a panel into L1 must be a small part of using it: a copied row costs what a nonzero of the direct path does.

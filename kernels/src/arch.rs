@@ -6,7 +6,7 @@ use core::any::TypeId;
 use core::mem::transmute_copy;
 
 #[cfg(target_arch = "x86_64")]
-use pulp::x86::{V3, V4};
+use pulp::x86::V4;
 use pulp::{Simd, WithSimd};
 
 use crate::{Number, Scalar};
@@ -188,26 +188,48 @@ impl Arch {
             Inner::Neon(simd) => Simd::vectorize(simd, op),
         }
     }
+
+    /// Runs `halves` on registers of half as many bytes where the instruction set is AVX-512, which has twice as many of them as AVX2, and
+    /// `whole` where it is another that has vectors.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
+    pub(crate) fn dispatch_halves<H, Op>(self, halves: H, whole: Op)
+    where
+        H: WithSimd<Output = ()>,
+        Op: WithSimd<Output = ()>,
+    {
+        match self.0 {
+            Inner::Scalar => {}
+            #[cfg(target_arch = "x86_64")]
+            Inner::V3(simd) => Simd::vectorize(simd, whole),
+            #[cfg(target_arch = "x86_64")]
+            Inner::V4(simd) => Simd::vectorize(simd, Halves(halves)),
+            #[cfg(target_arch = "aarch64")]
+            Inner::Neon(simd) => Simd::vectorize(simd, whole),
+        }
+    }
+}
+
+/// Runs on registers of half the size in code of AVX-512.
+#[cfg(target_arch = "x86_64")]
+struct Halves<Op>(Op);
+
+#[cfg(target_arch = "x86_64")]
+impl<Op: WithSimd<Output = ()>> WithSimd for Halves<Op> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        if same::<S, V4>() {
+            // SAFETY: the types are the same, as has just been shown.
+            let simd = unsafe { transmute_copy::<S, V4>(&simd) };
+            self.0.with_simd(*simd);
+        }
+    }
 }
 
 /// Whether `A` and `B` are the same type; known at compile time, so that the other arm vanishes.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn same<A: 'static, B: 'static>() -> bool {
     TypeId::of::<A>() == TypeId::of::<B>()
-}
-
-/// The instructions on registers of half as many bytes, for AVX-512. Where they are inlined into code of AVX-512, that has its number
-/// of registers.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(crate) fn halved<S: Simd>(simd: S) -> Option<V3> {
-    // SAFETY: the types are the same, as has just been shown.
-    same::<S, V4>().then(|| *unsafe { transmute_copy::<S, V4>(&simd) })
-}
-
-/// Elsewhere there are none.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline(always)]
-pub(crate) fn halved<S: Simd>(_: S) -> Option<S> {
-    None
 }

@@ -12,7 +12,6 @@ mod dots;
 
 use pulp::{Simd, WithSimd};
 
-use self::dots::Dots;
 use crate::arch::dispatch_compiled;
 use crate::block::OFFSETS_PER_WORD;
 use crate::rows::{Gathered, Prefetch, axpy_gathered, by_prefetch};
@@ -91,7 +90,7 @@ pub unsafe fn spmm_heads<T: Scalar>(arch: Arch, task: SpmmHeads<T>) {
 /// # Safety
 /// As [`spmm_heads`], with the task's part of `out` instead of rows of C.
 pub unsafe fn sddmm_heads<T: Scalar>(arch: Arch, task: SddmmHeads<T>) {
-    dispatch_compiled!(arch, Dots(task), Dots<f32>, Dots<f64>);
+    dispatch_compiled!(arch, task, SddmmHeads<f32>, SddmmHeads<f64>, |arch, task| task.dispatch(arch));
 }
 
 impl<T: Scalar> HeadRows<T> {
@@ -130,10 +129,9 @@ impl<T: Scalar> HeadRows<T> {
         }
     }
 
-    /// Registers of a head, where it is whole registers of more than one element; else 0.
+    /// Registers of a head, where it is whole registers of `lanes` elements, more than one; else 0.
     #[inline(always)]
-    fn registers<S: Simd>(&self) -> usize {
-        let lanes = T::lanes::<S>();
+    fn registers(&self, lanes: usize) -> usize {
         if lanes > 1 && self.width.is_multiple_of(lanes) { self.width / lanes } else { 0 }
     }
 }
@@ -147,7 +145,7 @@ impl<T: Scalar> WithSimd for Sums<T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let task = &self.0;
-        let registers = task.rows.registers::<S>();
+        let registers = task.rows.registers(T::lanes::<S>());
         let total = task.rows.heads * registers;
         // SAFETY: the promise of `spmm_heads`; registers from `first` on are inside the rows.
         unsafe {

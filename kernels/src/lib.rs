@@ -8,6 +8,7 @@
 
 mod arch;
 mod block;
+mod by_tile;
 mod convert;
 mod dot;
 pub mod edge;

@@ -205,7 +205,7 @@ impl<T: Number, R: Semiring<T>> WithSimd for Reduced<T, R> {
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { semiring, pairs } = self;
         let (n, lanes) = (pairs.n, T::lanes::<S>());
-        let wide = if most_vectors::<S>() == 8 && n >= 4 * lanes { 4 * lanes } else { lanes };
+        let wide = if most_vectors(S::REGISTER_COUNT) == 8 && n >= 4 * lanes { 4 * lanes } else { lanes };
         let zero = T::splat(simd, semiring.zero());
         // SAFETY: the promise of `pair_rows_reduce`: all that is read is inside rows of n elements.
         unsafe {

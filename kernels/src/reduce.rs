@@ -77,22 +77,10 @@ impl Iterator for ReduceTiles {
     }
 }
 
-/// The most vectors of a tile: the sums and a row's terms in half of the registers.
+/// The most vectors of a tile where there are so many registers: the sums and a row's terms in half of them.
 #[inline(always)]
-pub(crate) const fn most_vectors<S: Simd>() -> usize {
-    if S::IS_SCALAR || S::REGISTER_COUNT < 32 { 4 } else { 8 }
-}
-
-/// Calls `$f::<$g.., NV>($args)` with the tile's vectors.
-macro_rules! with_reduce_tile {
-    ($s:ty, $tile:expr, $f:ident :: <$($g:ty),*> ($($arg:expr),* $(,)?)) => {
-        match $tile.vectors {
-            8 if const { $crate::reduce::most_vectors::<$s>() == 8 } => $f::<$($g,)* 8>($($arg),*),
-            4 => $f::<$($g,)* 4>($($arg),*),
-            2 if const { !<$s as Simd>::IS_SCALAR } => $f::<$($g,)* 2>($($arg),*),
-            _ => $f::<$($g,)* 1>($($arg),*),
-        }
-    };
+pub(crate) const fn most_vectors(registers: usize) -> usize {
+    if registers < 32 { 4 } else { 8 }
 }
 
 /// Rows of a CSR matrix times B over a semiring, straight from CSR.
@@ -136,52 +124,87 @@ pub struct ReduceRows<T> {
 /// The CSR arrays are valid, every column is a row of B, B and C have the strides and sizes stated, and no one else
 /// writes the rows or reads `carry_out` at the same time.
 pub unsafe fn reduce_rows<T: Number, R: Semiring<T>>(arch: Arch, semiring: R, task: ReduceRows<T>) {
+    macro_rules! run {
+        ($semiring:expr, $of:ty) => {{
+            let task = Rows { semiring: $semiring, task };
+            dispatch_numbers!(arch, task, Rows<$of>, f32 f64 i32 i64, |arch, task| task.dispatch(arch));
+        }};
+    }
     if let Some(built_in) = const { R::BUILT_IN } {
         // The largest and the smallest term are compiled by themselves: in rows of few nonzeros, the branches on the operations take as
         // long as the operations.
         match built_in(semiring) {
-            MAX_TIMES => {
-                let task = Rows { semiring: Extreme::<true, false>, task };
-                dispatch_numbers!(arch, task, Rows<Extreme<true, false>>, f32 f64 i32 i64);
-            }
-            MIN_TIMES => {
-                let task = Rows { semiring: Extreme::<false, false>, task };
-                dispatch_numbers!(arch, task, Rows<Extreme<false, false>>, f32 f64 i32 i64);
-            }
-            semiring => {
-                let task = Rows { semiring, task };
-                dispatch_numbers!(arch, task, Rows);
-            }
+            MAX_TIMES => run!(Extreme::<true, false>, Extreme<true, false>),
+            MIN_TIMES => run!(Extreme::<false, false>, Extreme<false, false>),
+            semiring => run!(semiring, BuiltIn),
         }
     } else if const { R::BUILT_IN.is_none() } {
-        arch.dispatch(Rows { semiring, task });
+        Rows { semiring, task }.dispatch(arch);
     }
 }
 
+/// A task with its semiring.
 #[derive(Clone, Copy)]
 struct Rows<T, R> {
     semiring: R,
     task: ReduceRows<T>,
 }
 
-impl<T: Number, R: Semiring<T>> WithSimd for Rows<T, R> {
+impl<T: Number, R: Semiring<T>> Rows<T, R> {
+    /// To the code for each tile's width: all widths in one function take the compiler longer.
+    #[inline(always)]
+    fn dispatch(self, arch: Arch) {
+        if self.task.n == 1 {
+            return arch.dispatch(Column(self));
+        }
+        for tile in
+            (ReduceTiles { n: self.task.n, lanes: arch.lanes::<T>(), max: most_vectors(arch.registers()), start: 0 })
+        {
+            match tile.vectors {
+                8 => arch.dispatch(RowsTile::<T, R, 8> { rows: self, tile }),
+                4 => arch.dispatch(RowsTile::<T, R, 4> { rows: self, tile }),
+                2 => arch.dispatch(RowsTile::<T, R, 2> { rows: self, tile }),
+                _ => arch.dispatch(RowsTile::<T, R, 1> { rows: self, tile }),
+            }
+        }
+        if self.task.stream {
+            stream_fence();
+        }
+    }
+}
+
+/// N = 1: one number of a row, without masks.
+struct Column<T, R>(Rows<T, R>);
+
+impl<T: Number, R: Semiring<T>> WithSimd for Column<T, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Rows { semiring, task } = &self.0;
+        // SAFETY: the promise of `reduce_rows`.
+        unsafe {
+            rows_tile::<pulp::Scalar, T, R, 1>(pulp::Scalar, *semiring, task, Tile { start: 0, vectors: 1, rest: 0 })
+        }
+    }
+}
+
+/// One tile of all the rows, as pulp runs it.
+struct RowsTile<T, R, const NV: usize> {
+    rows: Rows<T, R>,
+    tile: Tile,
+}
+
+impl<T: Number, R: Semiring<T>, const NV: usize> WithSimd for RowsTile<T, R, NV> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let (semiring, task) = (self.semiring, &self.task);
-        if task.n == 1 {
-            // One number of a row, without masks.
-            let tile = Tile { start: 0, vectors: 1, rest: 0 };
-            // SAFETY: the promise of `reduce_rows`.
-            return unsafe { rows_tile::<pulp::Scalar, T, R, 1>(pulp::Scalar, semiring, task, tile) };
-        }
-        for tile in (ReduceTiles { n: task.n, lanes: T::lanes::<S>(), max: most_vectors::<S>(), start: 0 }) {
+        // Other widths are not compiled, as no tile has them.
+        if const { NV <= most_vectors(S::REGISTER_COUNT) && !(S::IS_SCALAR && NV == 2) } {
+            let Rows { semiring, task } = &self.rows;
             // SAFETY: the promise of `reduce_rows`; the tile is inside the rows of B and C.
-            unsafe { with_reduce_tile!(S, tile, rows_tile::<S, T, R>(simd, semiring, task, tile)) }
-        }
-        if task.stream {
-            stream_fence();
+            unsafe { rows_tile::<S, T, R, NV>(simd, *semiring, task, self.tile) }
         }
     }
 }

@@ -17,10 +17,11 @@ use pulp::{Simd, WithSimd};
 use self::target::{Output, Plain, Sums, Target};
 use crate::arch::dispatch_stored;
 use crate::block::{Block, Offsets};
+use crate::by_tile::{ByTile, by_tile};
 use crate::dot::{dots, dots_packed, dots_pair, emit_in_order};
 use crate::prefetch::prefetch_row_l2;
 use crate::rows::{Gathered, Prefetch};
-use crate::tile::{self, Lines, Tile, TileRows, tiles, tiles_in, with_elements, with_vectors, with_width};
+use crate::tile::{self, Lines, Tile, TileRows, tiles, with_elements, with_vectors};
 use crate::walk::{Part, Walk};
 use crate::{Arch, LINE, Number, RowPtr, Stored, prefetch_l1, prefetch_row};
 
@@ -70,42 +71,21 @@ pub unsafe fn sddmm_rows<D: Stored>(arch: Arch, task: SddmmRows<D>) {
 pub(crate) const MOST_VECTORS: usize = 8;
 
 impl<D: Stored> SddmmRows<D> {
-    /// To the code for each tile's width. All widths in one function take the compiler minutes: some of its passes go through the outermost
-    /// loop, there that over tiles, for each of the loops inside.
+    /// To the code for each tile's width.
     #[inline(always)]
-    fn dispatch(&self, arch: Arch) {
-        for tile in tiles_in::<D>(self.n, arch.lanes::<D::Scalar>(), MOST_VECTORS) {
-            with_width!(tile, run_rows::<D>(arch, *self, tile));
-        }
+    fn dispatch(self, arch: Arch) {
+        // SAFETY: the promise of `sddmm_rows`.
+        unsafe { by_tile(arch, self, self.n, MOST_VECTORS) }
     }
 }
 
-/// One tile of all the rows, as pulp runs it. The task by value: what is read through a reference is read again after every store.
-struct RowsTile<D: Stored, const NV: usize, const TAIL: bool> {
-    task: SddmmRows<D>,
-    tile: Tile,
-}
-
-/// Runs the tile.
-#[inline(always)]
-fn run_rows<D: Stored, const NV: usize, const TAIL: bool>(arch: Arch, task: SddmmRows<D>, tile: Tile) {
-    arch.dispatch_vectors(RowsTile::<D, NV, TAIL> { task, tile }, |simd| rows_of_elements(simd, &task, tile));
-}
-
-/// Runs the tile where vectors are single elements.
-#[inline(never)]
-fn rows_of_elements<D: Stored>(simd: pulp::Scalar, task: &SddmmRows<D>, tile: Tile) {
-    // SAFETY: the promise of `sddmm_rows`; the tile is inside the rows of B and C.
-    unsafe { with_width!(tile, rows_tile::<pulp::Scalar, D>(simd, task, tile)) }
-}
-
-impl<D: Stored, const NV: usize, const TAIL: bool> WithSimd for RowsTile<D, NV, TAIL> {
-    type Output = ();
+impl<D: Stored> ByTile for SddmmRows<D> {
+    type Stored = D;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        // SAFETY: the promise of `sddmm_rows`; the tile is inside the rows of B and C.
-        unsafe { rows_tile::<S, D, NV, TAIL>(simd, &self.task, self.tile) }
+    unsafe fn tile<S: Simd, const NV: usize, const TAIL: bool>(&self, simd: S, tile: Tile) {
+        // SAFETY: the caller's promise.
+        unsafe { rows_tile::<S, D, NV, TAIL>(simd, self, tile) }
     }
 }
 

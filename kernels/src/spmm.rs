@@ -22,13 +22,14 @@ use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_stored;
 use crate::block::Block;
+use crate::by_tile::{ByTile, by_tile};
 use crate::convert::{WidenRows, widen_rows};
 use crate::panel::{PanelTask, RowBlockSums};
 use crate::rows::{Gathered, Prefetch, axpy_reordered};
 use crate::semiring::PlusTimes;
 use crate::spmv::spmv;
 use crate::stored::{Mask, Vector};
-use crate::tile::{self, Tile, tiles, tiles_of, with_width};
+use crate::tile::{self, Tile, tiles};
 use crate::walk::{Part, Walk};
 use crate::{Arch, LINE, Number, RowPtr, Stored, prefetch_row, stream_fence};
 
@@ -77,28 +78,34 @@ pub struct SpmmRows<D: Stored> {
 /// The CSR arrays are valid, every column is a row of B, B and C have the strides and sizes stated, and no one else
 /// writes the rows or reads `carry_out` at the same time.
 pub unsafe fn spmm_rows<D: Stored>(arch: Arch, task: SpmmRows<D>) {
-    dispatch_stored!(arch, Rows(task), Rows);
+    dispatch_stored!(arch, task, SpmmRows, |arch, task| task.dispatch(arch));
 }
 
-#[derive(Clone, Copy)]
-struct Rows<D: Stored>(SpmmRows<D>);
+impl<D: Stored> SpmmRows<D> {
+    /// To the code for N = 1, or for each tile's width.
+    #[inline(always)]
+    fn dispatch(self, arch: Arch) {
+        if self.n == 1 {
+            return arch.dispatch(Column(self));
+        }
+        // SAFETY: the promise of `spmm_rows`.
+        unsafe { by_tile(arch, self, self.n, 8) };
+        if self.stream {
+            stream_fence();
+        }
+    }
+}
 
-impl<D: Stored> WithSimd for Rows<D> {
+/// N = 1.
+struct Column<D: Stored>(SpmmRows<D>);
+
+impl<D: Stored> WithSimd for Column<D> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        if self.0.n == 1 {
-            // SAFETY: the promise of `spmm_rows`.
-            return unsafe { spmv(&self.0) };
-        }
-        for tile in tiles_of::<S, D>(self.0.n, 8) {
-            // SAFETY: the promise of `spmm_rows`; the tile is inside the rows of B and C.
-            unsafe { with_width!(tile, rows_tile::<S, D>(simd, &self.0, tile)) }
-        }
-        if self.0.stream {
-            stream_fence();
-        }
+    fn with_simd<S: Simd>(self, _: S) {
+        // SAFETY: the promise of `spmm_rows`.
+        unsafe { spmv(&self.0) }
     }
 }
 
@@ -143,6 +150,16 @@ impl<D: Stored> SpmmRows<D> {
             // One place, and one copy of the code that stores there.
             false => (std::ptr::null_mut(), if carries.is_null() { c } else { carries.cast() }, beta),
         }
+    }
+}
+
+impl<D: Stored> ByTile for SpmmRows<D> {
+    type Stored = D;
+
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const NV: usize, const TAIL: bool>(&self, simd: S, tile: Tile) {
+        // SAFETY: the caller's promise.
+        unsafe { rows_tile::<S, D, NV, TAIL>(simd, self, tile) }
     }
 }
 

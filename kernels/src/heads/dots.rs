@@ -9,57 +9,102 @@
 use pulp::{Simd, WithSimd};
 
 use super::SddmmHeads;
-use crate::Scalar;
-use crate::arch::halved;
 use crate::dot::{GROUP, Sink, dots, join, sum_group};
 use crate::rows::by_prefetch;
 use crate::sddmm::{MOST_VECTORS, prefetch_later_rows};
 use crate::stream::{store_streaming, stream_fence};
-use crate::tile::{self, Tile, tiles, with_vectors};
+use crate::tile::{self, Tile, tiles, with_elements, with_vectors};
+use crate::{Arch, Scalar};
 
-/// SDDMM of heads as pulp runs it.
-#[derive(Clone, Copy)]
-pub(super) struct Dots<T>(pub SddmmHeads<T>);
-
-impl<T: Scalar> WithSimd for Dots<T> {
-    type Output = ();
-
+impl<T: Scalar> SddmmHeads<T> {
+    /// To the code for each number of registers: all of it in one function takes the compiler several times as long.
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let task = &self.0;
-        let (registers, heads, lanes) = (task.rows.registers::<S>(), task.rows.heads, T::lanes::<S>());
-        // SAFETY: the promise of `sddmm_heads`; heads from `first` on are inside the rows.
-        unsafe {
-            if lanes < GROUP || !heads.is_multiple_of(GROUP) || !matches!(registers, 1 | 2) {
-                for tile in tiles(task.rows.width, lanes, MOST_VECTORS) {
-                    with_vectors!(tile, dots_of_heads::<S, T>(simd, task, tile));
-                }
-                return;
+    pub(super) fn dispatch(self, arch: Arch) {
+        let (lanes, heads) = (arch.lanes::<T>(), self.rows.heads);
+        let registers = self.rows.registers(lanes);
+        if lanes < GROUP || !heads.is_multiple_of(GROUP) || !matches!(registers, 1 | 2) {
+            for tile in tiles(self.rows.width, lanes, MOST_VECTORS) {
+                with_vectors!(tile, run_each_head::<T>(arch, self, tile));
             }
-            let mut first = 0;
-            while first < heads {
-                first += match (halved(simd), registers, heads - first) {
-                    (Some(half), 1, 8..) => task.tile::<_, 2, 16>(half, first),
-                    (Some(half), 1, _) => task.tile::<_, 2, 8>(half, first),
-                    (Some(half), ..) => task.tile::<_, 4, 16>(half, first),
-                    (None, 1, _) => task.tile::<S, 1, 4>(simd, first),
-                    (None, ..) => task.tile::<S, 2, 8>(simd, first),
-                };
-            }
-            if task.stream {
-                stream_fence();
-            }
+            return;
+        }
+        let mut first = 0;
+        while first < heads {
+            first += match (registers, heads - first) {
+                (1, 8..) => run_heads::<T, 1, 8, 2, 16>(arch, self, first),
+                (1, _) => run_heads::<T, 1, 4, 2, 8>(arch, self, first),
+                _ => run_heads::<T, 2, 8, 4, 16>(arch, self, first),
+            };
+        }
+        if self.stream {
+            stream_fence();
         }
     }
 }
 
+/// Some heads from `first` on, as pulp runs them: `NV` registers, `K` to a head.
+struct Heads<T, const K: usize, const NV: usize> {
+    task: SddmmHeads<T>,
+    first: usize,
+}
+
+/// Runs the `NV / K` heads from `first` on, `NV_HALVES` registers of half the size where these are used; how many.
+#[inline(always)]
+fn run_heads<T: Scalar, const K: usize, const NV: usize, const K_HALVES: usize, const NV_HALVES: usize>(
+    arch: Arch,
+    task: SddmmHeads<T>,
+    first: usize,
+) -> usize {
+    arch.dispatch_halves(Heads::<T, K_HALVES, NV_HALVES> { task, first }, Heads::<T, K, NV> { task, first });
+    NV / K
+}
+
+impl<T: Scalar, const K: usize, const NV: usize> WithSimd for Heads<T, K, NV> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // SAFETY: the promise of `sddmm_heads`; the heads are the task's.
+        unsafe { self.task.tile::<S, K, NV>(simd, self.first) }
+    }
+}
+
+/// One tile of each head, as pulp runs it.
+struct HeadTile<T, const NV: usize> {
+    task: SddmmHeads<T>,
+    tile: Tile,
+}
+
+/// Runs the tile.
+#[inline(always)]
+fn run_each_head<T: Scalar, const NV: usize>(arch: Arch, task: SddmmHeads<T>, tile: Tile) {
+    arch.dispatch_vectors(HeadTile::<T, NV> { task, tile }, |simd| each_head_of_elements(simd, &task, tile));
+}
+
+/// Runs the tile where vectors are single elements.
+#[inline(never)]
+fn each_head_of_elements<T: Scalar>(simd: pulp::Scalar, task: &SddmmHeads<T>, tile: Tile) {
+    // SAFETY: the promise of `sddmm_heads`; the tile is inside each head.
+    unsafe { with_elements!(tile, each_head::<pulp::Scalar, T>(simd, task, tile)) }
+}
+
+impl<T: Scalar, const NV: usize> WithSimd for HeadTile<T, NV> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // SAFETY: the promise of `sddmm_heads`; the tile is inside each head.
+        unsafe { each_head::<S, T, NV>(simd, &self.task, self.tile) }
+    }
+}
+
 impl<T: Scalar> SddmmHeads<T> {
-    /// The `NV / K` heads from `first` on, four or eight, of `K` registers each; how many.
+    /// The `NV / K` heads from `first` on, four or eight, of `K` registers each.
     ///
     /// # Safety
     /// As [`sddmm_heads`].
     #[inline(always)]
-    unsafe fn tile<S: Simd, const K: usize, const NV: usize>(&self, simd: S, first: usize) -> usize {
+    unsafe fn tile<S: Simd, const K: usize, const NV: usize>(&self, simd: S, first: usize) {
         let (lanes, own) = (T::lanes::<S>(), NV / K);
         let (column, bytes, mask) = (first * K * lanes, NV * lanes * size_of::<T>(), T::first_lanes(simd, 0));
         // Groups of a register of dots, and of a nonzero; nonzeros of a step, whose dots are whole registers.
@@ -110,7 +155,6 @@ impl<T: Scalar> SddmmHeads<T> {
                 });
             }
         }
-        own
     }
 
     /// Stores `dots`, those from `at` on of the step's `count`, which are `own` for each nonzero from `p` on and head from `first` on.
@@ -160,7 +204,7 @@ impl<T: Scalar> SddmmHeads<T> {
 /// # Safety
 /// As [`sddmm_heads`].
 #[inline(always)]
-unsafe fn dots_of_heads<S: Simd, T: Scalar, const NV: usize>(simd: S, task: &SddmmHeads<T>, tile: Tile) {
+unsafe fn each_head<S: Simd, T: Scalar, const NV: usize>(simd: S, task: &SddmmHeads<T>, tile: Tile) {
     let (lanes, heads) = (T::lanes::<S>(), task.rows.heads);
     let mask = T::first_lanes(simd, if tile.rest == 0 { lanes } else { tile.rest });
     // SAFETY: the caller's promise.

@@ -49,9 +49,9 @@ pub fn tensor_files(dir: &std::path::Path) -> Vec<PathBuf> {
     files
 }
 
-/// The ranks that a real tensor of `nnz` nonzeros is tested at: all that registers and tails make different, but few on the
-/// largest tensors, where the naive loops would take a minute. `SPARSIMD_VERIFY=all` wants all on all.
+/// The ranks that a real tensor of `nnz` nonzeros is tested at: all that registers and tails make different, but few on
+/// large tensors, where the naive loops would take minutes. `SPARSIMD_VERIFY=all` wants all on all.
 pub fn real_ranks(nnz: usize) -> &'static [usize] {
     let all = std::env::var("SPARSIMD_VERIFY").is_ok_and(|value| value == "all");
-    if all || nnz < 250_000 { &[1, 5, 8, 16, 32, 33, 64] } else { &[16, 33] }
+    if all || nnz < 50_000 { &[1, 5, 8, 16, 32, 33, 64] } else { &[16, 33] }
 }

@@ -13,6 +13,8 @@
 //! The panel path is SpMM's own code (`panel`), the direct path has the same loop. A term is two or three instructions instead of one
 //! multiply-add, so there is nothing to gain from several sets of sums, and the direct path is compiled for fewer widths of tiles.
 
+mod column;
+
 use pulp::{Simd, WithSimd};
 
 use crate::block::Block;
@@ -173,19 +175,17 @@ impl<T: Number, R: Semiring<T>> Rows<T, R> {
     }
 }
 
-/// N = 1: one number of a row, without masks.
+/// N = 1.
 struct Column<T, R>(Rows<T, R>);
 
 impl<T: Number, R: Semiring<T>> WithSimd for Column<T, R> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let Rows { semiring, task } = &self.0;
         // SAFETY: the promise of `reduce_rows`.
-        unsafe {
-            rows_tile::<pulp::Scalar, T, R, 1>(pulp::Scalar, *semiring, task, Tile { start: 0, vectors: 1, rest: 0 })
-        }
+        unsafe { column::column::<S, T, R>(simd, *semiring, task) }
     }
 }
 
@@ -335,12 +335,7 @@ impl<'a, T: Number> ReducePanel<'a, T> {
 /// When the slices differ in length.
 pub fn reduce_into<T: Number, R: Semiring<T>>(semiring: R, x: &[T], y: &mut [T]) {
     assert_eq!(x.len(), y.len(), "x and y have one length");
-    let simd = pulp::Scalar;
-    for i in 0..x.len() {
-        // SAFETY: a vector of this instruction set is one element.
-        unsafe {
-            let (x, y) = (x.as_ptr().add(i), y.as_mut_ptr().add(i));
-            T::store(simd, y, semiring.add(simd, T::load(simd, x), T::load(simd, y)));
-        }
+    for (&x, y) in x.iter().zip(y) {
+        *y = column::added(semiring, x, *y);
     }
 }

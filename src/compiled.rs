@@ -10,7 +10,7 @@ use sparsimd_kernels::{Scalar, Stored, bf16, f16};
 use crate::formats::{Alto, Bcsf, Coo, CooRef, CooTensor, Csf, CsfSet, Csr, FiberCoo, HiCoo, MmCsf, SemiCoo, Tiled};
 use crate::ops::{MttkrpTensor, Prepared};
 use crate::plan::TensorStats;
-use crate::{Cpu, edge, generate, io, reference, semiring};
+use crate::{Cpu, generate, io, reference, semiring};
 
 /// Mentions the functions, which makes the compiler generate them.
 macro_rules! instances {
@@ -30,7 +30,7 @@ instances! { core<T: Scalar>:
     Cpu::pairs_elementwise::<T>,
     Cpu::pairs_reduced::<T, semiring::BuiltIn>,
     Cpu::sampled::<T>,
-    Cpu::fusedmm_operand::<T, edge::BuiltIn<T>>,
+    Cpu::fusedmm_operand::<T>,
     Cpu::prepare_operand::<T>,
     Cpu::sums_of_heads::<T>,
     Cpu::dots_of_heads::<T>,
@@ -129,7 +129,7 @@ instances! { narrow<D: Stored>:
     Cpu::spmm_operand::<D>,
     Cpu::spmm_t_operand::<D>,
     Cpu::sampled::<D>,
-    Cpu::fusedmm_operand::<D, edge::BuiltIn<D::Scalar>>,
+    Cpu::fusedmm_operand::<D>,
     Prepared::<D::Scalar>::set_values::<D>,
     Csr::<D>::stored_as::<D::Scalar>,
     Csr::<D::Scalar>::stored_as::<D>,

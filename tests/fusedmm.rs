@@ -6,6 +6,7 @@ use common::matrices::{
     STRATEGIES, Strided, WIDTHS, aligned, assert_dense, bits, executors, executors_with_small_caches, on_every_path,
     pieces, prepare, shapes, sparse_rows, streams,
 };
+use pulp::Simd;
 use sparsimd::edge::{self, Edge, Map};
 use sparsimd::plan::Op;
 use sparsimd::{Cpu, Csr, Error, Mat, Scalar, Stored, bf16, f16, generate, reference};
@@ -90,6 +91,20 @@ fn attention_scale(n: usize) -> f64 {
     f64::from(1.0 / (n as f32).sqrt())
 }
 
+/// A user's own softmax, of the scaled score.
+#[derive(Clone, Copy)]
+struct OwnSoftmax<T>(T);
+
+impl<T: Scalar> Edge<T> for OwnSoftmax<T> {
+    fn is_softmax(self) -> bool {
+        true
+    }
+
+    fn apply<S: Simd>(self, simd: S, dot: T::Vector<S>, _: T::Vector<S>) -> T::Vector<S> {
+        T::vmul(simd, T::splat(simd, self.0), dot)
+    }
+}
+
 macro_rules! every_edge {
     ($($t:ident: $identity:ident $scale:ident $sigmoid:ident $softmax:ident $steep:ident $leaky_relu:ident $each:ident $ratio:ident;)*) => {$(
         #[test]
@@ -126,6 +141,8 @@ macro_rules! every_edge {
         #[test]
         fn $each() {
             check::<$t, _>(&[1, 17, 64, 130], |_| Map(leaky::<$t>), |_| Wanted::Leaky);
+            check::<$t, _>(&[1, 17, 64], |_| OwnSoftmax(0.5), |_| Wanted::Softmax(0.5));
+            check::<$t, _>(&[3, 33], |_| OwnSoftmax(9.0), |_| Wanted::Softmax(9.0));
         }
         #[test]
         fn $ratio() {

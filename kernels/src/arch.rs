@@ -39,14 +39,14 @@ pub(crate) use dispatch_compiled;
 
 /// Likewise a task of type `$of<D>`, by what its operands store.
 macro_rules! dispatch_stored {
-    ($arch:expr, $task:expr, $of:ident $(<$($more:ident),+>)?) => {
-        $crate::arch::dispatch_stored!($arch, $task, $of $(<$($more),+>)?, |arch, task| arch.dispatch(task))
+    ($arch:expr, $task:expr, $of:ident) => {
+        $crate::arch::dispatch_stored!($arch, $task, $of, |arch, task| arch.dispatch(task))
     };
-    ($arch:expr, $task:expr, $of:ident $(<$($more:ident),+>)?, |$a:ident, $t:ident| $run:expr) => {{
+    ($arch:expr, $task:expr, $of:ident, |$a:ident, $t:ident| $run:expr) => {{
         let task = $task;
         macro_rules! run {
             ($d:ty) => {{
-                fn run($a: $crate::Arch, $t: $of<$d $($(, $more<<$d as $crate::Stored>::Scalar>)+)?>) {
+                fn run($a: $crate::Arch, $t: $of<$d>) {
                     $run
                 }
                 // SAFETY: D is this type (`Stored` is sealed, names differ), so that the types are the same; tasks are `Copy`.

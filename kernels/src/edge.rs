@@ -1,15 +1,15 @@
 //! Edge functions of FusedMM: what a dot product becomes before it weights a row.
 //!
-//! An edge function works on whole registers of dot products and is compiled into the kernel: no call per nonzero.
+//! An edge function works on whole registers of dot products. Those of this module are compiled into the kernel; another is called for a run
+//! of dots, at most a row's, not for each.
 
 use pulp::Simd;
 
-use crate::exp::exp_inside;
 use crate::{Scalar, exp};
 
 /// The weight f(s, a) of an edge, from its dot product s = C_i . B_j and the matrix' value a.
 pub trait Edge<T: Scalar>: Copy + Send + Sync {
-    /// Which function of this module it is: those share one kernel, which is compiled with this crate.
+    /// Which function of this module it is: those have their code in the kernels, and some have gradients.
     const BUILT_IN: Option<fn(Self) -> BuiltIn<T>> = None;
 
     /// Whether `a` is used; without it, a pattern without values will do.
@@ -107,7 +107,7 @@ pub struct Ratio<T> {
 
 /// Any function of (s, a), lane by lane: `Map(|s, a| if s > 0.0 { a * s } else { 0.0 })`.
 ///
-/// It is inlined into the kernel and vectorised there where its body allows it.
+/// It is compiled for each instruction set, and vectorised where its body allows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Map<F>(pub F);
 
@@ -239,138 +239,4 @@ impl<T: Scalar, F: Fn(T, T) -> T + Copy + Send + Sync> Edge<T> for Map<F> {
         }
         dot
     }
-}
-
-/// What the kernels ask of an edge function, once for a run of dots.
-pub(crate) trait Weights<T: Scalar>: Copy {
-    /// w = f(dots, values), `w` may be the dots; by whole registers where there is `ROOM`.
-    ///
-    /// # Safety
-    /// `dots`, `w` and `values`, unless null, hold `len` elements; `dots` and `w` as many as whole registers have, where there is `ROOM`.
-    unsafe fn apply<S: Simd, const ROOM: bool>(self, simd: S, dots: *const T, w: *mut T, values: *const T, len: usize);
-
-    /// x = e^z, z = f(dots, values), by whole registers, where no z is far from 0; the largest square of those z that are numbers. A
-    /// function without softmax has no such weights.
-    ///
-    /// # Safety
-    /// `dots` and `values`, unless null, hold `len` elements, `x` as many as whole registers have.
-    unsafe fn exponentials<S: Simd>(self, simd: S, dots: *const T, x: *mut T, values: *const T, len: usize) -> T;
-}
-
-impl<T: Scalar> Weights<T> for BuiltIn<T> {
-    #[inline(always)]
-    unsafe fn apply<S: Simd, const ROOM: bool>(self, simd: S, dots: *const T, w: *mut T, values: *const T, len: usize) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self {
-                // The dots are the weights.
-                Self::Identity if std::ptr::eq(dots, w) => (),
-                Self::Identity => dots.copy_to(w, len),
-                Self::Scale => apply::<S, T, _, ROOM>(simd, Scale, dots, w, values, len),
-                Self::Sigmoid => apply::<S, T, _, ROOM>(simd, Sigmoid, dots, w, values, len),
-                Self::Softmax(edge) => apply::<S, T, _, ROOM>(simd, edge, dots, w, values, len),
-                Self::LeakyRelu(edge) => apply::<S, T, _, ROOM>(simd, edge, dots, w, values, len),
-                Self::SoftmaxLeakyRelu(edge) => apply::<S, T, _, ROOM>(simd, edge, dots, w, values, len),
-                Self::Ratio(edge) => apply::<S, T, _, ROOM>(simd, edge, dots, w, values, len),
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn exponentials<S: Simd>(self, simd: S, dots: *const T, x: *mut T, values: *const T, len: usize) -> T {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self {
-                Self::Softmax(edge) => exponentials::<S, T, _>(simd, edge, dots, x, values, len),
-                Self::SoftmaxLeakyRelu(edge) => exponentials::<S, T, _>(simd, edge, dots, x, values, len),
-                _ => T::ZERO,
-            }
-        }
-    }
-}
-
-/// Any other function: its kernel is compiled for it.
-#[derive(Clone, Copy)]
-pub(crate) struct Custom<F>(pub F);
-
-impl<T: Scalar, F: Edge<T>> Weights<T> for Custom<F> {
-    #[inline(always)]
-    unsafe fn apply<S: Simd, const ROOM: bool>(self, simd: S, dots: *const T, w: *mut T, values: *const T, len: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { apply::<S, T, F, ROOM>(simd, self.0, dots, w, values, len) }
-    }
-
-    #[inline(always)]
-    unsafe fn exponentials<S: Simd>(self, simd: S, dots: *const T, x: *mut T, values: *const T, len: usize) -> T {
-        // SAFETY: the caller's promise.
-        unsafe { exponentials::<S, T, F>(simd, self.0, dots, x, values, len) }
-    }
-}
-
-/// [`Weights::apply`] with one edge function.
-///
-/// # Safety
-/// As there.
-#[inline(always)]
-unsafe fn apply<S: Simd, T: Scalar, F: Edge<T>, const ROOM: bool>(
-    simd: S,
-    edge: F,
-    dots: *const T,
-    w: *mut T,
-    values: *const T,
-    len: usize,
-) {
-    for at in (0..len).step_by(T::lanes::<S>()) {
-        let mask = T::first_lanes(simd, len - at);
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut a = T::splat(simd, T::ZERO);
-            if edge.uses_values() && !values.is_null() {
-                a = T::load_masked(simd, mask, values.add(at));
-            }
-            let (dots, w) = (dots.add(at), w.add(at));
-            // What is stored under a mask, of all lanes, too, cannot be forwarded to loads that follow at once.
-            if ROOM || at + T::lanes::<S>() <= len {
-                T::store(simd, w, edge.apply(simd, T::load(simd, dots), a));
-            } else {
-                T::store_masked(simd, mask, w, edge.apply(simd, T::load_masked(simd, mask, dots), a));
-            }
-        }
-    }
-}
-
-/// [`Weights::exponentials`] with one edge function.
-///
-/// # Safety
-/// As there.
-#[inline(always)]
-unsafe fn exponentials<S: Simd, T: Scalar, F: Edge<T>>(
-    simd: S,
-    edge: F,
-    dots: *const T,
-    x: *mut T,
-    values: *const T,
-    len: usize,
-) -> T {
-    let (lanes, zero) = (T::lanes::<S>(), T::splat(simd, T::ZERO));
-    let whole = len / lanes * lanes;
-    let uses_values = edge.uses_values() && !values.is_null();
-    let mut largest = zero;
-    // SAFETY: the caller's promise; what lies beyond the last whole register is masked.
-    unsafe {
-        for at in (0..whole).step_by(lanes) {
-            let a = if uses_values { T::load(simd, values.add(at)) } else { zero };
-            let z = edge.apply(simd, T::load(simd, dots.add(at)), a);
-            largest = T::vlarger(simd, T::vmul(simd, z, z), largest);
-            T::store(simd, x.add(at), exp_inside::<T, S>(simd, z));
-        }
-        if whole < len {
-            let mask = T::first_lanes(simd, len - whole);
-            let a = if uses_values { T::load_masked(simd, mask, values.add(whole)) } else { zero };
-            let z = edge.apply(simd, T::load_masked(simd, mask, dots.add(whole)), a);
-            largest = T::vlarger(simd, T::vmul(simd, z, z), largest);
-            T::store(simd, x.add(whole), exp_inside::<T, S>(simd, z));
-        }
-    }
-    T::reduce_max(simd, largest)
 }

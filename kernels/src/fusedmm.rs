@@ -24,12 +24,11 @@ pub use self::stage::{EdgeBlock, EdgeRows, SoftmaxRow, SoftmaxScale, edge_block,
 use crate::arch::dispatch_stored;
 use crate::convert::narrow_row;
 use crate::dot::{Sink, dots};
-use crate::edge::{BuiltIn, Custom, Edge, Weights};
 use crate::rows::{Gathered, Prefetch, axpy_gathered, by_prefetch};
 use crate::sddmm::{MOST_VECTORS, prefetch_later_rows};
 use crate::tile::{self, Lines, Tile, Tiles, store_zeros, tiles_of, with_vectors, with_width};
 use crate::walk::{Part, ROWS, Walk};
-use crate::{Arch, Number, RowPtr, Scalar, Stored, stream_fence};
+use crate::{Arch, EdgeFunction, Number, RowPtr, Scalar, Stored, stream_fence};
 
 /// Most nonzeros of a row whose weights are held at a time.
 const CHUNK: usize = 64;
@@ -82,42 +81,39 @@ pub struct FusedRows<D: Stored> {
 /// # Safety
 /// The CSR arrays are valid, every row is a row of C and E and every column a row of B and D, the operands have the
 /// strides and sizes stated, and no one else uses the task's rows of E, `carry_out` or `partial` at the same time.
-pub unsafe fn fused_rows<D: Stored, F: Edge<D::Scalar>>(arch: Arch, edge: F, task: FusedRows<D>) {
-    if let Some(built_in) = const { F::BUILT_IN } {
-        let task = Rows { edge: built_in(edge), softmax: edge.is_softmax(), task };
-        dispatch_stored!(arch, task, Rows<BuiltIn>, |arch, task| task.dispatch(arch));
-    } else if const { F::BUILT_IN.is_none() } {
-        Rows { edge: Custom(edge), softmax: edge.is_softmax(), task }.dispatch(arch);
-    }
+pub unsafe fn fused_rows<D: Stored>(arch: Arch, edge: EdgeFunction<'_, D::Scalar>, task: FusedRows<D>) {
+    let task = Rows { edge, softmax: edge.is_softmax(), task };
+    dispatch_stored!(arch, task, Rows, |arch, task| task.dispatch(arch));
 }
 
 /// The direct path.
 #[derive(Clone, Copy)]
-struct Rows<D: Stored, W> {
-    edge: W,
+struct Rows<'a, D: Stored> {
+    edge: EdgeFunction<'a, D::Scalar>,
     /// Whether the weights of a row are normalised.
     softmax: bool,
     task: FusedRows<D>,
 }
 
-impl<D: Stored, W: Weights<D::Scalar>> Rows<D, W> {
+impl<D: Stored> Rows<'_, D> {
     /// To the code for where rows are prefetched. All loops over nonzeros in one function take the compiler long: some of its passes go
     /// through the outermost loop, there that over rows, for each of the loops inside.
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
         by_prefetch!(Prefetch::at(self.task.prefetch_distance), PREFETCH => {
-            arch.dispatch(Prefetching::<D, W, PREFETCH> { rows: self });
+            arch.dispatch(Prefetching::<D, PREFETCH> { arch, rows: self });
         });
     }
 }
 
 /// The direct path as pulp runs it, where rows are prefetched as the constant says.
 #[derive(Clone, Copy)]
-struct Prefetching<D: Stored, W, const PREFETCH: u8> {
-    rows: Rows<D, W>,
+struct Prefetching<'a, D: Stored, const PREFETCH: u8> {
+    arch: Arch,
+    rows: Rows<'a, D>,
 }
 
-impl<D: Stored, W: Weights<D::Scalar>, const PREFETCH: u8> WithSimd for Prefetching<D, W, PREFETCH> {
+impl<D: Stored, const PREFETCH: u8> WithSimd for Prefetching<'_, D, PREFETCH> {
     type Output = ();
 
     #[inline(always)]
@@ -154,8 +150,8 @@ impl<D: Stored, W: Weights<D::Scalar>, const PREFETCH: u8> WithSimd for Prefetch
                     }
                 }
                 let chunk = (weights.0.as_mut_ptr(), most);
-                let state = fused_part::<S, D, W>(
-                    simd,
+                let state = fused_part::<S, D>(
+                    (self.arch, simd),
                     &self.rows,
                     Prefetch::of(PREFETCH),
                     &part,
@@ -266,9 +262,9 @@ impl<T> RowOf<T> {
 /// # Safety
 /// As [`fused_rows`]; `part` is one of the task's, `e` is valid for writes of a row of E, and `w` of `most` weights rounded up to registers.
 #[inline(always)]
-unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
-    simd: S,
-    &Rows { edge, softmax, ref task }: &Rows<D, W>,
+unsafe fn fused_part<S: Simd, D: Stored>(
+    (arch, simd): (Arch, S),
+    &Rows { edge, softmax, ref task }: &Rows<'_, D>,
     prefetch: Prefetch,
     part: &Part,
     RowOf { e, fresh, all, .. }: RowOf<D::Scalar>,
@@ -286,7 +282,7 @@ unsafe fn fused_part<S: Simd, D: Stored, W: Weights<D::Scalar>>(
                 with_width!(tile, dots_tile::<S, D>(simd, tile, (c, task.c.1), &rows, len, w));
             }
             let values = if task.values.is_null() { task.values } else { task.values.wrapping_add(start) };
-            edge.apply::<S, true>(simd, w, w, values, len);
+            edge.apply::<S>((arch, simd), true, w, w, values, len);
             let fresh = fresh && start == part.start;
             // The row's only chunk.
             let only = fresh && part.last && start + len == part.end;

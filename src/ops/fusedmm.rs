@@ -8,9 +8,9 @@
 
 use sparsimd_kernels::edge::Edge;
 use sparsimd_kernels::{
-    EdgeBlock, EdgeRows, FusedRows, Number, RowBlockSums, Scalar, SddmmPanel, SddmmRows, SoftmaxRow, SoftmaxScale,
-    SpmmPanel, SpmmRows, Stored, edge_block, edge_rows, fused_rows, sddmm_panel, sddmm_rows, softmax_scale, spmm_panel,
-    spmm_rows,
+    EdgeBlock, EdgeFunction, EdgeRows, FusedRows, Number, RowBlockSums, Scalar, SddmmPanel, SddmmRows, SoftmaxRow,
+    SoftmaxScale, SpmmPanel, SpmmRows, Stored, edge_block, edge_rows, fused_rows, sddmm_panel, sddmm_rows,
+    softmax_scale, spmm_panel, spmm_rows,
 };
 
 use super::operand::{SparseOperand, check_columns};
@@ -41,7 +41,7 @@ impl Cpu {
     /// E dense M x P.
     ///
     /// f is one of [`edge`](crate::edge): the identity, a scaling by a_ij, a sigmoid, a softmax over the row (sparse
-    /// attention), or a function of the caller's own, which is compiled into the kernel. Rows without nonzeros become
+    /// attention), or a function of the caller's own, which is called for runs of nonzeros. Rows without nonzeros become
     /// zeros. Edge values take at most 32 MiB at a time, or 8 MiB for each thread where that is more; the executor keeps the room for its
     /// next call.
     ///
@@ -73,21 +73,15 @@ impl Cpu {
         d: MatRef<'_, D>,
         e: MatMut<'_, D>,
     ) -> Result<()> {
-        if let Some(built_in) = const { F::BUILT_IN } {
-            return self.fusedmm_operand(a.into(), built_in(edge), c, b, d, e);
-        }
-        if const { F::BUILT_IN.is_some() } {
-            unreachable!("returned above; what follows is not compiled for functions that have a kernel");
-        }
-        self.fusedmm_operand(a.into(), edge, c, b, d, e)
+        self.fusedmm_operand(a.into(), EdgeFunction::of(&edge), c, b, d, e)
     }
 
     /// [`Cpu::fusedmm`] of an operand.
     #[inline(never)]
-    pub(crate) fn fusedmm_operand<D: Stored, F: Edge<D::Scalar>>(
+    pub(crate) fn fusedmm_operand<D: Stored>(
         &self,
         a: SparseOperand<'_, D::Scalar>,
-        edge: F,
+        edge: EdgeFunction<'_, D::Scalar>,
         c: MatRef<'_, D>,
         b: MatRef<'_, D>,
         d: MatRef<'_, D>,
@@ -113,12 +107,12 @@ impl Cpu {
     }
 
     /// The direct path; shapes have been checked.
-    fn fused_directly<D: Stored, F: Edge<D::Scalar>>(
+    fn fused_directly<D: Stored>(
         &self,
         pattern: PatternRef<'_>,
         values: Option<Values<'_, D::Scalar>>,
         direct: &Direct<'_>,
-        edge: F,
+        edge: EdgeFunction<'_, D::Scalar>,
         Dense { c, b, d }: Dense<'_, D>,
         mut e: MatMut<'_, D>,
     ) {
@@ -172,10 +166,10 @@ impl Cpu {
 
     /// The direct path where D is not B: dots and weights of many tasks, then their sums. `rows` are those of a task, as
     /// [`fused_rows`] takes them, and `values` finds their values, in room that they may need.
-    fn fused_in_stages<D: Stored, F: Edge<D::Scalar>>(
+    fn fused_in_stages<D: Stored>(
         &self,
         &Direct { ref tasks, ref stages, width, .. }: &Direct<'_>,
-        edge: F,
+        edge: EdgeFunction<'_, D::Scalar>,
         work: usize,
         rows: impl Fn(usize) -> FusedRows<D> + Send + Sync,
         values: impl Fn(usize, &mut Aligned<D::Scalar>) -> *const D::Scalar + Send + Sync,
@@ -247,11 +241,11 @@ impl Cpu {
     }
 
     /// The panel path; shapes have been checked, `values` are in panel order.
-    fn fused_by_panels<D: Stored, F: Edge<D::Scalar>>(
+    fn fused_by_panels<D: Stored>(
         &self,
         (plan, panel): (&PanelPlan, &Panel),
         values: Option<&[D::Scalar]>,
-        edge: F,
+        edge: EdgeFunction<'_, D::Scalar>,
         dense: Dense<'_, D>,
         e: MatMut<'_, D>,
     ) {
@@ -291,12 +285,12 @@ impl Cpu {
 
     /// One block: its dots, their weights, and the sum weighted by them; `c` from the first row of its row block on.
     #[expect(clippy::too_many_arguments, reason = "one block of the caller's loop, with all that the loop holds")]
-    fn fused_block<D: Stored, F: Edge<D::Scalar>>(
+    fn fused_block<D: Stored>(
         &self,
         c: &[D],
         block: &BlockView<'_>,
         values: Option<&[D::Scalar]>,
-        edge: F,
+        edge: EdgeFunction<'_, D::Scalar>,
         dense: Dense<'_, D>,
         out: Output<D>,
         room: &mut Room<D::Scalar>,
@@ -445,10 +439,10 @@ mod tests {
             let direct = Direct { prefetch_distance: 0, width: cols, stream: false, stages, tasks: tasks.into() };
             let mut e = Mat::from_fn(40, 2, |_, _| f32::NAN).unwrap();
             let values = Some(Values::Same(a.values()));
-            cpu.fused_directly(pattern, values, &direct, edge::Scale, Dense { c, b, d }, e.as_mut());
+            cpu.fused_directly(pattern, values, &direct, EdgeFunction::of(&edge::Scale), Dense { c, b, d }, e.as_mut());
             assert!(weighted.deviation(e.as_ref()).unwrap().error <= 1.0, "{threads} threads, {parts}, {nonzeros}");
             let edge = edge::Softmax { scale: scale as f32 };
-            cpu.fused_directly(pattern, None, &direct, edge, Dense { c, b, d }, e.as_mut());
+            cpu.fused_directly(pattern, None, &direct, EdgeFunction::of(&edge), Dense { c, b, d }, e.as_mut());
             assert!(softmax.deviation(e.as_ref()).unwrap().error <= 1.0, "{threads} threads, {parts}, {nonzeros}");
         }
     }

@@ -14,10 +14,9 @@
 use pulp::Simd;
 
 use crate::dot::{GROUP, join, sum_group};
-use crate::edge::Weights;
 use crate::scalar::WIDEST;
 use crate::tile::Lines;
-use crate::{Scalar, exp};
+use crate::{Arch, EdgeFunction, Scalar, exp};
 
 /// Dots that are taken together, at most: but for a longer segment.
 const MOST_DOTS: usize = 1024;
@@ -64,9 +63,9 @@ pub(super) trait Segments<T: Scalar> {
 /// # Safety
 /// `dots` and, unless null, `values` hold as many elements as the segments have. The pointers of the task are valid.
 #[inline(always)]
-pub(super) unsafe fn softmax_weights<S: Simd, T: Scalar, W: Weights<T>>(
-    simd: S,
-    edge: W,
+pub(super) unsafe fn softmax_weights<S: Simd, T: Scalar>(
+    (arch, simd): (Arch, S),
+    edge: EdgeFunction<'_, T>,
     mut dots: *mut T,
     mut values: *const T,
     segments: &impl Segments<T>,
@@ -81,13 +80,13 @@ pub(super) unsafe fn softmax_weights<S: Simd, T: Scalar, W: Weights<T>>(
             let fit = group.dots <= MOST_DOTS;
             if fit
                 && segments.without_maximum()
-                && edge.exponentials::<S>(simd, dots, x, values, group.dots) <= T::from_f64(MOST_SQUARE)
+                && edge.exponentials::<S>((arch, simd), dots, x, values, group.dots) <= T::from_f64(MOST_SQUARE)
             {
                 group.make_sums::<S>(simd);
                 segments.take::<S>(simd, &group, dots);
             } else {
                 let logits = if fit { x } else { dots };
-                edge.apply::<S, false>(simd, dots, logits, values, group.dots);
+                edge.apply::<S>((arch, simd), false, dots, logits, values, group.dots);
                 let mut at = 0;
                 for k in 0..group.count {
                     let (row, len) = (group.rows.0[k] as usize, group.lens.0[k] as usize);

@@ -4,9 +4,8 @@ use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_compiled;
 use crate::block::Block;
-use crate::edge::{BuiltIn, Custom, Edge, Weights};
 use crate::fusedmm::softmax::{Group, Pushed, Segments, exponentials, scale_row, softmax_step, softmax_weights};
-use crate::{Arch, RowPtr, Scalar, prefetch_l1, prefetch_row};
+use crate::{Arch, EdgeFunction, RowPtr, Scalar, prefetch_l1, prefetch_row};
 
 /// Rows ahead at which rows of E that are scaled are prefetched: the sums of a block have left them in L2.
 const PREFETCH_DISTANCE: usize = 4;
@@ -34,38 +33,33 @@ pub struct EdgeRows<T> {
 /// # Safety
 /// The row pointers are valid for the rows, `weights` holds as many elements as there are nonzeros, `values`, unless
 /// null, are those of the matrix, `partial` is valid for writes, and no one else uses `weights` and `partial`.
-pub unsafe fn edge_rows<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: EdgeRows<T>) {
-    if let Some(built_in) = const { F::BUILT_IN } {
-        let task = RowsTask { edge: built_in(edge), softmax: edge.is_softmax(), task };
-        dispatch_compiled!(arch, task, RowsTask<f32, BuiltIn<f32>>, RowsTask<f64, BuiltIn<f64>>);
-    } else if const { F::BUILT_IN.is_none() } {
-        arch.dispatch(RowsTask { edge: Custom(edge), softmax: edge.is_softmax(), task });
-    }
+pub unsafe fn edge_rows<T: Scalar>(arch: Arch, edge: EdgeFunction<'_, T>, task: EdgeRows<T>) {
+    dispatch_compiled!(arch, RowsTask { arch, edge, task }, RowsTask<'_, f32>, RowsTask<'_, f64>);
 }
 
 /// The edge function of rows as pulp runs it.
 #[derive(Clone, Copy)]
-struct RowsTask<T, W> {
-    edge: W,
-    softmax: bool,
+struct RowsTask<'a, T> {
+    arch: Arch,
+    edge: EdgeFunction<'a, T>,
     task: EdgeRows<T>,
 }
 
-impl<T: Scalar, W: Weights<T>> WithSimd for RowsTask<T, W> {
+impl<T: Scalar> WithSimd for RowsTask<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { edge, softmax, task } = self;
+        let Self { arch, edge, task } = self;
         let [begin, end] = task.nonzeros;
         // SAFETY: the promise of `edge_rows`.
         unsafe {
             let values = if task.values.is_null() { task.values } else { task.values.wrapping_add(begin) };
-            if !softmax {
-                edge.apply::<S, false>(simd, task.weights, task.weights, values, end - begin);
+            if !edge.is_softmax() {
+                edge.apply::<S>((arch, simd), false, task.weights, task.weights, values, end - begin);
                 return;
             }
-            softmax_weights::<S, T, W>(simd, edge, task.weights, values, &task);
+            softmax_weights::<S, T>((arch, simd), edge, task.weights, values, &task);
         }
     }
 }
@@ -190,37 +184,32 @@ pub struct SoftmaxRow<T> {
 /// # Safety
 /// `weights` and `values`, unless null, hold `nnz` elements, those of the block; for a softmax `rows` has every row
 /// of the block, `rescaled` room for as many, and `rescaled_count` and `maximum` are valid for reads and writes.
-pub unsafe fn edge_block<T: Scalar, F: Edge<T>>(arch: Arch, edge: F, task: EdgeBlock<'_, T>) {
-    if let Some(built_in) = const { F::BUILT_IN } {
-        let task = EdgeTask { edge: built_in(edge), softmax: edge.is_softmax(), task };
-        dispatch_compiled!(arch, task, EdgeTask<'_, f32, BuiltIn<f32>>, EdgeTask<'_, f64, BuiltIn<f64>>);
-    } else if const { F::BUILT_IN.is_none() } {
-        arch.dispatch(EdgeTask { edge: Custom(edge), softmax: edge.is_softmax(), task });
-    }
+pub unsafe fn edge_block<T: Scalar>(arch: Arch, edge: EdgeFunction<'_, T>, task: EdgeBlock<'_, T>) {
+    dispatch_compiled!(arch, BlockTask { arch, edge, task }, BlockTask<'_, f32>, BlockTask<'_, f64>);
 }
 
 /// The edge function of a block as pulp runs it.
 #[derive(Clone, Copy)]
-struct EdgeTask<'a, T, W> {
-    edge: W,
-    softmax: bool,
+struct BlockTask<'a, T> {
+    arch: Arch,
+    edge: EdgeFunction<'a, T>,
     task: EdgeBlock<'a, T>,
 }
 
-impl<T: Scalar, W: Weights<T>> WithSimd for EdgeTask<'_, T, W> {
+impl<T: Scalar> WithSimd for BlockTask<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { edge, softmax, task } = self;
+        let Self { arch, edge, task } = self;
         // SAFETY: the promise of `edge_block`.
         unsafe {
-            if !softmax {
-                edge.apply::<S, false>(simd, task.weights, task.weights, task.values, task.nnz);
+            if !edge.is_softmax() {
+                edge.apply::<S>((arch, simd), false, task.weights, task.weights, task.values, task.nnz);
                 return;
             }
             *task.rescaled_count = 0;
-            softmax_weights::<S, T, W>(simd, edge, task.weights, task.values, &task);
+            softmax_weights::<S, T>((arch, simd), edge, task.weights, task.values, &task);
         }
     }
 }

@@ -152,7 +152,8 @@ impl<T: Element> DistCsr<T> {
     /// after B.
     ///
     /// # Errors
-    /// As [`DistCsr::spmm`].
+    /// As [`DistCsr::spmm`]; [`Error::Argument`](sparsimd::Error::Argument) where the edge function is a softmax of the caller's own
+    /// and rows are in parts: on several ranks, unless B and D are in memory that all have in common.
     #[expect(clippy::too_many_arguments, reason = "the operation's own, and where it runs")]
     pub fn fusedmm<F: Edge<T>>(
         &self,
@@ -194,6 +195,10 @@ impl<T: Element> DistCsr<T> {
         if let (true, Some(built_in)) = (edge.is_softmax(), F::BUILT_IN) {
             comm.agree(checked)?;
             return self.softmax(cpu, comm, built_in(edge), [c, b, d], e);
+        }
+        if edge.is_softmax() && comm.size() > 1 {
+            let detail = "a softmax of the caller's own, whose rows are in parts here";
+            return comm.agree(checked.and(Err(Error::argument("edge", detail))));
         }
         let room = || Ok((self.output(width)?, self.zeros(width)?));
         let (mut shared, mut term) = comm.agree(checked.and_then(|()| room()))?;

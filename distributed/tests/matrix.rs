@@ -6,9 +6,10 @@
 mod matrices;
 
 use matrices::{bits, shapes, skewed};
+use pulp::Simd;
 use sparsimd::plan::{Op, PlanOptions, Strategy};
 use sparsimd::reference::{self, Expected};
-use sparsimd::{Cpu, Csr, CsrRef, Mat, MatRef, edge, generate};
+use sparsimd::{Cpu, Csr, CsrRef, Mat, MatRef, Number, edge, generate};
 use sparsimd_distributed::{
     Algorithm, Blocks, Cluster, Comm, CountComm, DistCsr, DistMat, DistPlan, Element, Operation, Result, ThreadComm,
     Traffic,
@@ -156,6 +157,47 @@ fn every_operation_is_right_f32() {
 #[test]
 fn every_operation_is_right_f64() {
     every_shape::<f64>();
+}
+
+/// A softmax of the caller's own.
+#[derive(Clone, Copy)]
+struct Own;
+
+impl edge::Edge<f32> for Own {
+    fn is_softmax(self) -> bool {
+        true
+    }
+
+    fn apply<S: Simd>(self, simd: S, dot: S::f32s, _: S::f32s) -> S::f32s {
+        f32::vadd(simd, dot, dot)
+    }
+}
+
+#[test]
+fn a_softmax_of_the_callers_own_needs_whole_rows() {
+    let case = Case::<f32>::new(skewed());
+    let edge = reference::Edge::Softmax { scale: 2.0 };
+    let expected = reference::fusedmm(&case.a, edge, case.c.as_ref(), case.b.as_ref(), case.b.as_ref()).unwrap();
+    for (ranks, algorithm) in
+        [1, 4].into_iter().flat_map(|ranks| algorithms(ranks).into_iter().map(move |a| (ranks, a)))
+    {
+        let (rows, cols) = (Blocks::even(case.a.rows(), ranks), Blocks::even(case.a.cols(), ranks));
+        let done = ThreadComm::run(ranks, |comm: &dyn Comm| {
+            let rank = comm.rank();
+            let a = DistCsr::new(comm, &rows, &cols, &local(&case.a, &rows, rank), algorithm).unwrap();
+            let (c, b) = (share(&case.c, &rows, rank), share(&case.b, &cols, rank));
+            let mut e = DistMat::zeros(&rows, rank, N[0]).unwrap();
+            a.fusedmm(&cpu(), comm, Own, &c, &b, &b, &mut e)?;
+            Ok::<_, sparsimd_distributed::Error>(e)
+        });
+        for done in done {
+            match done {
+                Ok(e) if ranks == 1 => assert!(expected.deviation(e.local()).unwrap().error <= 1.0, "{algorithm:?}"),
+                Err(e) if ranks > 1 => assert!(e.to_string().contains("softmax"), "{algorithm:?}: {e}"),
+                other => panic!("{algorithm:?}, {ranks} ranks: {:?}", other.map(|_| ())),
+            }
+        }
+    }
 }
 
 #[test]

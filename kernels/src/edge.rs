@@ -1,7 +1,7 @@
 //! Edge functions of FusedMM: what a dot product becomes before it weights a row.
 //!
-//! An edge function works on whole registers of dot products. Those of this module are compiled into the kernel; another is called for a run
-//! of dots, at most a row's, not for each.
+//! An edge function works on whole registers of dot products. Those of this module are compiled into the kernels; another is called for a
+//! run of dots, not for each.
 
 use pulp::Simd;
 

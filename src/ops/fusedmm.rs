@@ -168,7 +168,7 @@ impl Cpu {
     /// [`fused_rows`] takes them, and `values` finds their values, in room that they may need.
     fn fused_in_stages<D: Stored>(
         &self,
-        &Direct { ref tasks, ref stages, width, .. }: &Direct<'_>,
+        &Direct { ref tasks, ref stages, width, prefetch_distance, .. }: &Direct<'_>,
         edge: EdgeFunction<'_, D::Scalar>,
         work: usize,
         rows: impl Fn(usize) -> FusedRows<D> + Send + Sync,
@@ -200,7 +200,7 @@ impl Cpu {
                         ldb: task.b.1,
                         n,
                         out: first.get(),
-                        prefetch_distance: stages.prefetch_distance,
+                        prefetch_distance,
                         panel: [width, task.panel[1]],
                     };
                     let weights = weights.get().wrapping_add(nonzeros[0] - base);
@@ -227,7 +227,7 @@ impl Cpu {
                         c: task.e.0,
                         ldc: task.e.1,
                         carry_out: task.carry_out,
-                        prefetch_distance: stages.prefetch_distance,
+                        prefetch_distance,
                         panel: task.panel,
                         stream: stages.stream,
                     };
@@ -434,7 +434,7 @@ mod tests {
         let pattern = crate::CsrRef::from(&a).pattern();
         for (threads, parts, nonzeros) in [(1, 1, 1000), (1, 7, 1000), (2, 30, 1000), (2, 30, 5000), (2, 30, 1 << 20)] {
             let cpu = Cpu::builder().threads(threads).pin(false).build().unwrap();
-            let stages = Stages { nonzeros, stream: false, prefetch_distance: 0 };
+            let stages = Stages { nonzeros, stream: false };
             let tasks = by_nonzeros(pattern.row_ptr(), parts, parts);
             let direct = Direct { prefetch_distance: 0, width: cols, stream: false, stages, tasks: tasks.into() };
             let mut e = Mat::from_fn(40, 2, |_, _| f32::NAN).unwrap();

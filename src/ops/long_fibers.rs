@@ -67,7 +67,7 @@ impl Cpu {
         let row_ptr = [0, leaf.len()];
         let pattern = PatternRef::from_checked(1, u.rows(), &row_ptr, leaf);
         let tasks = Cow::Owned(by_nonzeros(RowPointers::of(&row_ptr), PARTS, PARTS));
-        let stages = Stages { nonzeros: 0, stream: false, prefetch_distance };
+        let stages = Stages { nonzeros: 0, stream: false };
         let direct = Direct { prefetch_distance, width: u.rows(), stream: false, stages, tasks };
         let n = y.len();
         let y = MatMut::new(y, 1, n, n).expect("a row");

@@ -44,9 +44,9 @@ const FAR_SHORT_DISTANCE: usize = 100;
 /// 9 to 49 columns, 12 000 to 400 000 rows, SpMM and SDDMM, N = 128 and 256, one thread of a Zen 4), in L2 1.2 to 1.3.
 const BAND_DISTANCE: usize = 64;
 
-/// Nonzeros of a column from which on its row of B is as good as in L3 all the time. FusedMM, f32, N = 128, prefetched as from memory:
-/// amazon_book with 26 takes 1.09 to 1.21 times as long on a Zen 5 (0.95 to 0.99 on a Zen 4), ca-CondMat with 9 0.93 to 1.04, pubmed
-/// with 4.5 1.04, its gradients 0.93 to 0.95 (0.85 to 0.89).
+/// Nonzeros of a column from which on its row of B is as good as in L3 all the time. f32, N = 128, prefetched as from memory: FusedMM on
+/// amazon_book with 26 takes 1.09 to 1.21 times as long on a Zen 5 (0.95 to 0.99 on a Zen 4), the gradients on pubmed with 4.5 0.93 to 0.95
+/// (0.85 to 0.89).
 const MANY_USES: usize = 16;
 
 /// How many times as often as in a uniformly random pattern columns repeat where most reads of B are of rows that stay in L3, unless B is
@@ -79,6 +79,8 @@ pub struct DirectPlan {
     tasks: usize,
     threads_per_row: usize,
     pub(crate) prefetch_distance: usize,
+    /// The same where operations on other gathered matrices come before and after.
+    distance_among_others: usize,
     /// Columns that a block of rows passes over together; the largest number for all.
     pub(crate) column_slab: usize,
     pub(crate) stream: bool,
@@ -95,8 +97,6 @@ pub(crate) struct Stages {
     pub nonzeros: usize,
     /// Whether the result bypasses the caches.
     pub stream: bool,
-    /// Nonzeros ahead at which rows of both gathered matrices are prefetched.
-    pub prefetch_distance: usize,
 }
 
 impl DirectPlan {
@@ -112,15 +112,16 @@ impl DirectPlan {
         let row_bytes = n.saturating_mul(target.value_bytes);
         let tile_bytes = row_bytes.min(WIDEST_TILE * target.vector_bytes);
         let order = |operands: usize| direct_order(stats, machine, target.threads, tile_bytes, row_bytes, operands);
+        // Also FusedMM's where D is not B: B is gathered for all tasks of a stage, then D. Prefetched as two that drive each other out, pubmed
+        // and ca-CondMat took 1.02 to 1.17 times as long (N = 128, one and two threads of a Zen 3), on a Zen 5 0.93 to 1.04.
         let (column_slab, prefetch_distance) = order(1);
+        let distance_among_others = order(2).1;
         let stream = streams_result(op, stats, machine, row_bytes);
         let threads = target.threads.max(1);
         let stage_bytes = LEAST_STAGE_BYTES.max(threads.saturating_mul(STAGE_BYTES));
         let stages = Stages {
             nonzeros: stage_bytes / target.value_bytes.max(1),
             stream: streams_result(Op::Spmm, stats, machine, row_bytes),
-            // B and D, of which each drives the other out.
-            prefetch_distance: order(2).1,
         };
         let work_items = threads * TASKS_PER_THREAD;
         let threads_per_row = threads_per_row(stats.rows, work_items);
@@ -131,7 +132,18 @@ impl DirectPlan {
         };
         // As many as the stages have room for.
         let tasks = if op == Op::FusedMm { tasks.max(stats.nnz.div_ceil(stages.nonzeros)) } else { tasks };
-        Self { op, n, tasks, threads_per_row, prefetch_distance, column_slab, stream, stages, reason }
+        Self {
+            op,
+            n,
+            tasks,
+            threads_per_row,
+            prefetch_distance,
+            distance_among_others,
+            column_slab,
+            stream,
+            stages,
+            reason,
+        }
     }
 
     /// The plan for an operand that is not prepared.
@@ -142,16 +154,12 @@ impl DirectPlan {
 
     /// What of it is open.
     pub(super) fn choices(&self) -> DirectChoices {
-        DirectChoices { column_slab: self.column_slab, prefetch_distance: self.prefetch_distance() }
+        DirectChoices { column_slab: self.column_slab, prefetch_distance: self.prefetch_distance }
     }
 
     /// The same with these choices.
     pub(super) fn with(mut self, choices: DirectChoices) -> Self {
-        let distance = choices.prefetch_distance.min(MOST_DISTANCE);
-        match self.op {
-            Op::FusedMm => self.stages.prefetch_distance = distance,
-            _ => self.prefetch_distance = distance,
-        }
+        self.prefetch_distance = choices.prefetch_distance.min(MOST_DISTANCE);
         self.column_slab = choices.column_slab.max(1);
         self
     }
@@ -159,7 +167,7 @@ impl DirectPlan {
     /// Prefetches rows as those of two operands, each of which drives the other out of the caches, also where they are gathered one after
     /// the other.
     pub(crate) fn among_others(&mut self) {
-        self.prefetch_distance = self.prefetch_distance.max(self.stages.prefetch_distance);
+        self.prefetch_distance = self.prefetch_distance.max(self.distance_among_others);
     }
 
     /// The operation.
@@ -182,13 +190,9 @@ impl DirectPlan {
         self.threads_per_row
     }
 
-    /// Nonzeros between the one computed and the one whose row of B is prefetched; 0 for no prefetch. FusedMM's where D is not
-    /// B, with which it is measured.
+    /// Nonzeros between the one computed and the one whose row of B is prefetched; 0 for no prefetch.
     pub fn prefetch_distance(&self) -> usize {
-        match self.op {
-            Op::FusedMm => self.stages.prefetch_distance,
-            _ => self.prefetch_distance,
-        }
+        self.prefetch_distance
     }
 
     /// Columns that a block of rows passes over together, if not all.
@@ -316,15 +320,19 @@ mod tests {
         assert_eq!(distance(20000, 5000, 32), PREFETCH_DISTANCE);
         // From L3 and from memory.
         assert_eq!((distance(32768, 5000, 32), distance(32769, 5000, 32)), (PREFETCH_DISTANCE, FAR_SHORT_DISTANCE));
-        // B and D of FusedMM together, by how many nonzeros a row of them has.
-        let fused = |uses: usize| {
+        // Two that drive each other out, by how many nonzeros a row of them has.
+        let distances = |uses: usize| {
             let columns =
                 (0..20000).flat_map(|i: u32| (0..uses as u32).map(move |k| i * 7919 % 4999 + 1000 * k)).collect();
             let pattern = Pattern::new(20000, 20000, (0..=20000).map(|i| uses * i).collect(), columns).unwrap();
             let stats = Stats::of(&*pattern);
-            DirectPlan::new(Op::FusedMm, 32, &stats, &machine, &target, Cow::Borrowed("")).prefetch_distance()
+            let mut plan = DirectPlan::new(Op::Spmm, 32, &stats, &machine, &target, Cow::Borrowed(""));
+            let alone = plan.prefetch_distance();
+            plan.among_others();
+            [alone, plan.prefetch_distance()]
         };
-        assert_eq!((fused(MANY_USES - 1), fused(MANY_USES)), (FAR_SHORT_DISTANCE, PREFETCH_DISTANCE));
+        assert_eq!(distances(MANY_USES - 1), [PREFETCH_DISTANCE, FAR_SHORT_DISTANCE]);
+        assert_eq!(distances(MANY_USES), [PREFETCH_DISTANCE; 2]);
     }
 
     #[test]

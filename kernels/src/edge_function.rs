@@ -43,10 +43,10 @@ impl<'a, T: Scalar> EdgeFunction<'a, T> {
         }
     }
 
-    /// w = f(dots, values), `w` may be the dots; by whole registers where there is `room`.
+    /// [`Weights::apply`].
     ///
     /// # Safety
-    /// `dots`, `w` and `values`, unless null, hold `len` elements; `dots` and `w` as many as whole registers have, where there is `room`.
+    /// As there.
     #[inline(always)]
     pub(crate) unsafe fn apply<S: Simd>(
         self,
@@ -76,11 +76,10 @@ impl<'a, T: Scalar> EdgeFunction<'a, T> {
         }
     }
 
-    /// x = e^z, z = f(dots, values), by whole registers, where no z is far from 0; the largest square of those z that are numbers. A
-    /// function without softmax has no such weights.
+    /// [`Weights::exponentials`], 0 for a function without softmax.
     ///
     /// # Safety
-    /// `dots` and `values`, unless null, hold `len` elements, `x` as many as whole registers have.
+    /// As there.
     #[inline(always)]
     pub(crate) unsafe fn exponentials<S: Simd>(
         self,
@@ -112,16 +111,16 @@ pub trait Weights<T: Scalar>: Sync {
     /// [`Edge::is_softmax`].
     fn is_softmax(&self) -> bool;
 
-    /// As [`EdgeFunction::apply`].
+    /// w = f(dots, values), `w` may be the dots; by whole registers where there is `room`.
     ///
     /// # Safety
-    /// As there.
+    /// `dots`, `w` and `values`, unless null, hold `len` elements; `dots` and `w` as many as whole registers have, where there is `room`.
     unsafe fn apply(&self, arch: Arch, room: bool, dots: *const T, w: *mut T, values: *const T, len: usize);
 
-    /// As [`EdgeFunction::exponentials`].
+    /// x = e^z, z = f(dots, values), by whole registers, where no z is far from 0; the largest square of those z that are numbers.
     ///
     /// # Safety
-    /// As there.
+    /// `dots` and `values`, unless null, hold `len` elements, `x` as many as whole registers have.
     unsafe fn exponentials(&self, arch: Arch, dots: *const T, x: *mut T, values: *const T, len: usize) -> T;
 }
 
@@ -170,7 +169,7 @@ impl<T: Scalar, F: Edge<T>, const EXPONENTIALS: bool> WithSimd for Run<T, F, EXP
     }
 }
 
-/// [`EdgeFunction::apply`] with one edge function.
+/// [`Weights::apply`] with one edge function.
 ///
 /// # Safety
 /// As there.
@@ -203,7 +202,7 @@ unsafe fn apply<S: Simd, T: Scalar, F: Edge<T>>(
     }
 }
 
-/// [`EdgeFunction::exponentials`] with one edge function.
+/// [`Weights::exponentials`] with one edge function.
 ///
 /// # Safety
 /// As there.

@@ -184,7 +184,7 @@ impl<T: Number, R: Semiring<T>> WithSimd for Column<T, R> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Rows { semiring, task } = &self.0;
-        // SAFETY: the promise of `reduce_rows`.
+        // SAFETY: the promise of `reduce_rows`; this is the task's code where N is 1.
         unsafe { column::column::<S, T, R>(simd, *semiring, task) }
     }
 }

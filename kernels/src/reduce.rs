@@ -157,7 +157,9 @@ impl<T: Number, R: Semiring<T>> Rows<T, R> {
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
         if self.task.n == 1 {
-            return arch.dispatch(Column(self));
+            by_prefetch!(Prefetch::at(self.task.prefetch_distance), PREFETCH => {
+                return arch.dispatch(Column::<T, R, PREFETCH>(self));
+            });
         }
         for tile in
             (ReduceTiles { n: self.task.n, lanes: arch.lanes::<T>(), max: most_vectors(arch.registers()), start: 0 })
@@ -175,17 +177,17 @@ impl<T: Number, R: Semiring<T>> Rows<T, R> {
     }
 }
 
-/// N = 1.
-struct Column<T, R>(Rows<T, R>);
+/// N = 1, rows of B prefetched by the constant for [`Gathered::row`].
+struct Column<T, R, const PREFETCH: u8>(Rows<T, R>);
 
-impl<T: Number, R: Semiring<T>> WithSimd for Column<T, R> {
+impl<T: Number, R: Semiring<T>, const PREFETCH: u8> WithSimd for Column<T, R, PREFETCH> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Rows { semiring, task } = &self.0;
         // SAFETY: the promise of `reduce_rows`; this is the task's code where N is 1.
-        unsafe { column::column::<S, T, R>(simd, *semiring, task) }
+        unsafe { column::column::<S, T, R, PREFETCH>(simd, *semiring, task) }
     }
 }
 

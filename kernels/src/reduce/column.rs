@@ -4,6 +4,7 @@ use pulp::Simd;
 
 use super::ReduceRows;
 use crate::Number;
+use crate::rows::{Gathered, Prefetch};
 use crate::scalar::WIDEST;
 use crate::semiring::Semiring;
 use crate::tile::Lines;
@@ -12,17 +13,29 @@ use crate::walk::{Part, Walk};
 /// Registers of nonzeros from which on a part of a row is taken by registers: the sums' lanes have to be added in the end.
 const REGISTERS: usize = 2;
 
-/// All the rows.
+/// All the rows, rows of B prefetched by the constant for [`Gathered::row`].
 ///
 /// # Safety
 /// As [`reduce_rows`](super::reduce_rows); N is 1.
 #[inline(always)]
-pub(super) unsafe fn column<S: Simd, T: Number, R: Semiring<T>>(simd: S, semiring: R, task: &ReduceRows<T>) {
+pub(super) unsafe fn column<S: Simd, T: Number, R: Semiring<T>, const PREFETCH: u8>(
+    simd: S,
+    semiring: R,
+    task: &ReduceRows<T>,
+) {
     let (lanes, one) = (T::lanes::<S>(), T::ONE);
+    let b = Gathered {
+        columns: task.columns,
+        base: task.b,
+        stride: task.ldb,
+        last: task.nonzeros[1].saturating_sub(1),
+        prefetch_distance: task.prefetch_distance,
+        prefetch: Prefetch::of(PREFETCH),
+    };
     // SAFETY: the promise of `reduce_rows`; the nonzeros from `p` on are the part's. A vector of `pulp::Scalar` is one number, and there is
     // room for any register's.
     unsafe {
-        let b = |p: usize| task.b.wrapping_add(*task.columns.wrapping_add(p) as usize * task.ldb);
+        let b = |p: usize| b.row::<PREFETCH>(p, size_of::<T>());
         // Without values, one 1 again and again: no branch for each nonzero.
         let (values, step) = if task.values.is_null() { (&raw const one, 0) } else { (task.values, 1) };
         let ones = T::splat(simd, one);

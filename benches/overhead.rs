@@ -50,7 +50,7 @@ fn overhead(c: &mut Criterion) {
     }
 
     // 10^2.5 to 10^7.5 multiply-adds.
-    for size in [10, 32, 100, 256, 400, 600, 1000, 1600, 3200] {
+    for size in [10, 32, 100, 150, 200, 256, 400, 600, 1000, 1600, 3200] {
         let a = generate::random_matrix(size, size, SPARSITY, 1).expect("a matrix");
         for (threads, cpu) in executors {
             let prepared = cpu.prepare(&a, &PlanOptions::new(Op::Spmm, N)).expect("a plan");

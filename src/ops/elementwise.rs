@@ -5,12 +5,11 @@ use std::cmp::Ordering;
 use sparsimd_kernels::{Arithmetic, Scalar, Second, elementwise};
 
 use super::broadcast::{common_dims, looked_up, repeated};
-use super::run::ALONE;
 use crate::cpu::Cpu;
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, HiCoo};
 use crate::parallel;
-use crate::plan::streams;
+use crate::plan::{ALONE, streams};
 
 /// Elements of one task: some 10 us of memory traffic.
 const TASK: usize = 1 << 16;

@@ -16,14 +16,14 @@ use sparsimd_kernels::{
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
 use super::row_sums::RowSums;
-use super::run::{CarryOuts, Shared, scratch, shared_rows, work};
+use super::run::{CarryOuts, Shared, scratch, shared_rows};
 use super::values::Values;
 use crate::cpu::Cpu;
 use crate::cut;
 use crate::dense::{Aligned, MatMut, MatRef, check_shape};
 use crate::error::Result;
 use crate::formats::{BlockView, Panel, PatternRef};
-use crate::plan::{Op, PanelPlan, Task};
+use crate::plan::{Op, PanelPlan, Task, work};
 
 /// Most vectors of a tile, of dots and of sums.
 const TILE_VECTORS: usize = 8;

@@ -3,12 +3,12 @@
 use sparsimd_kernels::{HeadRows, Scalar, SddmmHeads, SpmmHeads, sddmm_heads, spmm_heads};
 
 use super::operand::{SparseOperand, check_columns};
-use super::run::{CarryOuts, Shared, work};
+use super::run::{CarryOuts, Shared};
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::PatternRef;
-use crate::plan::{self, Op, Task};
+use crate::plan::{self, Op, Task, work};
 
 impl Cpu {
     /// C_ih = sum over the nonzeros p = (i, j) of the pattern of v_ph B_jh for the heads h = 0, ..., H - 1.

@@ -4,11 +4,11 @@ use sparsimd_kernels::semiring::Semiring;
 use sparsimd_kernels::{Arithmetic, Number, Pairs, Scalar, pair_rows_elementwise, pair_rows_reduce};
 
 use super::operand::{SparseOperand, check_columns};
-use super::run::{Shared, work};
+use super::run::Shared;
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::{Error, Result};
-use crate::plan::{Op, streams};
+use crate::plan::{Op, streams, work};
 
 impl Cpu {
     /// out_p = C_i op B_j, element by element, for each nonzero p = (i, j) of the pattern, in CSR order: C dense M x N, B dense

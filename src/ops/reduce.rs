@@ -8,7 +8,7 @@ use sparsimd_kernels::{
 
 use super::operand::SparseOperand;
 use super::prepare::Direct;
-use super::run::{CarryOuts, Shared, scratch, work};
+use super::run::{CarryOuts, Shared, scratch};
 use super::spmm::check_operands;
 use super::values::Values;
 use crate::cpu::Cpu;
@@ -16,7 +16,7 @@ use crate::dense::{Aligned, MatMut, MatRef};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, PatternRef};
 use crate::parallel;
-use crate::plan::{Op, PanelPlan, Task};
+use crate::plan::{Op, PanelPlan, Task, work};
 
 /// What becomes of the terms a_ij B_j of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

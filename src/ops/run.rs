@@ -4,21 +4,10 @@ use sparsimd_kernels::{Scalar, Stored};
 
 use crate::cpu::Cpu;
 use crate::dense::{ALIGN, Aligned, MatMut};
-use crate::plan::Task;
+use crate::plan::{ALONE, Task};
 
 /// Multiply-adds of a nanosecond that a thread does on operands in its caches.
 const RATE: usize = 16;
-
-/// Multiply-adds for which a nonzero counts at least: to find its row of B takes a nanosecond (SpMV of 0.65 M nonzeros, 1.02 ms).
-const LEAST: usize = 16;
-
-/// The multiply-adds of `nnz` nonzeros with `n` columns, for [`Cpu::for_each`].
-pub(super) fn work(nnz: usize, n: usize) -> usize {
-    nnz.saturating_mul(n.max(LEAST))
-}
-
-/// Multiply-adds below which handing a part to a thread that is awake costs more than it gains (some 2 us).
-pub(super) const ALONE: usize = 1 << 16;
 
 /// A pointer that tasks share; which parts of it they use is the user's to keep apart.
 #[derive(Clone, Copy)]

@@ -4,13 +4,13 @@ use sparsimd_kernels::{Number, Scalar, SddmmPanel, SddmmRows, Stored, sddmm_pane
 
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
-use super::run::{scratch, work};
+use super::run::scratch;
 use super::values::{Values, ValuesMut};
 use crate::cpu::Cpu;
 use crate::dense::{MatRef, check_shape};
 use crate::error::{Error, Result};
 use crate::formats::{Panel, PatternRef};
-use crate::plan::{Op, Task};
+use crate::plan::{Op, Task, work};
 
 impl Cpu {
     /// out_p = (C B^T)_ij for each nonzero p = (i, j) of the pattern, in CSR order; C dense M x N, B dense K x N.

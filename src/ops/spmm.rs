@@ -5,13 +5,13 @@ use sparsimd_kernels::{Number, SpmmPanel, SpmmRows, Stored, scale_rows, spmm_pan
 use super::operand::{SparseOperand, check_columns};
 use super::prepare::Direct;
 use super::row_sums::RowSums;
-use super::run::{CarryOuts, Shared, scratch, work};
+use super::run::{CarryOuts, Shared, scratch};
 use super::values::Values;
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef, check_shape};
 use crate::error::Result;
 use crate::formats::{Panel, PatternRef, gather};
-use crate::plan::{Op, PanelPlan, Task};
+use crate::plan::{Op, PanelPlan, Task, work};
 
 impl Cpu {
     /// C = alpha A B + beta C, A sparse M x K, B dense K x N, C dense M x N.

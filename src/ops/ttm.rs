@@ -9,7 +9,7 @@ use sparsimd_kernels::{Scalar, Stored, TtmFibers, ttm_fibers};
 
 use super::long_fibers::{long_fibers, without};
 use super::operand::check_columns;
-use super::run::{Shared, work};
+use super::run::Shared;
 use crate::cpu::Cpu;
 use crate::cut;
 use crate::dense::{ALIGN, Mat, MatMut, MatRef, check_shape};
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::formats::{CooTensor, FiberCoo, Fibers, HiCoo, SemiCoo, SemiHiCoo, check_mode};
 use crate::machine::Machine;
 use crate::parallel;
-use crate::plan::streams;
+use crate::plan::{streams, tasks, work};
 
 /// Bytes of coming rows of U that are prefetched: 64 rows of 32 single-precision columns, which were 10 to 20 % faster
 /// than 16 of them with U in L2 and in L3; much more would push out of L1 what is about to be used.
@@ -25,8 +25,6 @@ const PREFETCHED_BYTES: usize = 8 << 10;
 /// Nonzeros ahead at which rows of U are prefetched, in L2, where U comes from memory (400000 x 300000 x 200000, 64 columns, a thread of
 /// a Zen 4: 59 ms 16 ahead in L1, 31 to 37 from 72 to 128 ahead in L2).
 const FAR_DISTANCE: usize = 80;
-/// Tasks for each thread: what is left when one thread has finished is then a sixteenth of its share at most.
-const TASKS_PER_THREAD: usize = 16;
 
 /// How a TTM is cut into tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -280,11 +278,11 @@ impl Cpu {
         // The rows of U should stay in the caches.
         let bytes = size_of_val::<[D]>(y).saturating_add(size_of_val(u.data()));
         let stream = aligned && whole && streams(self.machine(), bytes);
-        let runs = without(cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads()), &long);
+        let work = work(x.leaf.len(), x.block * cols);
+        let runs = without(cut_fibers(x.ptr, tasks(work, self.threads())), &long);
         let columns = || (0..cols).step_by(width);
         let tasks: Vec<_> = runs.iter().flat_map(|run| columns().map(move |at| (run.start, run.end, at))).collect();
         let shared = Shared(y.as_mut_ptr());
-        let work = work(x.leaf.len(), x.block * cols);
         self.for_each(tasks.len(), work, |k| {
             let (first, end, at) = tasks[k];
             let fibers = Blocks { ptr: &x.ptr[first..=end], ..*x };

@@ -3,15 +3,13 @@
 use sparsimd_kernels::{Scalar, SpmmRows, spmm_rows};
 
 use super::long_fibers::{long_fibers, without};
-use super::run::{Shared, work};
+use super::run::Shared;
 use super::ttm::cut_fibers;
 use crate::cpu::Cpu;
 use crate::dense::MatRef;
 use crate::error::{Error, Result};
 use crate::formats::{CooTensor, FiberCoo, Fibers, HiCoo, RowPointers};
-
-/// Tasks for each thread, as in TTM.
-const TASKS_PER_THREAD: usize = 16;
+use crate::plan::{tasks, work};
 
 impl Cpu {
     /// y = X x_n v for the mode n whose fibers X is given by: [`FiberCoo`], [`Fibers::of_csf`] or [`HiCoo::fibers`];
@@ -38,10 +36,11 @@ impl Cpu {
             let nonzeros = x.ptr[fiber]..x.ptr[fiber + 1];
             self.multiply_long(&x.leaf[nonzeros.clone()], &x.values[nonzeros], u, 0, &mut y[fiber..=fiber]);
         }
-        let runs = without(cut_fibers(x.ptr, TASKS_PER_THREAD * self.threads()), &long);
+        let work = work(x.nnz() + x.len(), 1);
+        let runs = without(cut_fibers(x.ptr, tasks(work, self.threads())), &long);
         let fibers = RowPointers::of(x.ptr);
         let y = Shared(y.as_mut_ptr());
-        self.for_each(runs.len(), work(x.nnz() + x.len(), 1), |k| {
+        self.for_each(runs.len(), work, |k| {
             let task = SpmmRows {
                 row_ptr: fibers.raw(),
                 columns: x.leaf.as_ptr(),

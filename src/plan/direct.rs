@@ -6,16 +6,10 @@ use std::fmt;
 use super::choices::DirectChoices;
 use super::matrix::WIDEST_TILE;
 use super::options::{Op, Target, check_columns};
-use super::{Stats, Task, by_nonzeros, streams, threads_per_row};
+use super::{Stats, TASKS_PER_THREAD, Task, by_nonzeros, streams, tasks, threads_per_row, work};
 use crate::error::Result;
 use crate::formats::PatternRef;
 use crate::machine::Machine;
-
-/// Tasks per thread of the direct path: enough that a late thread can be helped, few enough that starting them is free.
-const TASKS_PER_THREAD: usize = 16;
-
-/// Multiply-adds that are worth a task of their own: some 200 ns.
-const LEAST_TASK: usize = 1 << 12;
 
 /// Multiply-adds from which on there are more tasks, up to four times as many: for the last one, the other threads wait, a fifth of a
 /// millisecond where rows come from memory (2^20 rows, N = 64, two threads of a Zen 5: SDDMM 30.3 ms with 32 tasks, 28.3 with 128).
@@ -123,12 +117,11 @@ impl DirectPlan {
             nonzeros: stage_bytes / target.value_bytes.max(1),
             stream: streams_result(Op::Spmm, stats, machine, row_bytes),
         };
-        let work_items = threads * TASKS_PER_THREAD;
-        let threads_per_row = threads_per_row(stats.rows, work_items);
-        let work = stats.nnz.saturating_mul(n);
-        let tasks = match threads {
+        let threads_per_row = threads_per_row(stats.rows, TASKS_PER_THREAD * threads);
+        let work = work(stats.nnz, if op == Op::FusedMm { n.saturating_mul(2) } else { n });
+        let tasks = match tasks(work, threads) {
             1 => 1,
-            _ => (work / LARGE_TASK).clamp(work_items, 4 * work_items).min(work.div_ceil(LEAST_TASK).max(1)),
+            several => several.max((work / LARGE_TASK).min(4 * several)),
         };
         // As many as the stages have room for.
         let tasks = if op == Op::FusedMm { tasks.max(stats.nnz.div_ceil(stages.nonzeros)) } else { tasks };

@@ -28,7 +28,7 @@ const MOST_ROW_BYTES: usize = 1024;
 const NARROWEST: usize = 16;
 
 /// Multiply-adds for which no thread is woken: some 50 microseconds of one.
-const ALONE: usize = 1 << 20;
+const WAKES_NONE: usize = 1 << 20;
 
 /// Least and most rows of a row block.
 const LEAST_ROWS: usize = 64;
@@ -313,7 +313,7 @@ impl PanelPlan {
             pass_vectors,
             pairs: choices.pairs && pairs_fit(op, tile_vectors, target),
             // Every row block copies the panels of B: one that runs alone anyway is not cut for others.
-            blocks_multiple: if stats.nnz.saturating_mul(n) < ALONE { 1 } else { target.threads.max(1) },
+            blocks_multiple: if stats.nnz.saturating_mul(n) < WAKES_NONE { 1 } else { target.threads.max(1) },
             reason,
         }
     }

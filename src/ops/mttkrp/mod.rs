@@ -41,12 +41,11 @@ pub use self::streamed::StreamedTensor;
 #[cfg(feature = "decomp")]
 pub(crate) use self::sweep::SweepState;
 use self::tree::Tree;
-use super::run::ALONE;
 use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
 use crate::error::{Error, Result};
 use crate::formats::CooTensor;
-use crate::plan::{Effort, MttkrpAlgorithm, MttkrpPlan, TensorOptions, TensorStats};
+use crate::plan::{ALONE, Effort, MttkrpAlgorithm, MttkrpPlan, TensorOptions, TensorStats};
 
 /// A tensor laid out for MTTKRP as an [`MttkrpPlan`] says, with the buffers that its calls reuse.
 #[derive(Debug)]

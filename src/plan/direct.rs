@@ -6,7 +6,7 @@ use std::fmt;
 use super::choices::DirectChoices;
 use super::matrix::WIDEST_TILE;
 use super::options::{Op, Target, check_columns};
-use super::{Stats, TASKS_PER_THREAD, Task, by_nonzeros, streams, tasks, threads_per_row, work};
+use super::{Stats, TASKS_PER_THREAD, Task, by_nonzeros, streams, tasks, threads_per_row};
 use crate::error::Result;
 use crate::formats::PatternRef;
 use crate::machine::Machine;
@@ -118,7 +118,7 @@ impl DirectPlan {
             stream: streams_result(Op::Spmm, stats, machine, row_bytes),
         };
         let threads_per_row = threads_per_row(stats.rows, TASKS_PER_THREAD * threads);
-        let work = work(stats.nnz, if op == Op::FusedMm { n.saturating_mul(2) } else { n });
+        let work = op.work(stats.nnz, n);
         let tasks = match tasks(work, threads) {
             1 => 1,
             several => several.max((work / LARGE_TASK).min(4 * several)),

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::choices::Choices;
+use super::partition::work;
 use crate::error::{Error, Result};
 
 /// Runs after which a panel has paid for its preparation. Zen 4, 70 % zeros, N = 128: SpMM takes 5 runs to prepare (8
@@ -36,6 +37,11 @@ impl Op {
             Self::Sddmm => "sddmm",
             Self::FusedMm => "fusedmm",
         }
+    }
+
+    /// Its multiply-adds on `nnz` nonzeros with `n` columns.
+    pub(super) fn work(self, nnz: usize, n: usize) -> usize {
+        work(nnz, if self == Self::FusedMm { n.saturating_mul(2) } else { n })
     }
 
     /// Checks that an operand of this operation was prepared for it.

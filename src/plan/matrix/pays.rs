@@ -22,7 +22,11 @@ use crate::plan::options::{Op, PANEL_PAYS_AFTER, PlanOptions, Target};
 ///
 /// Bands of which tiles fit L1 but not the sets of it that they use, 280 columns, AVX2 of a Zen 3, N = 128: 6 nonzeros 0.91, 0.52, 1.7; 12
 /// nonzeros 1.07, 0.84, 1.24; 27 nonzeros 1.59, 1.85, 1.47; bcsstk16 (18 nonzeros; SpMM 27) 1.95, 1.19, 1.44.
-fn least_segment(op: Op, all: usize, far: bool, band: Band) -> f64 {
+///
+/// SDDMM with 16 registers, 2048 and 4096 columns, f32 and f64, one and two threads of a Zen 3, direct by panels: 5.1 nonzeros, N = 32, 0.58-0.93,
+/// N = 128, 0.61-1.06; 7.7 nonzeros, N = 32, 0.57-1.06, N = 128, 0.64-1.37; 12.8 nonzeros 1.5-1.7. A tree of sums is for eight dots (four in f64),
+/// and straight from CSR all but a row's last one are full.
+fn least_segment(op: Op, all: usize, far: bool, band: Band, few_registers: bool) -> f64 {
     match (band, op) {
         (Band::Rows, Op::Sddmm) if all <= 4 => 2.0,
         (Band::Rows, _) if all < 4 => 2.0,
@@ -30,6 +34,8 @@ fn least_segment(op: Op, all: usize, far: bool, band: Band) -> f64 {
         (Band::Tiles, Op::Sddmm) => 14.0,
         (Band::Tiles, _) => 8.0,
         _ if all < 4 => 5.5,
+        (Band::None, Op::Sddmm) if few_registers && all <= 8 => 9.0,
+        (Band::None, Op::Sddmm) if few_registers => 6.5,
         (Band::None, Op::Sddmm) => 4.0,
         _ if far => 2.3,
         _ => 3.5,
@@ -90,7 +96,8 @@ impl PanelPlan {
             true => Band::Tiles,
             false => Band::None,
         };
-        if per_segment < least_segment(self.op, self.n.div_ceil(target.lanes()), far, band) {
+        let few_registers = target.registers < 32;
+        if per_segment < least_segment(self.op, self.n.div_ceil(target.lanes()), far, band, few_registers) {
             return Some(format!("{per_segment:.1} nonzeros of a row in a panel do not pay for its row of C").into());
         }
         // Copying a panel into L1 must be a small part of using it: a copied row costs what a nonzero of the direct path does.

@@ -24,8 +24,7 @@ use crate::plan::options::{Op, PANEL_PAYS_AFTER, PlanOptions, Target};
 /// nonzeros 1.07, 0.84, 1.24; 27 nonzeros 1.59, 1.85, 1.47; bcsstk16 (18 nonzeros; SpMM 27) 1.95, 1.19, 1.44.
 ///
 /// SDDMM with 16 registers, 2048 and 4096 columns, f32 and f64, one and two threads of a Zen 3, direct by panels: 5.1 nonzeros, N = 32, 0.58-0.93,
-/// N = 128, 0.61-1.06; 7.7 nonzeros, N = 32, 0.57-1.06, N = 128, 0.64-1.37; 12.8 nonzeros 1.5-1.7. A tree of sums is for eight dots (four in f64),
-/// and straight from CSR all but a row's last one are full.
+/// N = 128, 0.61-1.06; 7.7 nonzeros, N = 32, 0.57-1.06, N = 128, 0.64-1.37; 10.2 nonzeros, N = 32, 1.0-1.85; 12.8 nonzeros, f32, 1.5-1.7.
 fn least_segment(op: Op, all: usize, far: bool, band: Band, few_registers: bool) -> f64 {
     match (band, op) {
         (Band::Rows, Op::Sddmm) if all <= 4 => 2.0,

@@ -11,10 +11,11 @@ mod x86;
 
 use pulp::Simd;
 
+use crate::address::in_register;
 use crate::block::{OFFSETS_PER_WORD, Offsets, Pair};
 use crate::rows::{Gathered, by_prefetch};
 use crate::stored::{Mask, Vector};
-use crate::{Number, Scalar, Stored, tile};
+use crate::{LINE, Number, Scalar, Stored, tile};
 
 /// Dots of one group.
 pub(crate) const GROUP: usize = 4;
@@ -374,8 +375,8 @@ unsafe fn group_pair<S: Simd, T: Scalar, const NV: usize, const DOTS: usize>(
     rows: [[*const T; GROUP]; 2],
 ) -> [T::Vector<S>; 2] {
     let mut sums = [[T::splat(simd, T::ZERO); GROUP]; 2];
-    for u in 0..DOTS {
-        for j in 0..NV {
+    for j in 0..NV {
+        for u in 0..DOTS {
             for r in 0..2 {
                 // SAFETY: the caller's promise. Where both rows are the same, the compiler loads once.
                 let b = unsafe { T::load(simd, rows[r][u].add(j * T::lanes::<S>())) };
@@ -392,6 +393,9 @@ fn packed_rows<T>(panel: *const T, row: usize, mut word: u64) -> [*const T; GROU
     let mut rows = [panel; GROUP];
     for r in &mut rows {
         *r = panel.wrapping_add((word & 255) as usize * row);
+        if row * size_of::<T>() > LINE {
+            *r = in_register(*r);
+        }
         word >>= 8;
     }
     rows
@@ -399,6 +403,9 @@ fn packed_rows<T>(panel: *const T, row: usize, mut word: u64) -> [*const T; GROU
 
 /// The first `DOTS` of the four dots with the rows at `rows`, zeros for the others: their sums by lane, as far as one
 /// register holds them apart.
+///
+/// Their multiply-adds take turns: one after the other, each dot would be a chain that the next ones hide only if the processor looks so far
+/// ahead. Registers of narrow elements are widened two at a time, which leaves none for four rows.
 ///
 /// # Safety
 /// The first `DOTS` rows are valid for reads of the tile.
@@ -409,11 +416,31 @@ unsafe fn group<S: Simd, D: Stored, const NV: usize, const TAIL: bool, const DOT
     c: &[Vector<D, S>; NV],
     rows: [*const D; GROUP],
 ) -> Vector<D, S> {
-    // SAFETY: the caller's promise.
-    unsafe { group_of::<S, D, NV, TAIL, DOTS>(simd, mask, c, rows, DOTS) }
+    if D::NARROW {
+        // SAFETY: the caller's promise.
+        return unsafe { group_of::<S, D, NV, TAIL, DOTS>(simd, mask, c, rows, DOTS) };
+    }
+    let lanes = D::Scalar::lanes::<S>();
+    let mut sums = [D::Scalar::splat(simd, D::Scalar::ZERO); GROUP];
+    for j in 0..NV {
+        // Fewer lanes than a group: as many dots as there are lanes.
+        for u in 0..DOTS.min(lanes) {
+            // SAFETY: the caller's promise; register j is inside the tile.
+            let [b] = unsafe {
+                let b = rows[u].add(j * lanes);
+                if j + 1 < NV {
+                    tile::load::<S, D, 1, false>(simd, mask, b)
+                } else {
+                    tile::load::<S, D, 1, TAIL>(simd, mask, b)
+                }
+            };
+            sums[u] = if j == 0 { D::Scalar::vmul(simd, c[j], b) } else { D::Scalar::vmul_add(simd, c[j], b, sums[u]) };
+        }
+    }
+    sum_group::<S, D::Scalar>(simd, &sums)
 }
 
-/// [`group`] with at most `most` dots.
+/// [`group`], dot by dot, with at most `most` of them.
 ///
 /// # Safety
 /// The first `most` rows, and `DOTS` of them at most, are valid for reads of the tile.

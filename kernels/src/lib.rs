@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 #![allow(clippy::needless_range_loop, reason = "register tiles are indexed by constants: the index is the register")]
 
+mod address;
 mod arch;
 mod block;
 mod by_tile;

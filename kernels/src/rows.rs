@@ -7,12 +7,13 @@
 
 use pulp::Simd;
 
+use crate::address::in_register;
 use crate::block::{OFFSETS_PER_WORD, Offsets, Pair};
 use crate::prefetch::prefetch_row_l2;
 use crate::semiring::{PlusTimes, Semiring};
 use crate::spread::Spread;
 use crate::stored::{Mask, Vector};
-use crate::{Number, Stored, prefetch_l1, prefetch_row, tile};
+use crate::{LINE, Number, Stored, prefetch_l1, prefetch_row, tile};
 
 /// Vectors of a packed row up to which weights are prefetched, and bytes ahead. The processor's own prefetches come too late where a weight
 /// is used by so few multiply-adds: its loads were a fifth of the time (SpMM by panels, 4096 x 4096 with 70 % zeros, N = 32, a thread of a
@@ -57,7 +58,7 @@ impl<T> Gathered<T> {
             } else if PREFETCH == Prefetch::L1 as u8 {
                 prefetch_row(later(self.prefetch_distance), bytes);
             }
-            row(t)
+            if bytes > LINE { in_register(row(t)) } else { row(t) }
         }
     }
 
@@ -344,6 +345,7 @@ impl<S: Simd, T: Number, R: Semiring<T>, const NV: usize> Packed<S, T, R, NV> {
         // SAFETY: the caller's promise; no mask is used.
         unsafe {
             let row = self.rows.add((word & 255) as usize * (NV * T::lanes::<S>()));
+            let row = if NV > 1 { in_register(row) } else { row };
             tile::load::<S, T, NV, false>(self.simd, T::first_lanes(self.simd, 0), row)
         }
     }

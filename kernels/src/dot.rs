@@ -11,11 +11,11 @@ mod x86;
 
 use pulp::Simd;
 
-use crate::address::in_register;
+use crate::address::row_address;
 use crate::block::{OFFSETS_PER_WORD, Offsets, Pair};
 use crate::rows::{Gathered, by_prefetch};
 use crate::stored::{Mask, Vector};
-use crate::{LINE, Number, Scalar, Stored, tile};
+use crate::{Number, Scalar, Stored, tile};
 
 /// Dots of one group.
 pub(crate) const GROUP: usize = 4;
@@ -124,12 +124,11 @@ pub(crate) unsafe fn dots_packed<S: Simd, T: Scalar, const NV: usize>(
             while t + lanes <= n {
                 let (a, b) = (offsets.take(), if lanes > OFFSETS_PER_WORD { offsets.take() } else { 0 });
                 // All addresses first. Written out: a closure that an array maps is not inlined.
-                let rows = NV * lanes;
                 let groups = [
-                    packed_rows::<T>(panel, rows, a),
-                    packed_rows::<T>(panel, rows, a >> 32),
-                    packed_rows::<T>(panel, rows, b),
-                    packed_rows::<T>(panel, rows, b >> 32),
+                    packed_rows::<S, T, NV>(panel, a),
+                    packed_rows::<S, T, NV>(panel, a >> 32),
+                    packed_rows::<S, T, NV>(panel, b),
+                    packed_rows::<S, T, NV>(panel, b >> 32),
                 ];
                 let mut sums = [zero; GROUPS];
                 // Written out: whether a loop is unrolled changes with what is compiled around it. Where it is not, the sums are
@@ -159,7 +158,7 @@ pub(crate) unsafe fn dots_packed<S: Simd, T: Scalar, const NV: usize>(
                 ($g:literal) => {
                     if $g * GROUP < lanes.max(OFFSETS_PER_WORD) && $g * GROUP < rest {
                         word = if $g % 2 == 0 { offsets.take() } else { word >> 32 };
-                        let rows = packed_rows::<T>(panel, NV * lanes, word);
+                        let rows = packed_rows::<S, T, NV>(panel, word);
                         if lanes > GROUP {
                             // The dots that there are and no more.
                             sums[$g] = match rest - $g * GROUP {
@@ -304,7 +303,6 @@ unsafe fn dots_pair_run<S: Simd, T: Scalar, const NV: usize, const BOTH: bool>(
     sinks: [&impl Sink<T>; 2],
 ) {
     let lanes = T::lanes::<S>();
-    let stride = NV * lanes;
     // Groups of one row in a register, and the dots of one row in it.
     let groups = (lanes / (2 * GROUP)).max(1);
     let half = groups * GROUP;
@@ -324,9 +322,10 @@ unsafe fn dots_pair_run<S: Simd, T: Scalar, const NV: usize, const BOTH: bool>(
                         let low = !BOTH || ((at - start) / GROUP + $g).is_multiple_of(2);
                         word = if low { offsets.take() } else { word >> 32 };
                         let rows = if BOTH {
-                            [packed_rows(panel, stride, word); 2]
+                            [packed_rows::<S, T, NV>(panel, word); 2]
                         } else {
-                            let rows = [packed_rows(panel, stride, word), packed_rows(panel, stride, word >> 32)];
+                            let rows =
+                                [packed_rows::<S, T, NV>(panel, word), packed_rows::<S, T, NV>(panel, word >> 32)];
                             let every_other = |u: usize| [rows[0][u], rows[0][u + 2], rows[1][u], rows[1][u + 2]];
                             [every_other(0), every_other(1)]
                         };
@@ -389,13 +388,10 @@ unsafe fn group_pair<S: Simd, T: Scalar, const NV: usize, const DOTS: usize>(
 
 /// The rows named by the low four offsets of `word`.
 #[inline(always)]
-fn packed_rows<T>(panel: *const T, row: usize, mut word: u64) -> [*const T; GROUP] {
+fn packed_rows<S: Simd, T: Scalar, const NV: usize>(panel: *const T, mut word: u64) -> [*const T; GROUP] {
     let mut rows = [panel; GROUP];
     for r in &mut rows {
-        *r = panel.wrapping_add((word & 255) as usize * row);
-        if row * size_of::<T>() > LINE {
-            *r = in_register(*r);
-        }
+        *r = row_address::<T, NV>(panel.wrapping_add((word & 255) as usize * (NV * T::lanes::<S>())));
         word >>= 8;
     }
     rows

@@ -7,7 +7,7 @@
 
 use pulp::Simd;
 
-use crate::address::in_register;
+use crate::address::row_address;
 use crate::block::{OFFSETS_PER_WORD, Offsets, Pair};
 use crate::prefetch::prefetch_row_l2;
 use crate::semiring::{PlusTimes, Semiring};
@@ -58,7 +58,8 @@ impl<T> Gathered<T> {
             } else if PREFETCH == Prefetch::L1 as u8 {
                 prefetch_row(later(self.prefetch_distance), bytes);
             }
-            if bytes > LINE { in_register(row(t)) } else { row(t) }
+            // More than a line is more than a register.
+            if bytes > LINE { row_address::<T, 2>(row(t)) } else { row(t) }
         }
     }
 
@@ -345,8 +346,7 @@ impl<S: Simd, T: Number, R: Semiring<T>, const NV: usize> Packed<S, T, R, NV> {
         // SAFETY: the caller's promise; no mask is used.
         unsafe {
             let row = self.rows.add((word & 255) as usize * (NV * T::lanes::<S>()));
-            let row = if NV > 1 { in_register(row) } else { row };
-            tile::load::<S, T, NV, false>(self.simd, T::first_lanes(self.simd, 0), row)
+            tile::load::<S, T, NV, false>(self.simd, T::first_lanes(self.simd, 0), row_address::<T, NV>(row))
         }
     }
 

@@ -4,7 +4,7 @@ use sparsimd_kernels::{Scalar, Stored};
 
 use crate::cpu::Cpu;
 use crate::dense::{ALIGN, Aligned, MatMut};
-use crate::plan::{ALONE, Task};
+use crate::plan::{Task, alone};
 
 /// Multiply-adds of a nanosecond that a thread does on operands in its caches.
 const RATE: usize = 16;
@@ -26,10 +26,15 @@ impl<T> Shared<T> {
 }
 
 impl Cpu {
+    /// Multiply-adds below which a thread runs alone.
+    pub(super) fn alone(&self) -> usize {
+        alone(self.arch().vector_bytes())
+    }
+
     /// `f(i)` for i in 0..n on the pool, or here when all of it is only `work` multiply-adds.
     pub(super) fn for_each(&self, n: usize, work: usize, f: impl Fn(usize) + Send + Sync) {
         // Unoptimised, a kernel's frame takes megabytes: more than a caller's thread may have, not more than the pool's.
-        let here = !cfg!(debug_assertions) && (self.threads() == 1 && n <= 1 || work < ALONE);
+        let here = !cfg!(debug_assertions) && (self.threads() == 1 && n <= 1 || work < self.alone());
         if here {
             return (0..n).for_each(f);
         }

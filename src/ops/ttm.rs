@@ -279,7 +279,7 @@ impl Cpu {
         let bytes = size_of_val::<[D]>(y).saturating_add(size_of_val(u.data()));
         let stream = aligned && whole && streams(self.machine(), bytes);
         let work = work(x.leaf.len(), x.block * cols);
-        let runs = without(cut_fibers(x.ptr, tasks(work, self.threads())), &long);
+        let runs = without(cut_fibers(x.ptr, tasks(work, self.threads(), self.alone())), &long);
         let columns = || (0..cols).step_by(width);
         let tasks: Vec<_> = runs.iter().flat_map(|run| columns().map(move |at| (run.start, run.end, at))).collect();
         let shared = Shared(y.as_mut_ptr());

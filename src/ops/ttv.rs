@@ -37,7 +37,7 @@ impl Cpu {
             self.multiply_long(&x.leaf[nonzeros.clone()], &x.values[nonzeros], u, 0, &mut y[fiber..=fiber]);
         }
         let work = work(x.nnz() + x.len(), 1);
-        let runs = without(cut_fibers(x.ptr, tasks(work, self.threads())), &long);
+        let runs = without(cut_fibers(x.ptr, tasks(work, self.threads(), self.alone())), &long);
         let fibers = RowPointers::of(x.ptr);
         let y = Shared(y.as_mut_ptr());
         self.for_each(runs.len(), work, |k| {

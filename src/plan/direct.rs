@@ -6,7 +6,7 @@ use std::fmt;
 use super::choices::DirectChoices;
 use super::matrix::WIDEST_TILE;
 use super::options::{Op, Target, check_columns};
-use super::{Stats, TASKS_PER_THREAD, Task, by_nonzeros, streams, tasks, threads_per_row};
+use super::{Stats, TASKS_PER_THREAD, Task, alone, by_nonzeros, streams, tasks, threads_per_row};
 use crate::error::Result;
 use crate::formats::PatternRef;
 use crate::machine::Machine;
@@ -119,7 +119,7 @@ impl DirectPlan {
         };
         let threads_per_row = threads_per_row(stats.rows, TASKS_PER_THREAD * threads);
         let work = op.work(stats.nnz, n);
-        let tasks = match tasks(work, threads) {
+        let tasks = match tasks(work, threads, alone(target.vector_bytes)) {
             1 => 1,
             several => several.max((work / LARGE_TASK).min(4 * several)),
         };

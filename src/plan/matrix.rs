@@ -11,7 +11,7 @@ use super::choices::{Choices, PanelChoices};
 use super::direct::DirectPlan;
 use super::options::{Op, PlanOptions, Strategy, Target, check_columns};
 use super::slices::SlicesPlan;
-use super::{ALONE, Stats};
+use super::{Stats, alone};
 use crate::error::Result;
 use crate::formats::MAX_WIDTH;
 use crate::machine::Machine;
@@ -311,7 +311,7 @@ impl PanelPlan {
             pairs: choices.pairs && pairs_fit(op, tile_vectors, target),
             // Every row block copies the panels of B. With one block up to 2^20 multiply-adds SpMM and FusedMM of 400 x 400 and 500 x 500, 90 %
             // zeros, N = 32, took 1.2 to 1.8 times as long as with two (two threads of a Zen 3).
-            blocks_multiple: (op.work(stats.nnz, n) / ALONE).clamp(1, target.threads.max(1)),
+            blocks_multiple: (op.work(stats.nnz, n) / alone(target.vector_bytes)).clamp(1, target.threads.max(1)),
             reason,
         }
     }

@@ -30,7 +30,7 @@ pub use mttkrp::{MttkrpAlgorithm, MttkrpFormat, MttkrpPlan, TensorOptions};
 pub use occupancy::threads_per_row;
 pub(crate) use options::check_columns;
 pub use options::{Effort, Measured, Op, PlanOptions, Strategy, Target};
-pub(crate) use partition::{ALONE, TASKS_PER_THREAD, tasks, work};
+pub(crate) use partition::{TASKS_PER_THREAD, alone, tasks, work};
 pub use partition::{Task, blocks, by_nonzeros};
 pub use placement::{BPlacement, NumaPolicy, RowPlacement, SharedOperand, split_rows};
 pub use share::{PROBE, cut_by_share, share_by_rates};

@@ -3,13 +3,19 @@
 use crate::cut;
 use crate::formats::RowPointers;
 
-/// Multiply-adds below which handing a part to a thread that is awake costs more than it gains (some 3 us).
-pub(crate) const ALONE: usize = 1 << 16;
+/// Multiply-adds of whole registers of f32 below which handing a part to a thread that is awake costs more than it gains (some 3 us). SpMM of
+/// 150 x 150 with 90 % zeros, N = 32, 4500 of them with AVX-512, two threads by one: 1.38 where they shared it (medians, Emerald Rapids).
+const ALONE: usize = 1 << 13;
+
+/// Multiply-adds below which a thread runs alone, with registers of so many bytes.
+pub(crate) fn alone(vector_bytes: usize) -> usize {
+    ALONE * vector_bytes / size_of::<f32>()
+}
 
 /// Multiply-adds for which a nonzero counts at least: to find its row of B takes a nanosecond (SpMV of 0.65 M nonzeros, 1.02 ms).
 const LEAST: usize = 16;
 
-/// The multiply-adds of `nnz` nonzeros with `n` columns, for [`ALONE`].
+/// The multiply-adds of `nnz` nonzeros with `n` columns, for [`alone`].
 pub(crate) fn work(nnz: usize, n: usize) -> usize {
     nnz.saturating_mul(n.max(LEAST))
 }
@@ -17,17 +23,18 @@ pub(crate) fn work(nnz: usize, n: usize) -> usize {
 /// Tasks for each thread: enough that a late thread can be helped, few enough that starting them is free.
 pub(crate) const TASKS_PER_THREAD: usize = 16;
 
-/// Multiply-adds that are worth a task of their own, some 1.6 us: to take one costs as much as 100 ns where threads compete for it, and
-/// the lines of the result come from another processor's caches. SpMM with 90 % zeros, N = 32, two threads of a Zen 3, by one, with tasks
-/// of 2^12, 2^14, 2^15: 150 x 150 1.17, 0.80, 0.81; 200 x 200 1.17, 0.68, 0.63; 256 x 256 1.03, 0.70, 0.67; 400 x 400 0.74, 0.65, 0.60.
-const LEAST_TASK: usize = 1 << 15;
+/// [`alone`] by the multiply-adds that are worth a task of their own, some 1.6 us: to take one costs as much as 100 ns where threads compete
+/// for it, and the lines of the result come from another processor's caches. SpMM with 90 % zeros, N = 32, two threads of a Zen 3 (AVX2),
+/// by one, with tasks of 2^12, 2^14, 2^15: 150 x 150 1.17, 0.80, 0.81; 200 x 200 1.17, 0.68, 0.63; 256 x 256 1.03, 0.70, 0.67; 400 x 400
+/// 0.74, 0.65, 0.60.
+const TASKS_ALONE: usize = 2;
 
-/// How many tasks `threads` share `work` in.
-pub(crate) fn tasks(work: usize, threads: usize) -> usize {
+/// How many tasks `threads` share `work` in, which is less than `alone` where one runs it.
+pub(crate) fn tasks(work: usize, threads: usize, alone: usize) -> usize {
     match threads {
         0..=1 => 1,
-        _ if work < ALONE => 1,
-        _ => threads.saturating_mul(TASKS_PER_THREAD).min(work.div_ceil(LEAST_TASK)),
+        _ if work < alone => 1,
+        _ => threads.saturating_mul(TASKS_PER_THREAD).min(work.div_ceil(alone / TASKS_ALONE)),
     }
 }
 
@@ -136,8 +143,11 @@ mod tests {
 
     #[test]
     fn tasks_for_the_work_there_is() {
-        assert_eq!((tasks(0, 8), tasks(ALONE - 1, 8), tasks(usize::MAX, 1), tasks(usize::MAX, 0)), (1, 1, 1, 1));
-        assert_eq!((tasks(ALONE, 2), tasks(3 * LEAST_TASK, 64), tasks(usize::MAX, 3)), (2, 3, 3 * TASKS_PER_THREAD));
+        for alone in [32, 64].map(alone) {
+            let tasks = |work, threads| tasks(work, threads, alone);
+            assert_eq!((tasks(0, 8), tasks(alone - 1, 8), tasks(usize::MAX, 1), tasks(usize::MAX, 0)), (1, 1, 1, 1));
+            assert_eq!((tasks(alone, 2), tasks(2 * alone - 1, 64), tasks(usize::MAX, 3)), (2, 4, 3 * TASKS_PER_THREAD));
+        }
     }
 
     #[test]

@@ -45,7 +45,7 @@ use crate::cpu::Cpu;
 use crate::dense::{MatMut, MatRef};
 use crate::error::{Error, Result};
 use crate::formats::CooTensor;
-use crate::plan::{ALONE, Effort, MttkrpAlgorithm, MttkrpPlan, TensorOptions, TensorStats};
+use crate::plan::{Effort, MttkrpAlgorithm, MttkrpPlan, TensorOptions, TensorStats};
 
 /// A tensor laid out for MTTKRP as an [`MttkrpPlan`] says, with the buffers that its calls reuse.
 #[derive(Debug)]
@@ -229,7 +229,7 @@ impl Cpu {
         // Rows of factors and of the result may have to be copied.
         let rows: usize = tensor.dims.iter().sum();
         let work = (tensor.nnz * tensor.dims.len()).saturating_add(rows).saturating_mul(out.cols());
-        self.install_loops(work < ALONE, || {
+        self.install_loops(work < self.alone(), || {
             with_output(out, buffers, |rows| match &tensor.body {
                 Body::Modes(part) => {
                     let all = padded(factors, mode, |f| Factor::new(f, buffers));

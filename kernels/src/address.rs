@@ -6,6 +6,10 @@
 /// instruction apart when it is decoded, into a load and a multiply-add, which fill twice the room in all that holds instructions until they
 /// are done.
 #[inline(always)]
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(clippy::pointers_in_nomem_asm_block, reason = "nothing is read from it there")
+)]
 pub(crate) fn row_address<T, const REGISTERS: usize>(p: *const T) -> *const T {
     #[cfg(target_arch = "x86_64")]
     if REGISTERS > 1 {

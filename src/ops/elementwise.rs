@@ -48,7 +48,7 @@ impl Cpu {
     pub(crate) fn elementwise<T: Scalar>(&self, op: Arithmetic, x: &[T], z: Second<'_, T>, y: &mut [T]) {
         let operands = if matches!(z, Second::Values(_)) { 3 } else { 2 };
         let stream = streams(self.machine(), size_of_val(y).saturating_mul(operands));
-        self.install_loops(y.len() < self.alone(), || {
+        self.install_loops(y.len() < TASK, || {
             parallel::chunks_mut(y, TASK, |task, y| {
                 let part = task * TASK..task * TASK + y.len();
                 let x = &x[part.clone()];
@@ -98,7 +98,7 @@ impl Cpu {
         if x.dims() != z.dims() {
             return self.install(|| merge_broadcast(op, x, z));
         }
-        if self.install_loops(x.nnz() < self.alone(), || x.same_coords(z)) {
+        if self.install_loops(x.nnz() < TASK, || x.same_coords(z)) {
             let mut y = vec![T::ZERO; x.nnz()];
             self.tew_values(op, x.values(), z.values(), &mut y)?;
             return x.with_values(y);

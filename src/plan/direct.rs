@@ -119,7 +119,10 @@ impl DirectPlan {
         };
         let threads_per_row = threads_per_row(stats.rows, TASKS_PER_THREAD * threads);
         let work = op.work(stats.nnz, n);
-        let tasks = match tasks(work, threads, alone(target.vector_bytes)) {
+        // Tasks of FusedMM are run twice, for dots and for sums: each time half of the work, of which two parts are worth it.
+        let alone = alone(target.vector_bytes);
+        let at_once = if op == Op::FusedMm { (work / 2).max(alone.min(work)) } else { work };
+        let tasks = match tasks(at_once, threads, alone) {
             1 => 1,
             several => several.max((work / LARGE_TASK).min(4 * several)),
         };

@@ -7,9 +7,9 @@ use crate::formats::RowPointers;
 /// 150 x 150 with 90 % zeros, N = 32, 4500 of them with AVX-512, two threads by one: 1.38 where they shared it (medians, Emerald Rapids).
 const ALONE: usize = 1 << 13;
 
-/// Multiply-adds below which a thread runs alone, with registers of so many bytes.
+/// Multiply-adds below which a thread runs alone, with registers of so many bytes: of one number at least.
 pub(crate) fn alone(vector_bytes: usize) -> usize {
-    ALONE * vector_bytes / size_of::<f32>()
+    (vector_bytes / size_of::<f32>()).max(1).saturating_mul(ALONE)
 }
 
 /// Multiply-adds for which a nonzero counts at least: to find its row of B takes a nanosecond (SpMV of 0.65 M nonzeros, 1.02 ms).
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn tasks_for_the_work_there_is() {
-        for alone in [32, 64].map(alone) {
+        for alone in [0, 32, 64].map(alone) {
             let tasks = |work, threads| tasks(work, threads, alone);
             assert_eq!((tasks(0, 8), tasks(alone - 1, 8), tasks(usize::MAX, 1), tasks(usize::MAX, 0)), (1, 1, 1, 1));
             assert_eq!((tasks(alone, 2), tasks(2 * alone - 1, 64), tasks(usize::MAX, 3)), (2, 4, 3 * TASKS_PER_THREAD));

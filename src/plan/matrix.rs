@@ -57,6 +57,11 @@ const NARROWEST_TILE: usize = 4;
 /// 9.53, 10.65; 90 % (10.6) 5.50, 5.35, 5.59; 95 % 3.54, 3.19, 3.22; 98 % 2.21, 1.90, 1.63; SDDMM 90 % 6.44, 6.08 and 6.38 at 213.
 const SHORT_SEGMENT: f64 = 15.0;
 
+/// The same of SDDMM: 90 % zeros, tiles of 8 vectors, 80, 120 and 180 columns, 8, 12 and 18 nonzeros: N = 128 67.9, 70.0, 64.7 GFLOP/s, N = 256
+/// 65.8, 62.6, 52.7, f64 30.3, 28.0, 24.5 (one thread of an Emerald Rapids, 48 KiB of L1, whose L2 gives two registers in three clocks; 180
+/// columns in blocks of twice the rows).
+const SHORT_DOTS: f64 = 11.0;
+
 /// Nonzeros per row segment from which on SDDMM of rows of at most three vectors takes blocks whose dots fit a third of L2, so that lines
 /// are full before they leave it. A dot is a few multiply-adds there, so that its lines' way to memory weighs most; so many nonzeros pay
 /// for the copies of B and for the changes of length. Ice Lake (1280 KiB of L2; L3 and memory give one thread 21 and 10 GB/s), 4096 x
@@ -218,14 +223,15 @@ fn pairs_fit(op: Op, vectors: usize, target: &Target) -> bool {
 }
 
 /// Whether pairs are expected to pay, with tiles of `vectors` and rows of `all`.
-fn pairs_pay(op: Op, vectors: usize, all: usize, target: &Target) -> bool {
+fn pairs_pay(op: Op, vectors: usize, all: usize, machine: &Machine, target: &Target) -> bool {
     pairs_fit(op, vectors, target)
         && match op {
             Op::Spmm | Op::SpmmTransposed => all >= PAIRS_PAY,
             Op::FusedMm => 2 * all >= PAIRS_PAY,
             // Putting dots in order is paid by a second tile (70 % zeros, f64: N = 64 32.3 instead of 33.6 GFLOP/s, N = 128 35.6
-            // instead of 33.7, N = 256 36.1 instead of 31.0, Zen 4).
-            Op::Sddmm => all >= 2 * PAIRS_PAY,
+            // instead of 33.7, N = 256 36.1 instead of 31.0, Zen 4). Not where L3 is far, where blocks have fewer rows (N = 128, 384 rows 32.0
+            // instead of 36.5; 90 % 26.1 instead of 27.6; N = 256 37.0 instead of 41.4, Emerald Rapids).
+            Op::Sddmm => all >= 2 * PAIRS_PAY && !machine.l3_is_far(),
         }
 }
 
@@ -240,10 +246,10 @@ impl PanelPlan {
         let threads = target.threads.max(1);
         let all = n.div_ceil(target.lanes());
         let widest = all.min(WIDEST_TILE);
-        let good = match op {
-            Op::Sddmm => GOOD_DOTS,
-            Op::FusedMm => GOOD_FUSED,
-            Op::Spmm | Op::SpmmTransposed => GOOD_SEGMENT,
+        let (good, short) = match op {
+            Op::Sddmm => (GOOD_DOTS, SHORT_DOTS),
+            Op::FusedMm => (GOOD_FUSED, SHORT_SEGMENT),
+            Op::Spmm | Op::SpmmTransposed => (GOOD_SEGMENT, SHORT_SEGMENT),
         };
         let (mut vectors, mut width) = (widest, width_of(widest, machine, target));
         while vectors > NARROWEST_TILE && stats.per_segment(width) < good {
@@ -251,10 +257,10 @@ impl PanelPlan {
             width = width_of(vectors, machine, target);
         }
         let most = (2 * machine.l1d_bytes() / (vectors * target.vector_bytes)).min(MAX_WIDTH);
-        while width < most && stats.per_segment(width) < SHORT_SEGMENT {
+        while width < most && stats.per_segment(width) < short {
             width = (width * 3 / 2).min(most);
         }
-        let pairs = pairs_pay(op, vectors, all, target);
+        let pairs = pairs_pay(op, vectors, all, machine, target);
 
         let row_bytes = row_bytes(all, target);
         let block_rows = if op == Op::Sddmm {
@@ -264,11 +270,14 @@ impl PanelPlan {
             // 6.20, 6.11, 6.27, 6.87; 95 % 3.91, 3.60, 3.49, 3.54, 3.49; Facebook's ego networks 0.54, 0.47, 0.44, 0.42, 0.39; 1 MiB
             // of L2, Zen 4). Dots in f64 take twice the room (70 %, N = 128 in 256, 384, 512 rows 33.7, 34.1, 33.4 GFLOP/s).
             let row_dots = stats.nnz * value_bytes / stats.rows.max(1);
+            // Where L3 is far, half as much: 70 % in 1158, 772, 512 rows 85.8, 86.5, 87.3 GFLOP/s; 80 % in 1660, 1107, 768 rows 79.5, 82.1,
+            // 83.7 (one thread of an Emerald Rapids).
             let l2 = machine.l2_bytes();
+            let several = if machine.l3_is_far() { l2 * 3 / 2 } else { 3 * l2 };
             let (room, least) = match value_bytes > 4 {
                 _ if all < 4 && stats.per_segment(width) >= LONG_SEGMENT => (l2 / 3, LEAST_ROWS),
-                true => (3 * l2, 384),
-                false => (3 * l2, 512),
+                true => (several, 384),
+                false => (several, 512),
             };
             (room / (row_bytes + row_dots)).clamp(least, MOST_ROWS)
         } else if machine.l3_is_far() {
@@ -388,6 +397,11 @@ mod tests {
             assert_eq!(rows(480, op, n, &all), (2 << 20) / 3 * 2 / bytes);
             assert_eq!((rows(480, op, n, &band), rows(32, op, n, &all)), (4096, 4096));
         }
+        // Dots and rows of C.
+        assert_eq!(
+            [480, 32].map(|l3| rows(l3, Op::Sddmm, 128, &all)),
+            [3, 6].map(|room| (room << 20) / (4 * 512 + 512))
+        );
     }
 
     #[test]

@@ -51,6 +51,7 @@ impl Cpu {
                 ldb: 1,
                 n: 1,
                 alpha: T::ONE,
+                factors: std::ptr::null(),
                 beta: T::ZERO,
                 c: y.get(),
                 ldc: 1,

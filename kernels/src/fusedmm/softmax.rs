@@ -4,7 +4,7 @@
 //! until all segments are taken:
 //!     up to 16 of them, with at most 1024 dots; z = f(dots)
 //!     x = e^z in full registers, wherever one segment ends and the next begins
-//!     if |z| <= 20 and no row has an m so far:   m = 0, l += the sum of the row's x;               w = x (by rows: x / l)
+//!     if |z| <= 20 and no row has an m so far:   m = 0, l += the sum of the row's x;               w = x
 //!     else each segment by itself:               m = its largest logit and those before,           w = e^(z - m)
 //! ```
 //!
@@ -33,11 +33,11 @@ pub(super) trait Segments<T: Scalar> {
     /// How many there are.
     fn count(&self) -> usize;
 
-    /// Pushes those from `next` on, as long as there is room; the first that it has not pushed.
+    /// The rows and the numbers of dots of those from `next` on, as many as there are places; the sum of these numbers.
     ///
     /// # Safety
-    /// There are more than `next`.
-    unsafe fn push(&self, next: usize, to: &mut Pushed<'_>) -> usize;
+    /// There are as many, and the pointers of the task are valid.
+    unsafe fn read(&self, next: usize, rows: &mut [u32], lens: &mut [u32]) -> usize;
 
     /// Whether m is 0 for all rows so far.
     ///
@@ -75,7 +75,8 @@ pub(super) unsafe fn softmax_weights<S: Simd, T: Scalar>(
     while next < segments.count() {
         // SAFETY: the caller's promise; `next` is below the number of segments, and the group's dots are the next ones.
         unsafe {
-            next = group.fill(segments, next);
+            group.fill(segments, next);
+            next += group.count;
             let x = group.x.0.as_mut_ptr();
             let fit = group.dots <= MOST_DOTS;
             if fit
@@ -122,30 +123,6 @@ pub(super) struct Group<T> {
     pub sums: Lines<[T; WIDEST]>,
 }
 
-/// Segments as they are pushed into a group. Apart from it, so that the counters stay in registers.
-pub(super) struct Pushed<'a> {
-    count: usize,
-    dots: usize,
-    rows: &'a mut [u32; WIDEST],
-    lens: &'a mut [u32; WIDEST],
-}
-
-impl Pushed<'_> {
-    /// Whether there is room for `count` more segments of `len` dots each.
-    #[inline(always)]
-    pub fn has_room(&self, count: usize, len: u32) -> bool {
-        self.count == 0 || self.count + count <= WIDEST && self.dots + count * len as usize <= MOST_DOTS
-    }
-
-    /// Takes a segment, for which there is room.
-    #[inline(always)]
-    pub fn push(&mut self, row: u32, len: u32) {
-        (self.rows[self.count], self.lens[self.count]) = (row, len);
-        self.count += 1;
-        self.dots += len as usize;
-    }
-}
-
 impl<T: Scalar> Group<T> {
     #[inline(always)]
     fn new() -> Self {
@@ -160,18 +137,20 @@ impl<T: Scalar> Group<T> {
         }
     }
 
-    /// Becomes the segments from `next` on, one at least; the first that it does not have.
+    /// Becomes the segments from `next` on, one at least, as many as have at most [`MOST_DOTS`].
     ///
     /// # Safety
-    /// There are more than `next`.
+    /// There are more than `next`, and the pointers of their task are valid.
     #[inline(always)]
-    unsafe fn fill(&mut self, segments: &impl Segments<T>, next: usize) -> usize {
+    unsafe fn fill(&mut self, segments: &impl Segments<T>, next: usize) {
+        self.count = WIDEST.min(segments.count() - next);
         self.lens.0 = [0; WIDEST];
-        let mut pushed = Pushed { count: 0, dots: 0, rows: &mut self.rows.0, lens: &mut self.lens.0 };
         // SAFETY: the caller's promise.
-        let end = unsafe { segments.push(next, &mut pushed) };
-        (self.count, self.dots) = (pushed.count, pushed.dots);
-        end
+        self.dots = unsafe { segments.read(next, &mut self.rows.0[..self.count], &mut self.lens.0[..self.count]) };
+        while self.dots > MOST_DOTS && self.count > 1 {
+            self.count -= 1;
+            self.dots -= std::mem::take(&mut self.lens.0[self.count]) as usize;
+        }
     }
 
     /// Sums the segments' x.
@@ -217,22 +196,31 @@ impl<T: Scalar> Group<T> {
     #[inline(always)]
     unsafe fn partial_sums<S: Simd, const NV: usize>(&mut self, simd: S, lens: &[T; WIDEST]) {
         let lanes = T::lanes::<S>();
-        let (zero, step) = (T::splat(simd, T::ZERO), T::splat(simd, T::from_f64(lanes as f64)));
+        // Minus zero added is nothing: with masks, one instruction adds under one.
+        let (nothing, step) = (T::splat(simd, -T::ZERO), T::splat(simd, T::from_f64(lanes as f64)));
         // SAFETY: the caller's promise: `NV` registers from any segment's first x on are in the room, and all of a longer one. Those of
         // no segment begin after the last. As many numbers as any register has lanes are there.
         unsafe {
-            let numbers = T::load(simd, T::NUMBERS.as_ptr());
+            let mut numbers = [T::load(simd, T::NUMBERS.as_ptr()); NV];
+            for v in 1..NV {
+                numbers[v] = T::vadd(simd, numbers[v - 1], step);
+            }
             let mut x = self.x.0.as_ptr();
             // All: a loop of known length is unrolled, 5 to 10 % of the whole.
             for k in 0..WIDEST {
-                let len = self.lens.0[k] as usize;
-                let mut rest = T::splat(simd, lens[k]);
-                let mut sum = T::vselect_greater(simd, rest, numbers, T::load(simd, x), zero);
-                let registers = if NV == ALIKE { len.div_ceil(lanes).max(NV) } else { NV };
-                for v in 1..registers {
-                    rest = T::vsub(simd, rest, step);
+                let (len, end) = (self.lens.0[k] as usize, T::splat(simd, lens[k]));
+                let mut sum = nothing;
+                for v in 0..NV {
                     let part = T::load(simd, x.add(v * lanes));
-                    sum = T::vadd(simd, sum, T::vselect_greater(simd, rest, numbers, part, zero));
+                    sum = T::vadd(simd, sum, T::vselect_greater(simd, end, numbers[v], part, nothing));
+                }
+                if NV == ALIKE {
+                    let mut number = numbers[NV - 1];
+                    for v in NV..len.div_ceil(lanes) {
+                        number = T::vadd(simd, number, step);
+                        let part = T::load(simd, x.add(v * lanes));
+                        sum = T::vadd(simd, sum, T::vselect_greater(simd, end, number, part, nothing));
+                    }
                 }
                 T::store(simd, self.partial.0[k].as_mut_ptr(), sum);
                 x = x.add(len);
@@ -272,34 +260,6 @@ impl<T: Scalar> Group<T> {
                 T::store(simd, w.add(at), T::load(simd, self.x.0.as_ptr().add(at)));
             } else {
                 T::store_masked(simd, T::first_lanes(simd, self.dots), w, T::load(simd, self.x.0.as_ptr()));
-            }
-        }
-    }
-
-    /// The weights x times their segment's factor, where the dots are.
-    ///
-    /// # Safety
-    /// As [`Group::store`].
-    #[inline(always)]
-    pub unsafe fn store_times<S: Simd>(&self, simd: S, factors: &[T; WIDEST], w: *mut T) {
-        let lanes = T::lanes::<S>();
-        let mut at = 0;
-        // SAFETY: the caller's promise. A whole register overwrites weights that are still to come, and nothing beyond the dots.
-        unsafe {
-            for k in 0..self.count {
-                let len = self.lens.0[k] as usize;
-                let factor = T::splat(simd, factors[k]);
-                let end = at + len;
-                while at < end {
-                    let x = T::vmul(simd, factor, T::load(simd, self.x.0.as_ptr().add(at)));
-                    if at + lanes <= self.dots {
-                        T::store(simd, w.add(at), x);
-                    } else {
-                        T::store_masked(simd, T::first_lanes(simd, self.dots - at), w.add(at), x);
-                    }
-                    at += lanes;
-                }
-                at = end;
             }
         }
     }

@@ -4,7 +4,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::arch::dispatch_compiled;
 use crate::block::Block;
-use crate::fusedmm::softmax::{Group, Pushed, Segments, exponentials, scale_row, softmax_step, softmax_weights};
+use crate::fusedmm::softmax::{Group, Segments, exponentials, scale_row, softmax_step, softmax_weights};
 use crate::{Arch, EdgeFunction, RowPtr, Scalar, prefetch_l1, prefetch_row};
 
 /// Rows ahead at which rows of E that are scaled are prefetched: the sums of a block have left them in L2.
@@ -21,10 +21,11 @@ pub struct EdgeRows<T> {
     pub rows: [usize; 2],
     /// The nonzeros to take: the first row may begin before and the last one end after.
     pub nonzeros: [usize; 2],
-    /// The dots of these nonzeros and no others; they become the weights.
+    /// The dots of these nonzeros and no others; they become the weights, those of a softmax but for the row's factor.
     pub weights: *mut T,
-    /// For a softmax, (m, l) of a first row that began before, and of a last one that goes on: their weights are not
-    /// divided by l.
+    /// For a softmax, becomes the factor of each row that has nonzeros: 1 / l, or 1 where it is taken in part.
+    pub factors: *mut T,
+    /// For a softmax, (m, l) of a first row that began before, and of a last one that goes on.
     pub partial: *mut [[T; 2]; 2],
 }
 
@@ -32,7 +33,8 @@ pub struct EdgeRows<T> {
 ///
 /// # Safety
 /// The row pointers are valid for the rows, `weights` holds as many elements as there are nonzeros, `values`, unless
-/// null, are those of the matrix, `partial` is valid for writes, and no one else uses `weights` and `partial`.
+/// null, are those of the matrix, and no one else uses `weights`; for a softmax, nor `factors`, which has room for each of the rows, and
+/// `partial`, which is valid for writes.
 pub unsafe fn edge_rows<T: Scalar>(arch: Arch, edge: EdgeFunction<'_, T>, task: EdgeRows<T>) {
     dispatch_compiled!(arch, RowsTask { arch, edge, task }, RowsTask<'_, f32>, RowsTask<'_, f64>);
 }
@@ -65,29 +67,17 @@ impl<T: Scalar> WithSimd for RowsTask<'_, T> {
 }
 
 impl<T: Scalar> EdgeRows<T> {
-    /// The task's nonzeros of row `i`, and whether these are all.
+    /// Where the (m, l) of row `i` goes if it is one that is taken in part.
     ///
     /// # Safety
     /// The row is one of the task's.
     #[inline(always)]
-    unsafe fn nonzeros_of(&self, i: usize) -> ([usize; 2], bool) {
-        // SAFETY: the caller's promise.
-        let row = unsafe { [self.row_ptr.at(i), self.row_ptr.at(i + 1)] };
-        let taken = [row[0].max(self.nonzeros[0]), row[1].min(self.nonzeros[1])];
-        (taken, row == taken)
-    }
-
-    /// Where the (m, l) of row `i` goes if it is one that is taken in part.
-    ///
-    /// # Safety
-    /// As [`EdgeRows::nonzeros_of`].
-    #[inline(always)]
     unsafe fn partial_of(&self, i: usize) -> Option<*mut [T; 2]> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; there are two of them.
         unsafe {
-            let (_, all) = self.nonzeros_of(i);
             let begun_before = self.row_ptr.at(i) < self.nonzeros[0];
-            (!all).then(|| self.partial.cast::<[T; 2]>().add(usize::from(!begun_before)))
+            let goes_on = self.row_ptr.at(i + 1) > self.nonzeros[1];
+            (begun_before || goes_on).then(|| self.partial.cast::<[T; 2]>().add(usize::from(!begun_before)))
         }
     }
 }
@@ -100,19 +90,18 @@ impl<T: Scalar> Segments<T> for EdgeRows<T> {
     }
 
     #[inline(always)]
-    unsafe fn push(&self, mut next: usize, to: &mut Pushed<'_>) -> usize {
-        while next < self.count() {
-            let i = self.rows[0] + next;
+    unsafe fn read(&self, next: usize, rows: &mut [u32], lens: &mut [u32]) -> usize {
+        let ([begin, end], row) = (self.nonzeros, self.rows[0] + next);
+        // SAFETY: the caller's promise.
+        let start = unsafe { self.row_ptr.at(row) }.max(begin);
+        let mut first = start;
+        for (i, (row_out, len)) in (row..).zip(rows.iter_mut().zip(lens)) {
             // SAFETY: the caller's promise.
-            let ([first, last], _) = unsafe { self.nonzeros_of(i) };
-            let len = last.saturating_sub(first) as u32;
-            if !to.has_room(1, len) {
-                break;
-            }
-            to.push(i as u32, len);
-            next += 1;
+            let last = unsafe { self.row_ptr.at(i + 1) }.min(end).max(first);
+            (*row_out, *len) = (i as u32, (last - first) as u32);
+            first = last;
         }
-        next
+        first - start
     }
 
     #[inline(always)]
@@ -130,7 +119,12 @@ impl<T: Scalar> Segments<T> for EdgeRows<T> {
                     (*partial, factors.0[k]) = ([T::ZERO, group.sums.0[k]], T::ONE);
                 }
             }
-            group.store_times::<S>(simd, &factors.0, w);
+            group.store::<S>(simd, w);
+            let to = self.factors.add(group.rows.0[0] as usize - self.rows[0]);
+            for first in (0..group.count).step_by(T::lanes::<S>()) {
+                let factors = T::load(simd, factors.0.as_ptr().add(first));
+                T::store_masked(simd, T::first_lanes(simd, group.count - first), to.add(first), factors);
+            }
         }
     }
 
@@ -139,9 +133,11 @@ impl<T: Scalar> Segments<T> for EdgeRows<T> {
         // SAFETY: the caller's promise.
         unsafe {
             let partial = self.partial_of(row);
-            let state = exponentials::<S, T, false>(simd, T::NEG_INFINITY, logits, w, len, partial.is_none());
-            if let Some(partial) = partial {
-                *partial = state;
+            let state = exponentials::<S, T, false>(simd, T::NEG_INFINITY, logits, w, len, false);
+            let factor = self.factors.add(row - self.rows[0]);
+            match partial {
+                Some(partial) => (*partial, *factor) = (state, T::ONE),
+                None => *factor = T::ONE / state[1],
             }
         }
     }
@@ -214,14 +210,6 @@ impl<T: Scalar> WithSimd for BlockTask<'_, T> {
     }
 }
 
-impl<T> EdgeBlock<'_, T> {
-    /// What is known of `row` is in L2, and needed when its sum is there.
-    #[inline(always)]
-    fn ask_for(&self, row: u32) {
-        prefetch_l1(self.rows.wrapping_add(row as usize));
-    }
-}
-
 /// The rows' parts in a panel.
 impl<T: Scalar> Segments<T> for EdgeBlock<'_, T> {
     #[inline(always)]
@@ -230,32 +218,26 @@ impl<T: Scalar> Segments<T> for EdgeBlock<'_, T> {
     }
 
     #[inline(always)]
-    unsafe fn push(&self, mut next: usize, to: &mut Pushed<'_>) -> usize {
+    unsafe fn read(&self, next: usize, rows: &mut [u32], lens: &mut [u32]) -> usize {
         let Block { pairs, segments, .. } = self.block;
-        let (alone, all) = (2 * pairs.len(), self.count());
-        while next < alone {
-            // SAFETY: half of `next` is below the number of pairs.
-            let pair = unsafe { pairs.get_unchecked(next / 2) };
-            if !to.has_room(2, pair.nnz()) {
-                return next;
-            }
-            for row in pair.rows {
-                self.ask_for(row);
-                to.push(row, pair.nnz());
-            }
-            next += 2;
+        let alone = 2 * pairs.len();
+        let mut dots = 0;
+        for (k, (row, len)) in (next..).zip(rows.iter_mut().zip(lens)) {
+            // SAFETY: the caller's promise: half of k is below the number of pairs, or what k exceeds their rows by below that of the others.
+            (*row, *len) = unsafe {
+                if k < alone {
+                    let pair = pairs.get_unchecked(k / 2);
+                    (pair.rows[k % 2], pair.nnz())
+                } else {
+                    let segment = segments.get_unchecked(k - alone);
+                    (segment.row, segment.nnz)
+                }
+            };
+            // What is known of the row is in L2, and needed when its sum is there.
+            prefetch_l1(self.rows.wrapping_add(*row as usize));
+            dots += *len as usize;
         }
-        while next < all {
-            // SAFETY: what `next` exceeds the rows of pairs by is below the number of the others.
-            let segment = unsafe { segments.get_unchecked(next - alone) };
-            if !to.has_room(1, segment.nnz) {
-                break;
-            }
-            self.ask_for(segment.row);
-            to.push(segment.row, segment.nnz);
-            next += 1;
-        }
-        next
+        dots
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 use pulp::{Simd, WithSimd};
 
 use crate::edge::{BuiltIn, Edge, Scale, Sigmoid};
-use crate::exp::exp_near;
+use crate::exp::exp_inside;
 use crate::{Arch, Scalar};
 
 /// An edge function, whatever its type: the kernels are compiled once, with this crate.
@@ -225,14 +225,14 @@ unsafe fn exponentials<S: Simd, T: Scalar, F: Edge<T>>(
             let a = if uses_values { T::load(simd, values.add(at)) } else { zero };
             let z = edge.apply(simd, T::load(simd, dots.add(at)), a);
             largest = T::vlarger(simd, T::vmul(simd, z, z), largest);
-            T::store(simd, x.add(at), exp_near::<T, S>(simd, z));
+            T::store(simd, x.add(at), exp_inside::<T, S>(simd, z));
         }
         if whole < len {
             let mask = T::first_lanes(simd, len - whole);
             let a = if uses_values { T::load_masked(simd, mask, values.add(whole)) } else { zero };
             let z = edge.apply(simd, T::load_masked(simd, mask, dots.add(whole)), a);
             largest = T::vlarger(simd, T::vmul(simd, z, z), largest);
-            T::store(simd, x.add(whole), exp_near::<T, S>(simd, z));
+            T::store(simd, x.add(whole), exp_inside::<T, S>(simd, z));
         }
     }
     T::reduce_max(simd, largest)

@@ -33,11 +33,11 @@ pub(super) trait Segments<T: Scalar> {
     /// How many there are.
     fn count(&self) -> usize;
 
-    /// The rows and the numbers of dots of those from `next` on, as many as there are places; the sum of these numbers.
+    /// The rows and the numbers of dots of `count` of them, from `next` on; the sum of these numbers.
     ///
     /// # Safety
     /// There are as many, and the pointers of the task are valid.
-    unsafe fn read(&self, next: usize, rows: &mut [u32], lens: &mut [u32]) -> usize;
+    unsafe fn read(&self, next: usize, count: usize, rows: &mut [u32; WIDEST], lens: &mut [u32; WIDEST]) -> usize;
 
     /// Whether m is 0 for all rows so far.
     ///
@@ -146,7 +146,7 @@ impl<T: Scalar> Group<T> {
         self.count = WIDEST.min(segments.count() - next);
         self.lens.0 = [0; WIDEST];
         // SAFETY: the caller's promise.
-        self.dots = unsafe { segments.read(next, &mut self.rows.0[..self.count], &mut self.lens.0[..self.count]) };
+        self.dots = unsafe { segments.read(next, self.count, &mut self.rows.0, &mut self.lens.0) };
         while self.dots > MOST_DOTS && self.count > 1 {
             self.count -= 1;
             self.dots -= std::mem::take(&mut self.lens.0[self.count]) as usize;

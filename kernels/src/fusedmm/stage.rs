@@ -5,6 +5,7 @@ use pulp::{Simd, WithSimd};
 use crate::arch::dispatch_compiled;
 use crate::block::Block;
 use crate::fusedmm::softmax::{Group, Segments, exponentials, scale_row, softmax_step, softmax_weights};
+use crate::scalar::WIDEST;
 use crate::{Arch, EdgeFunction, RowPtr, Scalar, prefetch_l1, prefetch_row};
 
 /// Rows ahead at which rows of E that are scaled are prefetched: the sums of a block have left them in L2.
@@ -90,15 +91,15 @@ impl<T: Scalar> Segments<T> for EdgeRows<T> {
     }
 
     #[inline(always)]
-    unsafe fn read(&self, next: usize, rows: &mut [u32], lens: &mut [u32]) -> usize {
+    unsafe fn read(&self, next: usize, count: usize, rows: &mut [u32; WIDEST], lens: &mut [u32; WIDEST]) -> usize {
         let ([begin, end], row) = (self.nonzeros, self.rows[0] + next);
         // SAFETY: the caller's promise.
         let start = unsafe { self.row_ptr.at(row) }.max(begin);
         let mut first = start;
-        for (i, (row_out, len)) in (row..).zip(rows.iter_mut().zip(lens)) {
+        for k in 0..count {
             // SAFETY: the caller's promise.
-            let last = unsafe { self.row_ptr.at(i + 1) }.min(end).max(first);
-            (*row_out, *len) = (i as u32, (last - first) as u32);
+            let last = unsafe { self.row_ptr.at(row + k + 1) }.min(end).max(first);
+            (rows[k], lens[k]) = ((row + k) as u32, (last - first) as u32);
             first = last;
         }
         first - start
@@ -218,24 +219,26 @@ impl<T: Scalar> Segments<T> for EdgeBlock<'_, T> {
     }
 
     #[inline(always)]
-    unsafe fn read(&self, next: usize, rows: &mut [u32], lens: &mut [u32]) -> usize {
+    unsafe fn read(&self, next: usize, count: usize, rows: &mut [u32; WIDEST], lens: &mut [u32; WIDEST]) -> usize {
         let Block { pairs, segments, .. } = self.block;
         let alone = 2 * pairs.len();
         let mut dots = 0;
-        for (k, (row, len)) in (next..).zip(rows.iter_mut().zip(lens)) {
-            // SAFETY: the caller's promise: half of k is below the number of pairs, or what k exceeds their rows by below that of the others.
-            (*row, *len) = unsafe {
-                if k < alone {
-                    let pair = pairs.get_unchecked(k / 2);
-                    (pair.rows[k % 2], pair.nnz())
+        for k in 0..count {
+            let at = next + k;
+            // SAFETY: the caller's promise: half of `at` is below the number of pairs, or what it exceeds their rows by below that of the others.
+            let (row, len) = unsafe {
+                if at < alone {
+                    let pair = pairs.get_unchecked(at / 2);
+                    (pair.rows[at % 2], pair.nnz())
                 } else {
-                    let segment = segments.get_unchecked(k - alone);
+                    let segment = segments.get_unchecked(at - alone);
                     (segment.row, segment.nnz)
                 }
             };
             // What is known of the row is in L2, and needed when its sum is there.
-            prefetch_l1(self.rows.wrapping_add(*row as usize));
-            dots += *len as usize;
+            prefetch_l1(self.rows.wrapping_add(row as usize));
+            (rows[k], lens[k]) = (row, len);
+            dots += len as usize;
         }
         dots
     }

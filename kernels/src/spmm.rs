@@ -54,8 +54,6 @@ pub struct SpmmRows<D: Stored> {
     pub n: usize,
     /// alpha.
     pub alpha: D::Scalar,
-    /// What each row is multiplied by besides, from the first on; null for nothing. Those of rows without nonzeros are not read.
-    pub factors: *const D::Scalar,
     /// beta; with 0, C is not read.
     pub beta: D::Scalar,
     /// C.
@@ -77,8 +75,8 @@ pub struct SpmmRows<D: Stored> {
 /// Runs the task.
 ///
 /// # Safety
-/// The CSR arrays are valid, every column is a row of B, B and C have the strides and sizes stated, `factors`, unless null, has an element
-/// for each of the rows, and no one else writes the rows or reads `carry_out` at the same time.
+/// The CSR arrays are valid, every column is a row of B, B and C have the strides and sizes stated, and no one else
+/// writes the rows or reads `carry_out` at the same time.
 pub unsafe fn spmm_rows<D: Stored>(arch: Arch, task: SpmmRows<D>) {
     dispatch_stored!(arch, task, SpmmRows, |arch, task| task.dispatch(arch));
 }
@@ -120,19 +118,6 @@ impl<D: Stored> SpmmRows<D> {
     unsafe fn walk(&self) -> Walk<D::Scalar> {
         // SAFETY: the caller's promise.
         unsafe { Walk::new(self.row_ptr, self.columns, self.values, self.rows, self.nonzeros, self.panel) }
-    }
-
-    /// What the products of a row's nonzeros from `start` to before `end` are multiplied by.
-    ///
-    /// # Safety
-    /// As [`spmm_rows`]; the row is the task's.
-    #[inline(always)]
-    pub(crate) unsafe fn alpha_of(&self, row: usize, [start, end]: [usize; 2]) -> D::Scalar {
-        if self.factors.is_null() || start >= end {
-            return self.alpha;
-        }
-        // SAFETY: the caller's promise: each row that has nonzeros has a factor.
-        unsafe { self.alpha * *self.factors.wrapping_add(row - self.rows[0]) }
     }
 
     /// Where the result of a part goes instead of C; null for C.
@@ -214,16 +199,15 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
                 prefetch: Prefetch::at(task.prefetch_distance),
             };
             let zero = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
-            let alpha = task.alpha_of(row, [start, end]);
             let sum =
                 axpy_reordered::<S, D, NV, TAIL>(simd, mask, zero, end - start, task.values.wrapping_add(start), &rows);
             if is_plain {
-                let factors = [alpha, D::Scalar::ZERO];
+                let factors = [task.alpha, D::Scalar::ZERO];
                 finish::<S, D, NV, TAIL>(simd, mask, sum, factors, c, [whole, whole && task.stream]);
                 continue;
             }
             let (carries, c, beta) = task.target(&part);
-            let (c, factors) = (c.wrapping_add(tile.start), [alpha, beta]);
+            let (c, factors) = (c.wrapping_add(tile.start), [task.alpha, beta]);
             if !carries.is_null() {
                 let sum = tile::in_order::<S, D, NV>(simd, sum);
                 finish::<S, D::Scalar, NV, TAIL>(simd, mask, sum, factors, carries.add(tile.start), [false, false]);

@@ -40,7 +40,7 @@ pub(crate) unsafe fn spmv_rows<D: Stored, const DENSE: bool>(task: &SpmmRows<D>)
         for row in inner..last {
             let start = next;
             next = task.row_ptr.at(row + 1);
-            let sum = task.alpha_of(row, [start, next]) * spmv_row::<D, DENSE>(task, start, next);
+            let sum = task.alpha * spmv_row::<D, DENSE>(task, start, next);
             put(task.c.wrapping_add(row * task.ldc), sum, task.beta);
         }
         for row in last..end {
@@ -59,7 +59,7 @@ unsafe fn shared_row<D: Stored, const DENSE: bool>(task: &SpmmRows<D>, row: usiz
     unsafe {
         let (start, end) = (task.row_ptr.at(row).max(task.nonzeros[0]), task.row_ptr.at(row + 1).min(task.nonzeros[1]));
         let (carries, c, beta) = task.target(&Part { row, slot: 0, start, end, first: true, last: true, inner: false });
-        let sum = task.alpha_of(row, [start, end]) * spmv_row::<D, DENSE>(task, start, end);
+        let sum = task.alpha * spmv_row::<D, DENSE>(task, start, end);
         if carries.is_null() {
             put(c, sum, beta);
         } else {

@@ -174,23 +174,12 @@ impl Cpu {
         rows: impl Fn(usize) -> FusedRows<D> + Send + Sync,
         values: impl Fn(usize, &mut Aligned<D::Scalar>) -> *const D::Scalar + Send + Sync,
     ) {
-        let softmax = edge.is_softmax();
         let mut begin = 0;
         while begin < tasks.len() {
-            let (base, first_row) = (tasks[begin].nonzeros[0], tasks[begin].rows[0]);
-            // Edge values of the tasks up to this one, and factors of a softmax before it: a row that two tasks share has two.
-            let weights_to = |k: usize| tasks[k].nonzeros[1] - base;
-            let factors_before = |k: usize| if softmax { tasks[k].rows[0] - first_row + (k - begin) } else { 0 };
-            let factors_to =
-                |k: usize| if softmax { factors_before(k) + tasks[k].rows[1] - tasks[k].rows[0] } else { 0 };
-            let fit = cut::first(begin..tasks.len(), |k| weights_to(k) + factors_to(k) > stages.nonzeros);
+            let base = tasks[begin].nonzeros[0];
+            let fit = cut::first(begin..tasks.len(), |k| tasks[k].nonzeros[1] - base > stages.nonzeros);
             let count = (fit - begin).max(1);
-            let last = begin + count - 1;
-            self.with_room(weights_to(last) + factors_to(last), |weights: *mut D::Scalar| {
-                let factors = Shared(weights.wrapping_add(weights_to(last)));
-                let factors = |k: usize| {
-                    if softmax { factors.get().wrapping_add(factors_before(k)) } else { std::ptr::null_mut() }
-                };
+            self.with_room(tasks[begin + count - 1].nonzeros[1] - base, |weights: *mut D::Scalar| {
                 let weights = Shared(weights);
                 // Of the nonzero 0 of the matrix: only those of the tasks are there.
                 let first = Shared(weights.get().wrapping_sub(base));
@@ -216,12 +205,10 @@ impl Cpu {
                     };
                     let weights = weights.get().wrapping_add(nonzeros[0] - base);
                     // SAFETY: the pattern's invariants and the checked shapes make every index valid; there is a weight for each
-                    // nonzero of the tasks and a factor for each of their rows, and a task's are its own, as are its states.
+                    // nonzero of the tasks, and a task's are its own, as are its states.
                     unsafe {
                         sddmm_rows(self.arch(), dots);
-                        let factors = factors(begin + k);
-                        let weights = EdgeRows { row_ptr, values, rows, nonzeros, weights, factors, partial };
-                        edge_rows(self.arch(), edge, weights);
+                        edge_rows(self.arch(), edge, EdgeRows { row_ptr, values, rows, nonzeros, weights, partial });
                     }
                 });
                 self.for_each(count, work, |k| {
@@ -236,7 +223,6 @@ impl Cpu {
                         ldb: task.d.1,
                         n: task.width,
                         alpha: D::Scalar::ONE,
-                        factors: factors(begin + k),
                         beta: D::Scalar::ZERO,
                         c: task.e.0,
                         ldc: task.e.1,
@@ -245,7 +231,7 @@ impl Cpu {
                         panel: task.panel,
                         stream: stages.stream,
                     };
-                    // SAFETY: as above, and the stage before has written the weights and factors; the rows that begin in a task and its
+                    // SAFETY: as above, and the stage before has written the weights; the rows that begin in a task and its
                     // carry-out are its own.
                     unsafe { spmm_rows(self.arch(), sums) };
                 });

@@ -240,7 +240,6 @@ pub(super) fn direct_sums<D: Stored>(
         ldb: b.stride(),
         n: b.cols(),
         alpha: D::Scalar::ONE,
-        factors: std::ptr::null(),
         beta: D::Scalar::ZERO,
         c,
         ldc,

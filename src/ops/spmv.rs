@@ -43,7 +43,6 @@ impl Cpu {
                 ldb: 1,
                 n: 1,
                 alpha,
-                factors: std::ptr::null(),
                 beta,
                 c: out.get(),
                 ldc,

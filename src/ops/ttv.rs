@@ -51,7 +51,6 @@ impl Cpu {
                 ldb: 1,
                 n: 1,
                 alpha: T::ONE,
-                factors: std::ptr::null(),
                 beta: T::ZERO,
                 c: y.get(),
                 ldc: 1,

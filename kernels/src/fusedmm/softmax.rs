@@ -4,7 +4,7 @@
 //! until all segments are taken:
 //!     up to 16 of them, with at most 1024 dots; z = f(dots)
 //!     x = e^z in full registers, wherever one segment ends and the next begins
-//!     if |z| <= 20 and no row has an m so far:   m = 0, l += the sum of the row's x;               w = x
+//!     if |z| <= 20 and no row has an m so far:   m = 0, l += the sum of the row's x;               w = x (by rows: x / l)
 //!     else each segment by itself:               m = its largest logit and those before,           w = e^(z - m)
 //! ```
 //!
@@ -145,7 +145,7 @@ impl<T: Scalar> Group<T> {
     unsafe fn fill(&mut self, segments: &impl Segments<T>, next: usize) {
         self.count = WIDEST.min(segments.count() - next);
         self.lens.0 = [0; WIDEST];
-        // SAFETY: the caller's promise.
+        // SAFETY: so many follow `next`; the pointers are the caller's promise.
         self.dots = unsafe { segments.read(next, self.count, &mut self.rows.0, &mut self.lens.0) };
         while self.dots > MOST_DOTS && self.count > 1 {
             self.count -= 1;
@@ -260,6 +260,34 @@ impl<T: Scalar> Group<T> {
                 T::store(simd, w.add(at), T::load(simd, self.x.0.as_ptr().add(at)));
             } else {
                 T::store_masked(simd, T::first_lanes(simd, self.dots), w, T::load(simd, self.x.0.as_ptr()));
+            }
+        }
+    }
+
+    /// The weights x times their segment's factor, where the dots are.
+    ///
+    /// # Safety
+    /// As [`Group::store`].
+    #[inline(always)]
+    pub unsafe fn store_times<S: Simd>(&self, simd: S, factors: &[T; WIDEST], w: *mut T) {
+        let lanes = T::lanes::<S>();
+        let mut at = 0;
+        // SAFETY: the caller's promise. A whole register overwrites weights that are still to come, and nothing beyond the dots.
+        unsafe {
+            for k in 0..self.count {
+                let len = self.lens.0[k] as usize;
+                let factor = T::splat(simd, factors[k]);
+                let end = at + len;
+                while at < end {
+                    let x = T::vmul(simd, factor, T::load(simd, self.x.0.as_ptr().add(at)));
+                    if at + lanes <= self.dots {
+                        T::store(simd, w.add(at), x);
+                    } else {
+                        T::store_masked(simd, T::first_lanes(simd, self.dots - at), w.add(at), x);
+                    }
+                    at += lanes;
+                }
+                at = end;
             }
         }
     }

@@ -22,11 +22,10 @@ pub struct EdgeRows<T> {
     pub rows: [usize; 2],
     /// The nonzeros to take: the first row may begin before and the last one end after.
     pub nonzeros: [usize; 2],
-    /// The dots of these nonzeros and no others; they become the weights, those of a softmax but for the row's factor.
+    /// The dots of these nonzeros and no others; they become the weights.
     pub weights: *mut T,
-    /// For a softmax, becomes the factor of each row that has nonzeros: 1 / l, or 1 where it is taken in part.
-    pub factors: *mut T,
-    /// For a softmax, (m, l) of a first row that began before, and of a last one that goes on.
+    /// For a softmax, (m, l) of a first row that began before, and of a last one that goes on: their weights are not
+    /// divided by l.
     pub partial: *mut [[T; 2]; 2],
 }
 
@@ -34,8 +33,7 @@ pub struct EdgeRows<T> {
 ///
 /// # Safety
 /// The row pointers are valid for the rows, `weights` holds as many elements as there are nonzeros, `values`, unless
-/// null, are those of the matrix, and no one else uses `weights`; for a softmax, nor `factors`, which has room for each of the rows, and
-/// `partial`, which is valid for writes.
+/// null, are those of the matrix, `partial` is valid for writes, and no one else uses `weights` and `partial`.
 pub unsafe fn edge_rows<T: Scalar>(arch: Arch, edge: EdgeFunction<'_, T>, task: EdgeRows<T>) {
     dispatch_compiled!(arch, RowsTask { arch, edge, task }, RowsTask<'_, f32>, RowsTask<'_, f64>);
 }
@@ -93,11 +91,11 @@ impl<T: Scalar> Segments<T> for EdgeRows<T> {
     #[inline(always)]
     unsafe fn read(&self, next: usize, count: usize, rows: &mut [u32; WIDEST], lens: &mut [u32; WIDEST]) -> usize {
         let ([begin, end], row) = (self.nonzeros, self.rows[0] + next);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise: it is one of the rows.
         let start = unsafe { self.row_ptr.at(row) }.max(begin);
         let mut first = start;
         for k in 0..count {
-            // SAFETY: the caller's promise.
+            // SAFETY: likewise: the rows from `next` on are as many as `count`.
             let last = unsafe { self.row_ptr.at(row + k + 1) }.min(end).max(first);
             (rows[k], lens[k]) = ((row + k) as u32, (last - first) as u32);
             first = last;
@@ -120,12 +118,7 @@ impl<T: Scalar> Segments<T> for EdgeRows<T> {
                     (*partial, factors.0[k]) = ([T::ZERO, group.sums.0[k]], T::ONE);
                 }
             }
-            group.store::<S>(simd, w);
-            let to = self.factors.add(group.rows.0[0] as usize - self.rows[0]);
-            for first in (0..group.count).step_by(T::lanes::<S>()) {
-                let factors = T::load(simd, factors.0.as_ptr().add(first));
-                T::store_masked(simd, T::first_lanes(simd, group.count - first), to.add(first), factors);
-            }
+            group.store_times::<S>(simd, &factors.0, w);
         }
     }
 
@@ -134,11 +127,9 @@ impl<T: Scalar> Segments<T> for EdgeRows<T> {
         // SAFETY: the caller's promise.
         unsafe {
             let partial = self.partial_of(row);
-            let state = exponentials::<S, T, false>(simd, T::NEG_INFINITY, logits, w, len, false);
-            let factor = self.factors.add(row - self.rows[0]);
-            match partial {
-                Some(partial) => (*partial, *factor) = (state, T::ONE),
-                None => *factor = T::ONE / state[1],
+            let state = exponentials::<S, T, false>(simd, T::NEG_INFINITY, logits, w, len, partial.is_none());
+            if let Some(partial) = partial {
+                *partial = state;
             }
         }
     }

@@ -35,6 +35,15 @@ const MOST_ROWS: usize = 4096;
 /// rest of preparing. 8 vectors: 74 instead of 66 % of peak; 2 vectors: 57 % where rows by themselves reach 64.
 const PAIRS_PAY: usize = 8;
 
+/// Runs after which pairs of rows of fewer vectors have paid for finding partners, where pairs are faster: 4096 x 4096, f32, one thread of an
+/// Emerald Rapids, N = 32, 61 ms more to prepare and 0.25 ms less to run with 70 % zeros, 29 and 0.04 with 90 %.
+const NARROW_PAIRS_PAY_AFTER: usize = 500;
+
+/// Columns from which pairs of narrow rows are faster where L3 is far; in SpMM of f32 all are. Pairs by rows by themselves, GFLOP/s, 70 % zeros:
+/// SpMM f32 N = 16 72 by 64, N = 32 108 by 100, N = 64 110 by 103, f64 N = 16 44 by 46, N = 32 45 by 41; FusedMM f32 N = 16 52 by 53 (AVX2
+/// 46 by 48), N = 32 82 by 80.
+const NARROW_PAIRS_FROM: usize = 32;
+
 /// Nonzeros per row segment below which narrower tiles, whose panels are wider, are faster: a visit to a row of C pays for its load and
 /// store. Uniformly random, N = 128, f32, ms with 8 x 53 and 4 x 106 vectors x columns (32 KiB of L1, Zen 4): SpMM 50 % zeros (26.5
 /// nonzeros) 20.7, 20.7; 70 % (15.9) 13.9, 13.4.
@@ -223,11 +232,15 @@ fn pairs_fit(op: Op, vectors: usize, target: &Target) -> bool {
 }
 
 /// Whether pairs are expected to pay, with tiles of `vectors` and rows of `all`.
-fn pairs_pay(op: Op, vectors: usize, all: usize, machine: &Machine, target: &Target) -> bool {
-    pairs_fit(op, vectors, target)
-        && match op {
-            Op::Spmm | Op::SpmmTransposed => all >= PAIRS_PAY,
-            Op::FusedMm => 2 * all >= PAIRS_PAY,
+fn pairs_pay(options: &PlanOptions, vectors: usize, all: usize, machine: &Machine, target: &Target) -> bool {
+    let sums_of_f32 = options.op != Op::FusedMm && target.value_bytes <= 4;
+    let narrow = machine.l3_is_far()
+        && options.reuse >= NARROW_PAIRS_PAY_AFTER
+        && (sums_of_f32 || options.n >= NARROW_PAIRS_FROM);
+    pairs_fit(options.op, vectors, target)
+        && match options.op {
+            Op::Spmm | Op::SpmmTransposed => all >= PAIRS_PAY || narrow,
+            Op::FusedMm => 2 * all >= PAIRS_PAY || narrow,
             // Putting dots in order is paid by a second tile (70 % zeros, f64: N = 64 32.3 instead of 33.6 GFLOP/s, N = 128 35.6
             // instead of 33.7, N = 256 36.1 instead of 31.0, Zen 4). Not where L3 is far, where blocks have fewer rows (N = 128, 384 rows 32.0
             // instead of 36.5; 90 % 26.1 instead of 27.6; N = 256 37.0 instead of 41.4, Emerald Rapids).
@@ -260,7 +273,7 @@ impl PanelPlan {
         while width < most && stats.per_segment(width) < short {
             width = (width * 3 / 2).min(most);
         }
-        let pairs = pairs_pay(op, vectors, all, machine, target);
+        let pairs = pairs_pay(options, vectors, all, machine, target);
 
         let row_bytes = row_bytes(all, target);
         let block_rows = if op == Op::Sddmm {
@@ -284,9 +297,13 @@ impl PanelPlan {
             // The rows of C, and of E in FusedMM, that a panel visits take two thirds of L2. 4096 x 4096, one thread of a Granite Rapids
             // (L2 of 2 MiB, L3 of 480), GFLOP/s in blocks of 4096 rows and of so many: SpMM 70 % 145, 154; 90 % 114, 125; f64 57, 73;
             // N = 256 121, 149; FusedMM 70 % 118, 137; 90 % 89, 106; f64 53, 64; N = 256 108, 128. With 1024 rows SpMM has 150 and 118.
-            let row_bytes = if op == Op::FusedMm { 2 * row_bytes } else { row_bytes };
-            let fit = machine.l2_bytes() / 3 * 2 / row_bytes;
-            ((fit as f64 / stats.visited_rows(width)) as usize).clamp(256, MOST_ROWS)
+            // The dots of FusedMM's rows are among them: N = 32, 12288 x 4096, 4096 and 3000 rows 74.6, 79.2; 90 % 64.0, 69.1 (Emerald Rapids).
+            let bytes = match op {
+                Op::FusedMm => 2.0 * row_bytes as f64 + stats.per_segment(width) * value_bytes as f64,
+                _ => row_bytes as f64,
+            };
+            let fit = (machine.l2_bytes() / 3 * 2) as f64 / bytes;
+            ((fit / stats.visited_rows(width)) as usize).clamp(256, MOST_ROWS)
         } else {
             // Rows of C are read and written whole and in order: they come from L3 as well, and more rows mean better
             // pairs, longer runs of one length and fewer copies of B (4096 x 4096, N = 128, one thread, blocks of 1024
@@ -393,7 +410,8 @@ mod tests {
             Pattern::new(2048, 2048, row_ptr, (0..2048).flat_map(row).collect()).unwrap()
         };
         let (all, band) = (pattern(|_| 0, 2048), pattern(|i| i.min(2008), 40));
-        for (op, n, bytes) in [(Op::Spmm, 128, 512), (Op::FusedMm, 128, 1024), (Op::Spmm, 512, 1024)] {
+        // A row of a panel of 80 columns has 20 dots.
+        for (op, n, bytes) in [(Op::Spmm, 128, 512), (Op::FusedMm, 128, 1024 + 4 * 20), (Op::Spmm, 512, 1024)] {
             assert_eq!(rows(480, op, n, &all), (2 << 20) / 3 * 2 / bytes);
             assert_eq!((rows(480, op, n, &band), rows(32, op, n, &all)), (4096, 4096));
         }
@@ -402,6 +420,32 @@ mod tests {
             [480, 32].map(|l3| rows(l3, Op::Sddmm, 128, &all)),
             [3, 6].map(|room| (room << 20) / (4 * 512 + 512))
         );
+    }
+
+    #[test]
+    fn pairs_of_narrow_rows_are_for_many_runs_where_l3_is_far() {
+        // Every second of 1024 columns.
+        let columns = (0..256).flat_map(|_| (0..1024).step_by(2)).collect();
+        let pattern = Pattern::new(256, 1024, (0..=256).map(|i| i * 512).collect(), columns).unwrap();
+        let pairs = |l3: usize, op: Op, n: usize, reuse: usize, value_bytes: usize| {
+            let machine =
+                Machine::describe(&format!("l3:1(size={l3}MB) l2:1(size=2MB) l1d:1(size=48KB) core:1")).unwrap();
+            let target = Target { threads: 1, vector_bytes: 64, registers: 32, value_bytes };
+            let options = PlanOptions::new(op, n).strategy(Strategy::Panel).reuse(reuse);
+            let plan = Plan::choose(&Stats::of(&*pattern), &machine, &options, &target).unwrap();
+            let Plan::Panel(plan) = plan else { panic!("{}", plan.explain()) };
+            plan.pairs()
+        };
+        for op in [Op::Spmm, Op::SpmmTransposed, Op::FusedMm] {
+            assert_eq!(
+                [(300, 1000), (300, 100), (32, 1000)].map(|(l3, runs)| pairs(l3, op, 32, runs, 4)),
+                [true, false, false]
+            );
+            assert_eq!([16, 32].map(|n| pairs(300, op, n, 1000, 8)), [false, true]);
+            assert_eq!(pairs(300, op, 16, 1000, 4), op != Op::FusedMm);
+            assert!(pairs(32, op, 128, 100, 4) && pairs(300, op, 128, 100, 4));
+        }
+        assert!(!pairs(300, Op::Sddmm, 32, 1000, 4));
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::semiring::PlusTimes;
 use crate::spmv::spmv;
 use crate::stored::{Mask, Vector};
 use crate::tile::{self, Tile, tiles};
-use crate::walk::{Part, Walk};
+use crate::walk::{Part, Walk, prefetch_nonzeros, prefetches_nonzeros};
 use crate::{Arch, LINE, Number, RowPtr, Stored, prefetch_row, stream_fence};
 
 /// Rows of a CSR matrix times B, straight from CSR.
@@ -120,6 +120,33 @@ impl<D: Stored> SpmmRows<D> {
         unsafe { Walk::new(self.row_ptr, self.columns, self.values, self.rows, self.nonzeros, self.panel) }
     }
 
+    /// The sum over the nonzeros from `start` to before `end`, in the order of [`tile::load_reordered`].
+    ///
+    /// # Safety
+    /// As [`spmm_rows`]; the nonzeros are the task's, and the tile, whose mask it is, is inside the rows of B.
+    #[inline(always)]
+    unsafe fn sum<S: Simd, const NV: usize, const TAIL: bool>(
+        &self,
+        simd: S,
+        mask: Mask<D, S>,
+        tile: Tile,
+        [start, end]: [usize; 2],
+    ) -> [Vector<D, S>; NV] {
+        let zero = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
+        // SAFETY: the caller's promise.
+        unsafe {
+            let rows = Gathered {
+                columns: self.columns.add(start),
+                base: self.b.add(tile.start),
+                stride: self.ldb,
+                last: self.nonzeros[1].saturating_sub(1 + start),
+                prefetch_distance: self.prefetch_distance,
+                prefetch: Prefetch::at(self.prefetch_distance),
+            };
+            axpy_reordered::<S, D, NV, TAIL>(simd, mask, zero, end - start, self.values.wrapping_add(start), &rows)
+        }
+    }
+
     /// Where the result of a part goes instead of C; null for C.
     #[inline(always)]
     fn carries(&self, part: &Part) -> *mut D::Scalar {
@@ -173,39 +200,33 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
     // Whether alpha times nothing is nothing.
     let zeros = task.beta == D::Scalar::ZERO && task.alpha * D::Scalar::ZERO == D::Scalar::ZERO;
     let whole = tile.rest == 0;
+    let [first, end] = task.rows;
+    let mut inner = [end; 2];
+    if task.beta == D::Scalar::ZERO && task.panel[0] >= task.panel[1] {
+        inner[0] = (first + 1).min(end);
+        inner[1] = inner[0].max(end.saturating_sub(1));
+    }
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
-        for part in task.walk().gathering(task.prefetch_distance, NV) {
-            let Part { row, start, end, .. } = part;
-            let c = task.c.wrapping_add(row * task.ldc + tile.start);
-            // C's own row, written in one go.
-            let is_plain = part.inner && task.beta == D::Scalar::ZERO;
-            if start == end {
-                if zeros && (is_plain || part.first && part.last && task.carries(&part).is_null()) {
+        inner_rows::<S, D, NV, TAIL>(simd, task, tile, zeros, inner);
+        let mut walk = task.walk().gathering(task.prefetch_distance, NV);
+        while let Some(part) = walk.next() {
+            if part.row + 1 == inner[0] {
+                walk.skip_to(inner[1]);
+            }
+            let c = task.c.wrapping_add(part.row * task.ldc + tile.start);
+            if part.start == part.end {
+                let is_own = task.carries(&part).is_null();
+                if zeros && part.first && part.last && is_own {
                     tile::store_zeros::<S, D, NV>(simd, c, tile.rest, task.stream);
                     continue;
                 }
                 // Nothing is added: of a matrix whose nonzeros are in few rows, most of C is not touched.
-                if !part.first || task.beta == D::Scalar::ONE && task.carries(&part).is_null() {
+                if !part.first || task.beta == D::Scalar::ONE && is_own {
                     continue;
                 }
             }
-            let rows = Gathered {
-                columns: task.columns.add(start),
-                base: task.b.add(tile.start),
-                stride: task.ldb,
-                last: task.nonzeros[1].saturating_sub(1 + start),
-                prefetch_distance: task.prefetch_distance,
-                prefetch: Prefetch::at(task.prefetch_distance),
-            };
-            let zero = [D::Scalar::splat(simd, D::Scalar::ZERO); NV];
-            let sum =
-                axpy_reordered::<S, D, NV, TAIL>(simd, mask, zero, end - start, task.values.wrapping_add(start), &rows);
-            if is_plain {
-                let factors = [task.alpha, D::Scalar::ZERO];
-                finish::<S, D, NV, TAIL>(simd, mask, sum, factors, c, [whole, whole && task.stream]);
-                continue;
-            }
+            let sum = task.sum::<S, NV, TAIL>(simd, mask, tile, [part.start, part.end]);
             let (carries, c, beta) = task.target(&part);
             let (c, factors) = (c.wrapping_add(tile.start), [task.alpha, beta]);
             if !carries.is_null() {
@@ -218,6 +239,47 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
             }
             let stream = task.stream && part.first && part.last && beta == D::Scalar::ZERO && whole;
             finish::<S, D, NV, TAIL>(simd, mask, sum, factors, c, [whole, stream]);
+        }
+    }
+}
+
+/// One tile of rows that the task has alone, all of their nonzeros, without beta C. With short rows, what is decided for each of them costs
+/// as much as its products.
+///
+/// # Safety
+/// As [`spmm_rows`]; the rows `rows[0]..rows[1]` are neither the task's first nor its last.
+#[inline(always)]
+unsafe fn inner_rows<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
+    simd: S,
+    task: &SpmmRows<D>,
+    tile: Tile,
+    zeros: bool,
+    rows: [usize; 2],
+) {
+    if rows[0] >= rows[1] {
+        return;
+    }
+    let mask = tile.mask::<S, D::Scalar>(simd);
+    let ahead = prefetches_nonzeros(task.prefetch_distance, NV);
+    let whole = tile.rest == 0;
+    let mut c = task.c.wrapping_add(rows[0] * task.ldc + tile.start);
+    // SAFETY: the promise of `spmm_rows`: the rows between its first and its last are its own, with all their nonzeros.
+    unsafe {
+        let mut next = task.row_ptr.at(rows[0]);
+        for row in rows[0]..rows[1] {
+            let start = next;
+            next = task.row_ptr.at(row + 1);
+            if ahead {
+                prefetch_nonzeros(task.columns.wrapping_add(next), task.values.wrapping_add(next));
+            }
+            if start == next && zeros {
+                tile::store_zeros::<S, D, NV>(simd, c, tile.rest, task.stream);
+            } else {
+                let sum = task.sum::<S, NV, TAIL>(simd, mask, tile, [start, next]);
+                let factors = [task.alpha, D::Scalar::ZERO];
+                finish::<S, D, NV, TAIL>(simd, mask, sum, factors, c, [whole, whole && task.stream]);
+            }
+            c = c.wrapping_add(task.ldc);
         }
     }
 }

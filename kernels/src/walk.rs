@@ -113,8 +113,14 @@ impl<T> Walk<T> {
     /// follow each other are prefetched where such rows are, if these are not short.
     #[inline(always)]
     pub fn gathering(mut self, distance: usize, vectors: usize) -> Self {
-        self.ahead = distance > 0 && vectors > FEW;
+        self.ahead = prefetches_nonzeros(distance, vectors);
         self
+    }
+
+    /// Goes on from row `row`, where one panel has all columns.
+    #[inline(always)]
+    pub fn skip_to(&mut self, row: usize) {
+        self.rows[0] = row;
     }
 
     /// The next row where one panel has all columns: no block, and nothing to remember.
@@ -131,8 +137,7 @@ impl<T> Walk<T> {
         let start = start.max(self.nonzeros[0]);
         let end = end.min(self.nonzeros[1]).max(start);
         if self.ahead {
-            prefetch_l1(self.columns.wrapping_add(end + AHEAD));
-            prefetch_l1(self.values.wrapping_add(end + AHEAD));
+            prefetch_nonzeros(self.columns.wrapping_add(end), self.values.wrapping_add(end));
         }
         Some(Part { row, slot: 0, start, end, first: true, last: true, inner })
     }
@@ -180,6 +185,19 @@ impl<T> Iterator for Walk<T> {
         prefetch_row(self.values.wrapping_add(later), (end - start) * size_of::<T>() + 64);
         Some(Part { row: self.base + slot, slot, start, end, first: self.first, last, inner: false })
     }
+}
+
+/// Whether nonzeros that follow each other are prefetched, for dense rows of so many vectors, prefetched `distance` nonzeros ahead.
+#[inline(always)]
+pub(crate) fn prefetches_nonzeros(distance: usize, vectors: usize) -> bool {
+    distance > 0 && vectors > FEW
+}
+
+/// Prefetches the nonzeros some time after those that `columns` and `values` point to.
+#[inline(always)]
+pub(crate) fn prefetch_nonzeros<T>(columns: *const u32, values: *const T) {
+    prefetch_l1(columns.wrapping_add(AHEAD));
+    prefetch_l1(values.wrapping_add(AHEAD));
 }
 
 /// The first of the nonzeros from `start` to `end` whose column is not below `limit`, looked for four at a time.

@@ -44,7 +44,7 @@ pub struct SpmmRows<D: Stored> {
     pub values: *const D::Scalar,
     /// First row and one past the last.
     pub rows: [usize; 2],
-    /// The nonzeros to take: rows that begin before or end after are taken in part.
+    /// The nonzeros to take: the first row may begin before and the last one end after; those between have all of theirs here.
     pub nonzeros: [usize; 2],
     /// B.
     pub b: *const D,

@@ -120,6 +120,14 @@ impl<D: Stored> SpmmRows<D> {
         unsafe { Walk::new(self.row_ptr, self.columns, self.values, self.rows, self.nonzeros, self.panel) }
     }
 
+    /// The rows between the first and the last: the task's alone, with all of their nonzeros.
+    #[inline(always)]
+    pub(crate) fn inner_rows(&self) -> [usize; 2] {
+        let [first, end] = self.rows;
+        let begin = (first + 1).min(end);
+        [begin, begin.max(end.saturating_sub(1))]
+    }
+
     /// The sum over the nonzeros from `start` to before `end`, in the order of [`tile::load_reordered`].
     ///
     /// # Safety
@@ -200,12 +208,8 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
     // Whether alpha times nothing is nothing.
     let zeros = task.beta == D::Scalar::ZERO && task.alpha * D::Scalar::ZERO == D::Scalar::ZERO;
     let whole = tile.rest == 0;
-    let [first, end] = task.rows;
-    let mut inner = [end; 2];
-    if task.beta == D::Scalar::ZERO && task.panel[0] >= task.panel[1] {
-        inner[0] = (first + 1).min(end);
-        inner[1] = inner[0].max(end.saturating_sub(1));
-    }
+    let own_loop = task.beta == D::Scalar::ZERO && task.panel[0] >= task.panel[1];
+    let inner = if own_loop { task.inner_rows() } else { [task.rows[1]; 2] };
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
         inner_rows::<S, D, NV, TAIL>(simd, task, tile, zeros, inner);
@@ -243,11 +247,11 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
     }
 }
 
-/// One tile of rows that the task has alone, all of their nonzeros, without beta C. With short rows, what is decided for each of them costs
+/// One tile of [`SpmmRows::inner_rows`], without beta C. With short rows, what is decided for each of them costs
 /// as much as its products.
 ///
 /// # Safety
-/// As [`spmm_rows`]; the rows `rows[0]..rows[1]` are neither the task's first nor its last.
+/// As [`spmm_rows`]; the rows `rows[0]..rows[1]` are among them.
 #[inline(always)]
 unsafe fn inner_rows<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(
     simd: S,

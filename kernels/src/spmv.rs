@@ -27,10 +27,7 @@ pub(crate) unsafe fn spmv<D: Stored>(task: &SpmmRows<D>) {
 /// As [`spmm_rows`](crate::spmm_rows).
 #[inline(always)]
 pub(crate) unsafe fn spmv_rows<D: Stored, const DENSE: bool>(task: &SpmmRows<D>) {
-    let [first, end] = task.rows;
-    // The rows between the first and the last are the task's alone, with all their nonzeros.
-    let inner = (first + 1).min(end);
-    let last = inner.max(end.saturating_sub(1));
+    let ([first, end], [inner, last]) = (task.rows, task.inner_rows());
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
         for row in first..inner {

@@ -14,11 +14,13 @@
 //! f so far and l the sum of e^(f - m), a chunk that raises m by d scales l and E_i by e^-d; E_i is divided by l at the end. In stages m is
 //! 0 as long as no f is far from it (`softmax`).
 
+mod inner_rows;
 mod softmax;
 mod stage;
 
 use pulp::{Simd, WithSimd};
 
+use self::inner_rows::run_inner;
 use self::softmax::{exponentials, scale_row, softmax_step};
 pub use self::stage::{EdgeBlock, EdgeRows, SoftmaxRow, SoftmaxScale, edge_block, edge_rows, softmax_scale};
 use crate::arch::dispatch_stored;
@@ -100,8 +102,10 @@ impl<D: Stored> Rows<'_, D> {
     /// through the outermost loop, there that over rows, for each of the loops inside.
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
+        // SAFETY: the promise of `fused_rows`.
+        let done = unsafe { run_inner(arch, &self) };
         by_prefetch!(Prefetch::at(self.task.prefetch_distance), PREFETCH => {
-            arch.dispatch(Prefetching::<D, PREFETCH> { arch, rows: self });
+            arch.dispatch(Prefetching::<D, PREFETCH> { arch, rows: self, done });
         });
     }
 }
@@ -111,6 +115,8 @@ impl<D: Stored> Rows<'_, D> {
 struct Prefetching<'a, D: Stored, const PREFETCH: u8> {
     arch: Arch,
     rows: Rows<'a, D>,
+    /// Rows that have been taken already, after the first and before the last one.
+    done: [usize; 2],
 }
 
 impl<D: Stored, const PREFETCH: u8> WithSimd for Prefetching<'_, D, PREFETCH> {
@@ -125,10 +131,14 @@ impl<D: Stored, const PREFETCH: u8> WithSimd for Prefetching<'_, D, PREFETCH> {
             let mut states = [none; ROWS];
             let walk = Walk::new(task.row_ptr, task.columns, task.values, task.rows, task.nonzeros, task.panel);
             let vectors = (task.n + task.width).div_ceil(D::Scalar::lanes::<S>());
-            let most = (CHUNK_BYTES / (task.n * size_of::<D>()).max(1)).clamp(16, CHUNK);
+            let mut walk = walk.gathering(task.prefetch_distance, vectors);
             let mut weights = Lines([D::Scalar::ZERO; CHUNK]);
+            let chunk = (weights.0.as_mut_ptr(), task.chunk());
             let tiles = [tiles_of::<S, D>(task.n, MOST_VECTORS), tiles_of::<S, D>(task.width, 8)];
-            for part in walk.gathering(task.prefetch_distance, vectors) {
+            while let Some(part) = walk.next() {
+                if part.row + 1 == self.done[0] {
+                    walk.skip_to(self.done[1]);
+                }
                 let own = task.e.0.wrapping_add(part.row * task.e.1);
                 let row = match part.inner {
                     true => RowOf::whole(if D::NARROW { task.row } else { own.cast() }, &part),
@@ -149,8 +159,7 @@ impl<D: Stored, const PREFETCH: u8> WithSimd for Prefetching<'_, D, PREFETCH> {
                         }
                     }
                 }
-                let chunk = (weights.0.as_mut_ptr(), most);
-                let state = fused_part::<S, D>(
+                let state = fused_part::<S, D, 0>(
                     (self.arch, simd),
                     &self.rows,
                     Prefetch::of(PREFETCH),
@@ -183,6 +192,12 @@ impl<D: Stored, const PREFETCH: u8> WithSimd for Prefetching<'_, D, PREFETCH> {
 }
 
 impl<D: Stored> FusedRows<D> {
+    /// Most nonzeros of a row whose weights are held at a time.
+    #[inline(always)]
+    fn chunk(&self) -> usize {
+        (CHUNK_BYTES / (self.n * size_of::<D>()).max(1)).clamp(16, CHUNK)
+    }
+
     /// The row of a part, which may be taken in part, or in parts; `own` is its row of E.
     ///
     /// # Safety
@@ -257,12 +272,13 @@ impl<T> RowOf<T> {
     }
 }
 
-/// One part of a row, and its (m, l) so far: l is 1 where the weights are divided by their sum already.
+/// One part of a row, and its (m, l) so far: l is 1 where the weights are divided by their sum already. Rows are one whole tile of `NV` vectors,
+/// or, with 0, as `tiles` say.
 ///
 /// # Safety
 /// As [`fused_rows`]; `part` is one of the task's, `e` is valid for writes of a row of E, and `w` of `most` weights rounded up to registers.
 #[inline(always)]
-unsafe fn fused_part<S: Simd, D: Stored>(
+unsafe fn fused_part<S: Simd, D: Stored, const NV: usize>(
     (arch, simd): (Arch, S),
     &Rows { edge, softmax, ref task }: &Rows<'_, D>,
     prefetch: Prefetch,
@@ -279,6 +295,10 @@ unsafe fn fused_part<S: Simd, D: Stored>(
             for tile in tiles[0] {
                 let c = task.c.0.add(part.row * task.c.1 + tile.start);
                 let rows = task.rows_of(prefetch, task.b, start, tile);
+                if NV > 0 {
+                    dots_tile::<S, D, NV, false>(simd, tile, (c, task.c.1), &rows, len, w);
+                    break;
+                }
                 with_width!(tile, dots_tile::<S, D>(simd, tile, (c, task.c.1), &rows, len, w));
             }
             let values = if task.values.is_null() { task.values } else { task.values.wrapping_add(start) };
@@ -300,6 +320,10 @@ unsafe fn fused_part<S: Simd, D: Stored>(
                 // D is B as a rule: its rows have just been read. To prefetch those of the dots to come is no gain: 1.0 to 1.1 times the time
                 // with whole rows, 1.0 to 1.13 with a half of each here and the other beside the dots (six graphs, N = 128, f32, Zen 4).
                 let rows = task.rows_of(Prefetch::None, task.d, start, tile);
+                if NV > 0 {
+                    add_tile::<S, D, NV, false>(simd, tile, e.add(tile.start), &rows, len, w, mode);
+                    break;
+                }
                 with_width!(tile, add_tile::<S, D>(simd, tile, e.add(tile.start), &rows, len, w, mode));
             }
             start += len;

@@ -1,5 +1,5 @@
-//! Rows that a task of the direct path has alone, where they are one tile and come from near: with short rows, what is decided for each
-//! of them costs as much as its products.
+//! Rows of the direct path that a task has alone, with all of their nonzeros, where the dense rows are one tile each and near enough not to
+//! be prefetched. What is decided for each row costs as much as its products where rows are short: here it is decided once.
 
 use pulp::{Simd, WithSimd};
 
@@ -10,7 +10,8 @@ use crate::tile::{Lines, store_zeros, tiles_in, tiles_of, with_vectors};
 use crate::walk::Part;
 use crate::{Arch, Number, Scalar, Stored};
 
-/// Runs the rows between the first and the last, if it is for these that the loop is made: those that it has run.
+/// Runs the rows between the task's first and last one, where they are as the module says, and returns which rows it has run: none of
+/// them, an empty range at the end, where they are not.
 ///
 /// # Safety
 /// As [`fused_rows`](super::fused_rows).

@@ -40,6 +40,8 @@ pub struct Block<'a> {
     pub pairs: &'a [Pair],
     /// The other rows.
     pub segments: &'a [RowSegment],
+    /// How many of the pairs, and of the other rows, have none in the panels before: these come first.
+    pub begins: [usize; 2],
     /// Columns in the panel: of each pair the common ones, then the others of both rows in turn; of each row segment
     /// its own. Each of these runs is padded to whole words of 8, and two words follow the last.
     pub offsets: &'a [u8],

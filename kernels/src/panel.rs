@@ -5,7 +5,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use crate::block::{Block, Offsets};
+use crate::block::{Block, Offsets, Pair, RowSegment};
 use crate::rows::Packed;
 use crate::semiring::Semiring;
 use crate::spread::Spread;
@@ -20,7 +20,7 @@ pub struct RowBlockSums<D: Element> {
     pub sums: *mut D::Number,
     /// Their row stride; where elements are narrow, a multiple of the registers' lanes: the sums have whole registers there.
     pub stride: usize,
-    /// Whether they begin with this panel, and what is there is not read.
+    /// Whether rows without nonzeros in the panels before begin with this one, and what is there is not read.
     pub begin: bool,
     /// Where the block's rows go instead, rounded, if elements are narrow and no other panel follows; else null.
     pub rounded: *mut D,
@@ -60,7 +60,7 @@ pub(crate) struct PanelTask<'a, D: Element, R> {
 }
 
 impl<D: Element, R: Semiring<D::Number>> PanelTask<'_, D, R> {
-    /// Runs the task, whose sums `BEGIN` or go on: the code for each tile's width.
+    /// Runs the task, whose rows may `BEGIN`: the code for each tile's width.
     ///
     /// # Safety
     /// As [`spmm_panel`](crate::spmm_panel).
@@ -131,45 +131,31 @@ unsafe fn panel_tile<S: Simd, D: Element, R: Semiring<D::Number>, const BEGIN: b
     // Sums of narrow rows are in a buffer.
     let sums = if D::NARROW { TileRows::whole(simd, tile) } else { rows };
     let (c, semiring) = (task.c.at_column(tile.start), task.semiring);
-    let row_block = BlockRows::<S, D, R, BEGIN, NV> { simd, semiring, rows, sums, c };
+    let row_block = BlockRows::<S, D, R, NV> { simd, semiring, rows, sums, c };
     let packed = Packed::<S, D::Number, R, NV> { simd, semiring, rows: task.scratch };
     let mut weights = task.weights;
+    let Block { pairs, segments, .. } = task.block;
+    let begins = if BEGIN && task.c.begin { task.block.begins } else { [0; 2] };
     // SAFETY: the promise of `PanelTask::run`; weights and offsets advance over the block's own.
     unsafe {
         if !task.b.is_null() {
             rows.pack(task.b.add(tile.start), task.ldb, task.width, task.alpha, task.scratch);
         }
         let mut offsets = Offsets::new(task.block.offsets.as_ptr());
-        let pairs = task.block.pairs;
-        for (k, pair) in pairs.iter().enumerate() {
-            // The next pair's rows of C, which are in L2: 2 % faster.
-            for row in pairs.get(k + 1).unwrap_or(pair).rows {
-                row_block.prefetch(row);
-            }
-            let [i, j] = pair.rows;
-            let sums = [row_block.load(i), row_block.load(j)];
-            let [x, y] = packed.axpy_pair(sums, pair, weights, &mut offsets);
-            row_block.store(i, x);
-            row_block.store(j, y);
-            weights = weights.add(2 * pair.nnz() as usize);
-        }
+        let (first, others) = pairs.split_at(begins[0].min(pairs.len()));
+        weights = row_block.pairs::<true>(&packed, first, weights, &mut offsets);
+        weights = row_block.pairs::<false>(&packed, others, weights, &mut offsets);
         let spread = Spread::<S, D::Number>::new(simd);
-        let segments = task.block.segments;
-        for (v, segment) in segments.iter().enumerate() {
-            row_block.prefetch(segments[(v + PREFETCH_DISTANCE).min(segments.len() - 1)].row);
-            let nnz = segment.nnz as usize;
-            let c = row_block.load(segment.row);
-            let sum = packed.axpy(&spread, c, nnz, weights, &mut offsets);
-            row_block.store(segment.row, sum);
-            weights = weights.add(nnz);
-        }
+        let (first, others) = segments.split_at(begins[1].min(segments.len()));
+        weights = row_block.segments::<true>(&packed, &spread, first, weights, &mut offsets);
+        row_block.segments::<false>(&packed, &spread, others, weights, &mut offsets);
     }
 }
 
 /// The rows of a block of C in one tile. By value, so that the loops do not look them up in the task at every row
 /// segment: loads that those of B would wait for.
 #[derive(Clone, Copy)]
-struct BlockRows<S: Simd, D: Element, R, const BEGIN: bool, const NV: usize> {
+struct BlockRows<S: Simd, D: Element, R, const NV: usize> {
     simd: S,
     semiring: R,
     rows: TileRows<S, D::Number, NV>,
@@ -177,7 +163,64 @@ struct BlockRows<S: Simd, D: Element, R, const BEGIN: bool, const NV: usize> {
     c: RowBlockSums<D>,
 }
 
-impl<S: Simd, D: Element, R: Semiring<D::Number>, const BEGIN: bool, const NV: usize> BlockRows<S, D, R, BEGIN, NV> {
+impl<S: Simd, D: Element, R: Semiring<D::Number>, const NV: usize> BlockRows<S, D, R, NV> {
+    /// Adds the panel to pairs of rows, whose sums `BEGIN` or go on, and returns the weights that follow.
+    ///
+    /// # Safety
+    /// As [`PanelTask::run`]; they are the block's next ones.
+    #[inline(always)]
+    unsafe fn pairs<const BEGIN: bool>(
+        &self,
+        packed: &Packed<S, D::Number, R, NV>,
+        pairs: &[Pair],
+        mut weights: *const D::Number,
+        offsets: &mut Offsets,
+    ) -> *const D::Number {
+        for (k, pair) in pairs.iter().enumerate() {
+            // The next pair's rows of C, which are in L2: 2 % faster.
+            for row in pairs.get(k + 1).unwrap_or(pair).rows {
+                self.prefetch(row);
+            }
+            let [i, j] = pair.rows;
+            // SAFETY: the caller's promise.
+            unsafe {
+                let sums = [self.load::<BEGIN>(i), self.load::<BEGIN>(j)];
+                let [x, y] = packed.axpy_pair(sums, pair, weights, offsets);
+                self.store(i, x);
+                self.store(j, y);
+                weights = weights.add(2 * pair.nnz() as usize);
+            }
+        }
+        weights
+    }
+
+    /// Likewise to rows alone.
+    ///
+    /// # Safety
+    /// As [`BlockRows::pairs`].
+    #[inline(always)]
+    unsafe fn segments<const BEGIN: bool>(
+        &self,
+        packed: &Packed<S, D::Number, R, NV>,
+        spread: &Spread<S, D::Number>,
+        segments: &[RowSegment],
+        mut weights: *const D::Number,
+        offsets: &mut Offsets,
+    ) -> *const D::Number {
+        for (v, segment) in segments.iter().enumerate() {
+            self.prefetch(segments[(v + PREFETCH_DISTANCE).min(segments.len() - 1)].row);
+            let nnz = segment.nnz as usize;
+            // SAFETY: the caller's promise.
+            unsafe {
+                let c = self.load::<BEGIN>(segment.row);
+                let sum = packed.axpy(spread, c, nnz, weights, offsets);
+                self.store(segment.row, sum);
+                weights = weights.add(nnz);
+            }
+        }
+        weights
+    }
+
     #[inline(always)]
     fn at(&self, row: u32) -> *mut D::Number {
         self.c.sums.wrapping_add(row as usize * self.c.stride)
@@ -188,12 +231,12 @@ impl<S: Simd, D: Element, R: Semiring<D::Number>, const BEGIN: bool, const NV: u
         prefetch_row(self.at(row), TileRows::<S, D::Number, NV>::BYTES);
     }
 
-    /// Row `row`; of no terms if it begins here.
+    /// Row `row`; of no terms if its sums `BEGIN`.
     ///
     /// # Safety
     /// As [`PanelTask::run`]; the block has the row.
     #[inline(always)]
-    unsafe fn load(&self, row: u32) -> [Vector<D, S>; NV] {
+    unsafe fn load<const BEGIN: bool>(&self, row: u32) -> [Vector<D, S>; NV] {
         if BEGIN {
             return [D::Number::splat(self.simd, self.semiring.zero()); NV];
         }

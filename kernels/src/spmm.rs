@@ -431,10 +431,10 @@ unsafe fn run_sums<D: Stored>(arch: Arch, task: Sums<'_, D>) {
 type Sums<'a, D> = PanelTask<'a, D, PlusTimes>;
 
 impl<D: Stored> Sums<'_, D> {
-    /// To the code for sums that begin, and for those that go on.
+    /// To the code for each tile's width.
     #[inline(always)]
     fn dispatch(self, arch: Arch) {
-        // SAFETY: the promise of `spmm_panel`, whether they begin or go on.
-        unsafe { if self.c.begin { self.run::<true>(arch) } else { self.run::<false>(arch) } }
+        // SAFETY: the promise of `spmm_panel`.
+        unsafe { self.run::<true>(arch) }
     }
 }

@@ -50,6 +50,8 @@ struct BlockSpan {
     nonzeros: usize,
     begins: usize,
     ends: usize,
+    /// How many pairs, and rows alone, have no nonzeros in blocks before.
+    beginning: [usize; 2],
 }
 
 /// One block, as the kernels take it.
@@ -59,8 +61,8 @@ pub(crate) struct BlockView<'a> {
     pub column: usize,
     /// Columns of the panel.
     pub width: usize,
-    /// Whether it is the row block's first one, and the last one.
-    pub first_or_last: [bool; 2],
+    /// Whether it is the row block's last one.
+    pub last: bool,
     /// The rows that no block before has, and those that no later one has, ascending.
     pub begins: &'a [u32],
     pub ends: &'a [u32],
@@ -105,8 +107,9 @@ impl RowBlock {
         // The first and the last block of each row.
         let [mut first, mut last] = [vec![u32::MAX; row_block.rows.len()], vec![u32::MAX; row_block.rows.len()]];
         let mut nonzeros = 0;
-        let mut partners = Partners::default();
-        segments.each_block(|panel, block| {
+        let mut partners = [Partners::default(), Partners::default()];
+        let own_row_ptr = &row_ptr[row_block.rows.start..];
+        segments.each_block(own_row_ptr, |panel, block, begin| {
             let (pairs, segments) = (row_block.pairs.len(), row_block.segments.len());
             let (offsets, order) = (row_block.offsets.len(), row_block.order.len());
             let (number, row_of) = (row_block.blocks.len() as u32, |segment: &Found| segment.row as usize);
@@ -114,7 +117,18 @@ impl RowBlock {
                 (first[row], last[row]) = (first[row].min(number), number);
             }
             let (begins, ends) = (0, 0);
-            row_block.blocks.push(BlockSpan { panel, pairs, segments, offsets, order, nonzeros, begins, ends });
+            let beginning = [0, begin];
+            row_block.blocks.push(BlockSpan {
+                panel,
+                pairs,
+                segments,
+                offsets,
+                order,
+                nonzeros,
+                begins,
+                ends,
+                beginning,
+            });
             let base = (panel * width) as u32;
             match pairing {
                 None => {
@@ -124,9 +138,16 @@ impl RowBlock {
                     }
                 }
                 Some(arch) => {
-                    partners.choose(arch, block, columns, base, width);
-                    arch.dispatch(PushPairs { row_block: &mut row_block, pairs: &partners.pairs, block });
-                    partners.alone.iter().for_each(|&v| row_block.push_segment(&block[v as usize], columns, base));
+                    let parts = [&block[..begin], &block[begin..]];
+                    for (partners, block) in partners.iter_mut().zip(parts) {
+                        partners.choose(arch, block, columns, base, width);
+                        arch.dispatch(PushPairs { row_block: &mut row_block, pairs: &partners.pairs, block });
+                    }
+                    for (partners, block) in partners.iter().zip(parts) {
+                        partners.alone.iter().for_each(|&v| row_block.push_segment(&block[v as usize], columns, base));
+                    }
+                    let span = row_block.blocks.len() - 1;
+                    row_block.blocks[span].beginning = [partners[0].pairs.len(), partners[0].alone.len()];
                 }
             }
             nonzeros += block.iter().map(|segment| segment.nnz as usize).sum::<usize>();
@@ -201,6 +222,7 @@ impl RowBlock {
             nonzeros: self.nnz,
             begins: self.with_nonzeros,
             ends: self.with_nonzeros,
+            beginning: [0; 2],
         };
         (0..self.blocks.len()).map(move |c| {
             let span = self.blocks[c];
@@ -210,7 +232,7 @@ impl RowBlock {
             BlockView {
                 column,
                 width: width.min(cols - column),
-                first_or_last: [c == 0, c + 1 == self.blocks.len()],
+                last: c + 1 == self.blocks.len(),
                 begins: &self.by_first[span.begins..end.begins],
                 ends: &self.by_last[span.ends..end.ends],
                 first: self.first + span.nonzeros,
@@ -219,6 +241,7 @@ impl RowBlock {
                 block: Block {
                     pairs: &self.pairs[span.pairs..end.pairs],
                     segments: &self.segments[span.segments..end.segments],
+                    begins: span.beginning,
                     offsets: &self.offsets[span.offsets..],
                 },
                 order: &self.order[span.order..],

@@ -1,9 +1,9 @@
 //! Rows of a dense result while panel after panel adds to them: where they are, or, where they are stored narrower than sums are
 //! computed, in a buffer of the task's own, from which they are rounded once.
 //!
-//! A row begins just before the first block that has it and ends after the last one: in a band, to clear all rows first took 11 % of SpMM's
-//! time (bcsstk16, Granite Rapids). The first block begins its rows, and the last one rounds its own, while they are in registers (3072 x
-//! 1024, 90 % zeros, N = 32: 1.6 and, in bf16, 2.9 % of SpMM's time).
+//! A row begins with the first block that has it and ends after the last one: in a band, to clear all rows first took 11 % of SpMM's
+//! time (bcsstk16, Granite Rapids). With beta 0 it begins in registers: to clear it just before the block took another 11 to 12 % of SpMM's and
+//! 3 to 6 % of FusedMM's (bcsstk16, facebook_combined, Emerald Rapids). The last block rounds its rows while they are in registers.
 
 use sparsimd_kernels::{
     Arch, NarrowRows, Number, RowBlockSums, Stored, WidenRows, narrow_rows, scale_rows, widen_rows,
@@ -67,8 +67,7 @@ impl<D: Stored> BegunSums<D> {
     /// It is one of the row block's, and those before have been added.
     pub unsafe fn begin_block(&self, block: &BlockView<'_>) -> RowBlockSums<D> {
         let &Self { arch, beta, columns, c, ldc, sums, stride, rounds } = self;
-        let [first, last] = block.first_or_last;
-        let begin = first && beta == D::Scalar::ZERO;
+        let begin = beta == D::Scalar::ZERO;
         if !begin && (D::NARROW || beta != D::Scalar::ONE) {
             for [first, rows] in runs(block.begins) {
                 let to = sums.wrapping_add(first * stride);
@@ -76,9 +75,6 @@ impl<D: Stored> BegunSums<D> {
                 unsafe {
                     if !D::NARROW {
                         scale_rows(arch, beta, rows, columns, to, stride);
-                    } else if beta == D::Scalar::ZERO {
-                        // With what follows a row in its last register.
-                        scale_rows(arch, beta, rows, stride, to, stride);
                     } else {
                         let from = c.wrapping_add(first * ldc).cast_const();
                         let (stride, to_stride) = (ldc, stride);
@@ -87,7 +83,7 @@ impl<D: Stored> BegunSums<D> {
                 }
             }
         }
-        let rounded = if D::NARROW && last && rounds { c } else { std::ptr::null_mut() };
+        let rounded = if D::NARROW && block.last && rounds { c } else { std::ptr::null_mut() };
         RowBlockSums { sums, stride, begin, rounded, rounded_stride: ldc }
     }
 
@@ -97,7 +93,7 @@ impl<D: Stored> BegunSums<D> {
     /// As [`BegunSums::begin_block`], and `block` has been added.
     pub unsafe fn end_block(&self, block: &BlockView<'_>) {
         let &Self { arch, columns: n, c, ldc: to_stride, sums, stride, rounds, .. } = self;
-        if !D::NARROW || block.first_or_last[1] && rounds {
+        if !D::NARROW || block.last && rounds {
             return;
         }
         for [first, rows] in runs(block.ends) {

@@ -66,15 +66,18 @@ impl Segments {
         Self { found, ends }
     }
 
-    /// Calls `out` with each panel that has row segments and them, by number of nonzeros.
-    pub fn each_block(mut self, mut out: impl FnMut(usize, &[Found])) {
+    /// Calls `out` with each panel that has row segments and them, those first that are their row's first, by number of nonzeros, and how
+    /// many these are; `row_ptr` are the rows'.
+    pub fn each_block(mut self, row_ptr: &[usize], mut out: impl FnMut(usize, &[Found], usize)) {
         let mut start = 0;
         for (panel, &end) in self.ends.iter().enumerate() {
             let block = &mut self.found[start..end];
             start = end;
             if !block.is_empty() {
-                block.sort_unstable_by_key(|segment| u64::from(segment.nnz) << 32 | u64::from(segment.row));
-                out(panel, block);
+                let goes_on = |segment: &Found| segment.start > row_ptr[segment.row as usize];
+                block.sort_unstable_by_key(|v| u64::from(goes_on(v)) << 63 | u64::from(v.nnz) << 32 | u64::from(v.row));
+                let begins = block.partition_point(|segment| !goes_on(segment));
+                out(panel, block, begins);
             }
         }
     }

@@ -30,7 +30,7 @@ use crate::semiring::PlusTimes;
 use crate::spmv::spmv;
 use crate::stored::{Mask, Vector};
 use crate::tile::{self, Tile, tiles};
-use crate::walk::{Part, Walk, prefetch_nonzeros, prefetches_nonzeros};
+use crate::walk::{self, Part, Walk, prefetch_nonzeros, prefetches_nonzeros};
 use crate::{Arch, LINE, Number, RowPtr, Stored, prefetch_row, stream_fence};
 
 /// Rows of a CSR matrix times B, straight from CSR.
@@ -120,14 +120,6 @@ impl<D: Stored> SpmmRows<D> {
         unsafe { Walk::new(self.row_ptr, self.columns, self.values, self.rows, self.nonzeros, self.panel) }
     }
 
-    /// The rows between the first and the last: the task's alone, with all of their nonzeros.
-    #[inline(always)]
-    pub(crate) fn inner_rows(&self) -> [usize; 2] {
-        let [first, end] = self.rows;
-        let begin = (first + 1).min(end);
-        [begin, begin.max(end.saturating_sub(1))]
-    }
-
     /// The sum over the nonzeros from `start` to before `end`, in the order of [`tile::load_reordered`].
     ///
     /// # Safety
@@ -209,7 +201,7 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
     let zeros = task.beta == D::Scalar::ZERO && task.alpha * D::Scalar::ZERO == D::Scalar::ZERO;
     let whole = tile.rest == 0;
     let own_loop = task.beta == D::Scalar::ZERO && task.panel[0] >= task.panel[1];
-    let inner = if own_loop { task.inner_rows() } else { [task.rows[1]; 2] };
+    let inner = if own_loop { walk::inner_rows(task.rows) } else { [task.rows[1]; 2] };
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
         inner_rows::<S, D, NV, TAIL>(simd, task, tile, zeros, inner);
@@ -247,7 +239,7 @@ unsafe fn rows_tile<S: Simd, D: Stored, const NV: usize, const TAIL: bool>(simd:
     }
 }
 
-/// One tile of [`SpmmRows::inner_rows`], without beta C. With short rows, what is decided for each of them costs
+/// One tile of the [`walk::inner_rows`], without beta C. With short rows, what is decided for each of them costs
 /// as much as its products.
 ///
 /// # Safety

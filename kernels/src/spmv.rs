@@ -2,7 +2,7 @@
 
 use crate::prefetch::prefetch_l1;
 use crate::spmm::SpmmRows;
-use crate::walk::Part;
+use crate::walk::{Part, inner_rows};
 use crate::{Number, Stored};
 
 /// N = 1, row after row. Neither slabs of columns nor prefetches of b pay (a random matrix of 2^20 rows and 8.2 M nonzeros, two
@@ -27,7 +27,7 @@ pub(crate) unsafe fn spmv<D: Stored>(task: &SpmmRows<D>) {
 /// As [`spmm_rows`](crate::spmm_rows).
 #[inline(always)]
 pub(crate) unsafe fn spmv_rows<D: Stored, const DENSE: bool>(task: &SpmmRows<D>) {
-    let ([first, end], [inner, last]) = (task.rows, task.inner_rows());
+    let ([first, end], [inner, last]) = (task.rows, inner_rows(task.rows));
     // SAFETY: the promise of `spmm_rows`.
     unsafe {
         for row in first..inner {

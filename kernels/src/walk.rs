@@ -187,6 +187,13 @@ impl<T> Iterator for Walk<T> {
     }
 }
 
+/// The rows of a task between the first and the last: its alone, with all of their nonzeros.
+#[inline(always)]
+pub(crate) fn inner_rows([first, end]: [usize; 2]) -> [usize; 2] {
+    let begin = (first + 1).min(end);
+    [begin, begin.max(end.saturating_sub(1))]
+}
+
 /// Whether nonzeros that follow each other are prefetched, for dense rows of so many vectors, prefetched `distance` nonzeros ahead.
 #[inline(always)]
 pub(crate) fn prefetches_nonzeros(distance: usize, vectors: usize) -> bool {

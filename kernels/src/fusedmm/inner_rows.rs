@@ -6,8 +6,9 @@ use pulp::{Simd, WithSimd};
 use super::softmax::scale_row;
 use super::{CHUNK, RowOf, Rows, fused_part};
 use crate::rows::Prefetch;
+use crate::sddmm::MOST_VECTORS;
 use crate::tile::{Lines, store_zeros, tiles_in, tiles_of, with_vectors};
-use crate::walk::Part;
+use crate::walk::{Part, inner_rows};
 use crate::{Arch, Number, Scalar, Stored};
 
 /// Runs the rows between the task's first and last one, where they are as the module says, and returns which rows it has run: none of
@@ -18,15 +19,19 @@ use crate::{Arch, Number, Scalar, Stored};
 #[inline(always)]
 pub(super) unsafe fn run_inner<D: Stored>(arch: Arch, rows: &Rows<'_, D>) -> [usize; 2] {
     let task = &rows.task;
-    let [first, end] = task.rows;
-    let none = [end; 2];
+    let (inner, none) = (inner_rows(task.rows), [task.rows[1]; 2]);
     let lanes = arch.lanes::<D::Scalar>();
-    let Some(tile) = tiles_in::<D>(task.n, lanes, 8).next() else { return none };
+    let Some(tile) = tiles_in::<D>(task.n, lanes, MOST_VECTORS).next() else { return none };
     let near = task.prefetch_distance == 0 && !task.stream && task.panel[0] >= task.panel[1];
-    if D::NARROW || !near || lanes == 1 || task.n != tile.vectors * lanes || task.width != task.n || end < first + 3 {
+    if D::NARROW
+        || !near
+        || lanes == 1
+        || task.n != tile.vectors * lanes
+        || task.width != task.n
+        || inner[0] == inner[1]
+    {
         return none;
     }
-    let inner = [first + 1, end - 1];
     with_vectors!(tile, run::<D>(arch, rows, inner));
     inner
 }

@@ -57,6 +57,11 @@ const GOOD_FUSED: f64 = 12.0;
 /// (24576 x 8192) of the speed, two threads of a Granite Rapids.
 const GOOD_DOTS: f64 = 7.5;
 
+/// From how many times as often as in a uniformly random pattern columns repeat where SDDMM's tiles stay as wide as they are, as its panels
+/// become wider: most rows of B that are read are in L1 even so. N = 128, one thread of an Emerald Rapids, 8 x 192 by 4 x 256 vectors x columns:
+/// facebook_combined (2.8 times) 58 by 51 GFLOP/s, R-MAT of 2^12 and 2^13 rows (7 times) 46 by 41, 51 by 45; uniformly random 52 by 59.
+const REPEATING: f64 = 2.0;
+
 /// Vectors of the narrowest tile that is worth wider panels: two lose everywhere (as above, SpMM, 2 x 213 and 4 x 159: 90 % 5.63,
 /// 5.35; 95 % 3.32, 3.19).
 const NARROWEST_TILE: usize = 4;
@@ -265,7 +270,8 @@ impl PanelPlan {
             Op::Spmm | Op::SpmmTransposed => (GOOD_SEGMENT, SHORT_SEGMENT),
         };
         let (mut vectors, mut width) = (widest, width_of(widest, machine, target));
-        while vectors > NARROWEST_TILE && stats.per_segment(width) < good {
+        let narrower = op != Op::Sddmm || stats.column_skew <= REPEATING;
+        while narrower && vectors > NARROWEST_TILE && stats.per_segment(width) < good {
             vectors = vectors.div_ceil(2);
             width = width_of(vectors, machine, target);
         }
@@ -446,6 +452,23 @@ mod tests {
             assert!(pairs(32, op, 128, 100, 4) && pairs(300, op, 128, 100, 4));
         }
         assert!(!pairs(300, Op::Sddmm, 32, 1000, 4));
+    }
+
+    #[test]
+    fn tiles_of_dots_stay_wide_where_columns_repeat() {
+        let machine = Machine::describe("l3:1(size=32MB) l2:1(size=2MB) l1d:1(size=48KB) core:1").unwrap();
+        let target = Target { threads: 1, vector_bytes: 64, registers: 32, value_bytes: 4 };
+        // Every 32nd of 4064 columns, the same in all rows or others in each.
+        let tile = |shift: usize| {
+            let columns = (0..512).flat_map(|i| (0..127).map(move |k| (i * shift % 32 + 32 * k) as u32)).collect();
+            let pattern = Pattern::new(512, 4064, (0..=512).map(|i| i * 127).collect(), columns).unwrap();
+            let options = PlanOptions::new(Op::Sddmm, 128).strategy(Strategy::Panel);
+            match Plan::choose(&Stats::of(&*pattern), &machine, &options, &target).unwrap() {
+                Plan::Panel(plan) => [plan.tile_vectors(), plan.width()],
+                plan => panic!("{}", plan.explain()),
+            }
+        };
+        assert_eq!([0, 1].map(tile), [[8, 192], [4, 256]]);
     }
 
     #[test]

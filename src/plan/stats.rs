@@ -27,7 +27,8 @@ pub struct Stats {
     pub max_row: usize,
     /// Mean nonzeros of a row in a panel of 32, 64, 128 and 256 columns where it has any.
     per_segment: [f64; WIDTH_BITS.len()],
-    /// Columns from the first to the last nonzero of two neighbouring rows, in the median; all where it is not known.
+    /// Columns from the first to the last nonzero of two neighbouring rows, so that half of the nonzeros are in such of fewer; all where it
+    /// is not known.
     pub(super) span: usize,
     /// Nonzeros in the column of a nonzero, in the mean, by those of a uniformly random pattern of the same size; 1 where it is not known.
     pub(super) column_skew: f64,
@@ -47,17 +48,19 @@ impl Stats {
             let row = pattern.row(i);
             nnz += row.len();
             let next = if i + 1 < rows { pattern.row(i + 1) } else { &[] };
-            spans.extend(span([row, next]));
+            spans.extend(span([row, next]).map(|span| (span, row.len() + next.len())));
             for (segments, bits) in segments.iter_mut().zip(WIDTH_BITS) {
                 // Neighbours in different panels; unsorted rows count too many, and are seldom.
                 *segments += usize::from(!row.is_empty());
                 *segments += row.windows(2).filter(|w| (w[0] ^ w[1]) >> bits != 0).count();
             }
         }
-        let from_sample =
-            (0..rows).step_by(step).flat_map(|i| pattern.row(i)).step_by(nnz.div_ceil(SAMPLED_COLUMNS).max(1));
+        // One in so many, at no regular distance: rows are often of one length.
+        let one_in = nnz.div_ceil(SAMPLED_COLUMNS).max(1);
+        let taken = |at: usize| ((at as u32).wrapping_mul(0x9e37_79b9) as usize >> 16).is_multiple_of(one_in);
+        let nonzeros = (0..rows).step_by(step).flat_map(|i| pattern.row(i));
+        let from_sample = nonzeros.enumerate().filter(|&(at, _)| taken(at)).map(|(_, &column)| column);
         let per_segment = segments.map(|segments| nnz as f64 / segments.max(1) as f64);
-        spans.sort_unstable();
         Self {
             rows,
             cols: pattern.cols(),
@@ -65,8 +68,8 @@ impl Stats {
             empty_rows: lens().filter(|&len| len == 0).count(),
             max_row: lens().max().unwrap_or(0),
             per_segment,
-            span: spans.get(spans.len() / 2).map_or(pattern.cols(), |&span| span as usize),
-            column_skew: column_skew(pattern.cols(), from_sample.copied().collect()),
+            span: weighted_median(spans).map_or(pattern.cols(), |span| span as usize),
+            column_skew: column_skew(pattern.cols(), from_sample.collect()),
         }
     }
 
@@ -125,6 +128,18 @@ fn column_skew(cols: usize, mut sample: Vec<u32>) -> f64 {
     if same < 8.0 { 1.0 } else { same / expected.max(f64::MIN_POSITIVE) }
 }
 
+/// The value up to which half of the weights are, of pairs of values and weights; none where there are none.
+fn weighted_median(mut pairs: Vec<(u32, usize)>) -> Option<u32> {
+    pairs.sort_unstable();
+    let all: usize = pairs.iter().map(|pair| pair.1).sum();
+    let mut up_to = 0;
+    let median = pairs.iter().find(|pair| {
+        up_to += pair.1;
+        2 * up_to >= all
+    });
+    median.map(|pair| pair.0)
+}
+
 /// Columns from the first to the last nonzero of these rows, whose columns ascend; none where they are empty.
 fn span(rows: [&[u32]; 2]) -> Option<u32> {
     let first = rows.iter().filter_map(|row| row.first()).min()?;
@@ -147,6 +162,19 @@ mod tests {
         };
         let columns = (0..rows).flat_map(row).collect();
         Stats::of(&*Pattern::new(rows, 10_000, (0..=rows).map(|i| 4 * i).collect(), columns).unwrap()).column_skew
+    }
+
+    #[test]
+    fn span_is_that_of_most_nonzeros() {
+        assert_eq!(weighted_median(vec![]), None);
+        assert_eq!(weighted_median(vec![(9, 1), (2, 5), (4, 6)]), Some(4));
+        // Three rows of four have two nonzeros next to each other, the fourth 40 all over 4000 columns.
+        let row = |i: usize| {
+            if i.is_multiple_of(4) { (0..40).map(|k| 100 * k).collect() } else { vec![i as u32, i as u32 + 1] }
+        };
+        let columns: Vec<u32> = (0..400).flat_map(row).collect();
+        let row_ptr = (0..=400).map(|i: usize| (0..i).map(|i| row(i).len()).sum()).collect();
+        assert_eq!(Stats::of(&*Pattern::new(400, 4000, row_ptr, columns).unwrap()).span, 3901);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::machine::Machine;
 use crate::plan::Stats;
 use crate::plan::options::{Op, PANEL_PAYS_AFTER, PlanOptions, Target};
 
-/// Nonzeros per row segment below which the panel path loses to the direct one, for rows of `all` vectors. Times of the direct path by
+/// Nonzeros per row segment below which the panel path loses to the direct one, for tiles and rows of so many vectors. Times of the direct path by
 /// those of panels, uniformly random, 1024 to 16384 columns, f32, Zen 4:
 ///
 /// | nonzeros | SpMM | SDDMM | FusedMM |
@@ -25,31 +25,61 @@ use crate::plan::options::{Op, PANEL_PAYS_AFTER, PlanOptions, Target};
 ///
 /// SDDMM with 16 registers, 2048 and 4096 columns, f32 and f64, one and two threads of a Zen 3, direct by panels: 5.1 nonzeros, N = 32, 0.58-0.93,
 /// N = 128, 0.61-1.06; 7.7 nonzeros, N = 32, 0.57-1.06, N = 128, 0.64-1.37; 10.2 nonzeros, N = 32, 1.0-1.85; 12.8 nonzeros, f32, 1.5-1.7.
-fn least_segment(op: Op, all: usize, far: bool, band: Band, few_registers: bool) -> f64 {
-    match (band, op) {
-        (Band::Rows, Op::Sddmm) if all <= 4 => 2.0,
-        (Band::Rows, _) if all < 4 => 2.0,
-        (Band::Rows, _) => 18.0,
-        (Band::Tiles, Op::Sddmm) => 14.0,
-        (Band::Tiles, _) => 8.0,
+///
+/// Where neighbouring rows of A name rows of B that take half of L2, one thread of an Emerald Rapids (L2 of 2 MiB, which gives two registers in
+/// three clocks), direct by panels; 512 and 1024 columns, f32 and f64, and bands of 300 and 600:
+///
+/// | nonzeros | SpMM | SDDMM | FusedMM |
+/// | --- | --- | --- | --- |
+/// | 3.8, four to sixteen vectors | 0.94-1.52 | | 1.15-1.62 |
+/// | 7.7, four vectors; eight; sixteen | 0.93-0.97; 0.93-1.0; 0.90 | 1.0-1.07; 1.20-1.56; 0.89-1.04 | 0.67-0.90; 0.88-1.0; 1.05-1.13 |
+/// | 15, eight vectors | 0.75-0.80 | 0.93-1.09 | 0.83-0.86 |
+/// | 6.0 and 7.7 in bands, eight vectors | 1.27, 1.08 | 1.28, 1.15 | 1.17, 1.06 |
+fn least_segment(op: Op, (tile, all): (usize, usize), kept: Kept, machine: &Machine, few_registers: bool) -> f64 {
+    match (kept, op) {
+        (Kept::RowsInL1, Op::Sddmm) if all <= 4 => 2.0,
+        (Kept::RowsInL1, _) if all < 4 => 2.0,
+        (Kept::RowsInL1, _) => 18.0,
+        (Kept::TilesInL1, Op::Sddmm) => 14.0,
+        (Kept::TilesInL1, _) => 8.0,
         _ if all < 4 => 5.5,
-        (Band::None, Op::Sddmm) if few_registers && all <= 8 => 9.0,
-        (Band::None, Op::Sddmm) if few_registers => 6.5,
-        (Band::None, Op::Sddmm) => 4.0,
-        _ if far => 2.3,
-        _ => 3.5,
+        (_, Op::Sddmm) if few_registers && all <= 8 => 9.0,
+        (_, Op::Sddmm) if few_registers => 6.5,
+        // Dots go to memory between tiles, and the direct path has one pass. Not known of other cores.
+        (Kept::InL2, Op::Sddmm) if tile < all && all <= WIDEST_TILE && machine.l3_is_far() => 12.5,
+        (Kept::InL2, _) => 6.0,
+        (_, Op::Sddmm) => 4.0,
+        (Kept::Far, _) => 2.3,
+        (Kept::Near, _) => 3.5,
     }
 }
 
-/// What of the rows of B stays in L1 from one row of A to the next.
+/// What of the rows of B stays in the caches from one row of A to the next.
 #[derive(Clone, Copy)]
-enum Band {
-    /// They are too many: the pattern is no band, or too wide a one.
-    None,
-    /// A tile of each would fit, but not the sets that tiles use.
-    Tiles,
-    /// What is read of them in one pass.
-    Rows,
+enum Kept {
+    /// In L1, what is read of them in one pass.
+    RowsInL1,
+    /// A tile of each would fit L1, but not the sets that tiles use.
+    TilesInL1,
+    /// In half of L2, whole rows.
+    InL2,
+    /// Less than that.
+    Near,
+    /// The same, and B takes more than twice L2.
+    Far,
+}
+
+impl Kept {
+    fn new(stats: &Stats, machine: &Machine, row_bytes: usize, tile_bytes: usize) -> Self {
+        let l2 = machine.l2_bytes();
+        match stats.in_l1(machine, tile_bytes) {
+            true if stats.in_l1(machine, bytes_in_sets(row_bytes, tile_bytes)) => Self::RowsInL1,
+            true => Self::TilesInL1,
+            false if stats.span.min(stats.cols).saturating_mul(row_bytes) <= l2 / 2 => Self::InL2,
+            false if stats.cols.saturating_mul(row_bytes) > 2 * l2 => Self::Far,
+            false => Self::Near,
+        }
+    }
 }
 
 /// Copied rows of B per nonzero beyond which panels lose (R-MAT of 2^16 rows, 1.6 M nonzeros, N = 128, f32: 0.66 copies, 92 ms where
@@ -88,15 +118,11 @@ impl PanelPlan {
         }
         let per_segment = stats.per_segment(self.width);
         let row_bytes = self.n.saturating_mul(target.value_bytes);
-        let far = stats.cols.saturating_mul(row_bytes) > 2 * machine.l2_bytes();
         let tile_bytes = row_bytes.min(WIDEST_TILE * target.vector_bytes);
-        let band = match stats.in_l1(machine, tile_bytes) {
-            true if stats.in_l1(machine, bytes_in_sets(row_bytes, tile_bytes)) => Band::Rows,
-            true => Band::Tiles,
-            false => Band::None,
-        };
+        let kept = Kept::new(stats, machine, row_bytes, tile_bytes);
         let few_registers = target.registers < 32;
-        if per_segment < least_segment(self.op, self.n.div_ceil(target.lanes()), far, band, few_registers) {
+        let vectors = (self.tile_vectors, self.n.div_ceil(target.lanes()));
+        if per_segment < least_segment(self.op, vectors, kept, machine, few_registers) {
             return Some(format!("{per_segment:.1} nonzeros of a row in a panel do not pay for its row of C").into());
         }
         // Copying a panel into L1 must be a small part of using it: a copied row costs what a nonzero of the direct path does.
@@ -135,5 +161,28 @@ mod tests {
             Plan::choose(&Stats::of(&*pattern), &machine, &options, &target).unwrap().strategy()
         };
         assert_eq!((strategy(128), strategy(120)), (Strategy::Panel, Strategy::Direct));
+    }
+
+    #[test]
+    fn short_segments_do_not_pay_where_l2_has_the_rows_of_b() {
+        let strategy = |l3: usize, op: Op, cols: usize, apart: usize| {
+            let per_row = cols / apart;
+            let columns =
+                (0..2048).flat_map(|i| (0..per_row).map(move |k| (i * 31 / 4 % apart + k * apart) as u32)).collect();
+            let pattern = Pattern::new(2048, cols, (0..=2048).map(|i| i * per_row).collect(), columns).unwrap();
+            let machine = format!("l3:1(size={l3}MB) l2:1(size=2MB) l1d:1(size=48KB) core:1");
+            let target = Target { threads: 1, vector_bytes: 64, registers: 32, value_bytes: 4 };
+            let options = PlanOptions::new(op, 128).reuse(1000);
+            Plan::choose(&Stats::of(&*pattern), &Machine::describe(&machine).unwrap(), &options, &target)
+                .unwrap()
+                .strategy()
+        };
+        for op in [Op::Spmm, Op::FusedMm, Op::Sddmm] {
+            // Four of 256 columns, 1 and 3 MiB of B.
+            assert_eq!([2048, 6144].map(|cols| strategy(32, op, cols, 64)), [Strategy::Direct, Strategy::Panel]);
+        }
+        // Eight of 256 columns.
+        assert_eq!([32, 300].map(|l3| strategy(l3, Op::Sddmm, 1024, 32)), [Strategy::Panel, Strategy::Direct]);
+        assert_eq!(strategy(300, Op::Spmm, 1024, 32), Strategy::Panel);
     }
 }

@@ -233,15 +233,18 @@ fn direct_order(
     if stats.density() < DENSE {
         // A half of L3, since what else is read and written is there, too: 18 MB of 32 take 0.98 of the time, 27 MB 0.73, 13 MB 1.03.
         let l3 = machine.l3_bytes();
-        let room = if stats.column_skew > SKEWED { l3.saturating_mul(MOST_SKEWED) } else { l3 / 2 };
+        let skewed = stats.column_skew > SKEWED;
+        let room = if skewed { l3.saturating_mul(MOST_SKEWED) } else { l3 / 2 };
         let outgrow = |operands| stats.cols.saturating_mul(row_bytes.saturating_mul(operands)) > room;
         // Rows that only another operand drove out come from memory once, and from L3 for all their nonzeros but one.
         let few_uses = stats.nnz < MANY_USES.saturating_mul(stats.cols);
         // A far L3 gives several threads no more than memory does. N = 128, f32, two threads of a Granite Rapids, by 16 ahead in L1: SpMM,
         // SDDMM and FusedMM 0.79, 0.84, 0.75 to 0.89 (ca-CondMat), 0.91, 0.98, 0.75 to 0.91 (pubmed), 0.90, 0.86, 0.86 to 0.93
-        // (p2p-Gnutella31); amazon_book with 26 nonzeros of a column 0.91 to 1.03. N = 32 1.09 to 1.12; one thread 0.97 to 1.18.
+        // (p2p-Gnutella31); amazon_book with 26 nonzeros of a column 0.91 to 1.03. N = 32 1.09 to 1.12; one thread 0.97 to 1.18. R-MAT of 2^16
+        // rows 1.30, 1.28, 1.22 (an Emerald Rapids).
         let as_memory = machine.l3_is_far()
             && threads > 1
+            && !skewed
             && tile_bytes > SHORT_ROW
             && stats.cols.saturating_mul(row_bytes) > 2 * machine.l2_bytes();
         let distance = match outgrow(1) || few_uses && (outgrow(operands) || as_memory) {
@@ -341,16 +344,20 @@ mod tests {
 
     #[test]
     fn a_far_l3_is_as_memory_to_several_threads() {
-        let distance = |l3: usize, threads: usize, rows: usize, n: usize| {
+        let distance = |l3: usize, threads: usize, rows: usize, n: usize, skew: f64| {
             let machine = format!("l3:1(size={l3}MB) l2:1(size=2MB) l1d:1(size=48KB) core:2");
             let machine = Machine::describe(&machine).unwrap();
             let target = Target { threads, vector_bytes: 64, registers: 32, value_bytes: 4 };
-            DirectPlan::new(Op::Spmm, n, &stats(rows, 2000), &machine, &target, Cow::Borrowed("")).prefetch_distance()
+            let mut stats = stats(rows, 2000);
+            stats.column_skew = skew;
+            DirectPlan::new(Op::Spmm, n, &stats, &machine, &target, Cow::Borrowed("")).prefetch_distance()
         };
-        assert_eq!(distance(480, 2, 20000, 128), FAR_DISTANCE);
-        // One thread; a near L3; short rows; B in twice L2.
+        assert_eq!(distance(480, 2, 20000, 128, SKEWED), FAR_DISTANCE);
+        assert!(stats(20000, 2000).column_skew < 2.0);
+        // One thread; a near L3; short rows; B in twice L2; columns that repeat.
         let others = [(480, 1, 20000, 128), (96, 2, 20000, 128), (480, 2, 20000, 64), (480, 2, 8192, 128)];
-        assert_eq!(others.map(|(l3, threads, rows, n)| distance(l3, threads, rows, n)), [PREFETCH_DISTANCE; 4]);
+        assert_eq!(others.map(|(l3, threads, rows, n)| distance(l3, threads, rows, n, 1.0)), [PREFETCH_DISTANCE; 4]);
+        assert_eq!(distance(480, 2, 20000, 128, SKEWED + 1.0), PREFETCH_DISTANCE);
     }
 
     #[test]

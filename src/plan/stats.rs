@@ -40,11 +40,13 @@ impl Stats {
         let pattern = pattern.into();
         let lens = || (0..pattern.rows()).map(|i| pattern.row_ptr().row(i).len());
         let rows = pattern.rows();
+        // One row in so many, and one nonzero in so many of theirs, at no regular distance: patterns are often regular themselves.
         let step = rows.div_ceil(SAMPLE).max(1);
+        let sample = || (0..rows).step_by(step).map(|i| (i + spread(i) % step).min(rows - 1));
         let mut segments = [0usize; WIDTH_BITS.len()];
         let mut nnz = 0;
         let mut spans = Vec::with_capacity(SAMPLE);
-        for i in (0..rows).step_by(step) {
+        for i in sample() {
             let row = pattern.row(i);
             nnz += row.len();
             let next = if i + 1 < rows { pattern.row(i + 1) } else { &[] };
@@ -55,11 +57,9 @@ impl Stats {
                 *segments += row.windows(2).filter(|w| (w[0] ^ w[1]) >> bits != 0).count();
             }
         }
-        // One in so many, at no regular distance: rows are often of one length.
         let one_in = nnz.div_ceil(SAMPLED_COLUMNS).max(1);
-        let taken = |at: usize| ((at as u32).wrapping_mul(0x9e37_79b9) as usize >> 16).is_multiple_of(one_in);
-        let nonzeros = (0..rows).step_by(step).flat_map(|i| pattern.row(i));
-        let from_sample = nonzeros.enumerate().filter(|&(at, _)| taken(at)).map(|(_, &column)| column);
+        let nonzeros = sample().flat_map(|i| pattern.row(i)).enumerate();
+        let sampled = nonzeros.filter(|&(at, _)| spread(at).is_multiple_of(one_in)).map(|(_, &column)| column);
         let per_segment = segments.map(|segments| nnz as f64 / segments.max(1) as f64);
         Self {
             rows,
@@ -69,7 +69,7 @@ impl Stats {
             max_row: lens().max().unwrap_or(0),
             per_segment,
             span: weighted_median(spans).map_or(pattern.cols(), |span| span as usize),
-            column_skew: column_skew(pattern.cols(), from_sample.collect()),
+            column_skew: column_skew(pattern.cols(), sampled.collect()),
         }
     }
 
@@ -126,6 +126,11 @@ fn column_skew(cols: usize, mut sample: Vec<u32>) -> f64 {
     let expected = pairs(sample.len()) / cols.max(1) as f64;
     // A few pairs may be chance.
     if same < 8.0 { 1.0 } else { same / expected.max(f64::MIN_POSITIVE) }
+}
+
+/// 16 bits that consecutive numbers spread evenly over (Fibonacci hashing).
+fn spread(number: usize) -> usize {
+    (number as u32).wrapping_mul(0x9e37_79b9) as usize >> 16
 }
 
 /// The value up to which half of the weights are, of pairs of values and weights; none where there are none.

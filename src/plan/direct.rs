@@ -228,7 +228,7 @@ fn direct_order(
     // And a wider one whose rows stay in L2. Bands and blocks of 300 to 600 columns, N = 128, one thread of an Emerald Rapids, none by 16 ahead: 8000
     // rows SpMM 1.02 to 1.08, SDDMM 1.11 to 1.20, FusedMM 1.05 to 1.13 of the speed, 150 000 rows 0.94, 0.86, 0.91, 80 ahead 0.81, 0.83, 0.89.
     // bcsstk16, none by 16 ahead, SpMM 1.42, SDDMM 1.33.
-    if stats.span.saturating_mul(tile_bytes) <= near {
+    if stats.in_l2(machine, tile_bytes) {
         return (usize::MAX, if far { PREFETCH_DISTANCE } else { 0 });
     }
     if stats.density() < DENSE {

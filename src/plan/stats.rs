@@ -95,6 +95,11 @@ impl Stats {
         self.span.saturating_mul(row_bytes) <= 2 * machine.l1d_bytes()
     }
 
+    /// Whether rows of B, of which `row_bytes` are read at a time, stay in half of L2 from one row of the pattern to the next.
+    pub(super) fn in_l2(&self, machine: &Machine, row_bytes: usize) -> bool {
+        self.span.saturating_mul(row_bytes) <= machine.l2_bytes() / 2
+    }
+
     /// Share of the entries that are nonzero.
     pub fn density(&self) -> f64 {
         self.nnz as f64 / (self.rows as f64 * self.cols as f64).max(1.0)

@@ -71,12 +71,11 @@ enum Kept {
 
 impl Kept {
     fn new(stats: &Stats, machine: &Machine, row_bytes: usize, tile_bytes: usize) -> Self {
-        let l2 = machine.l2_bytes();
         match stats.in_l1(machine, tile_bytes) {
             true if stats.in_l1(machine, bytes_in_sets(row_bytes, tile_bytes)) => Self::RowsInL1,
             true => Self::TilesInL1,
-            false if stats.span.min(stats.cols).saturating_mul(row_bytes) <= l2 / 2 => Self::InL2,
-            false if stats.cols.saturating_mul(row_bytes) > 2 * l2 => Self::Far,
+            false if stats.in_l2(machine, row_bytes) => Self::InL2,
+            false if stats.cols.saturating_mul(row_bytes) > 2 * machine.l2_bytes() => Self::Far,
             false => Self::Near,
         }
     }

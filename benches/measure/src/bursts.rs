@@ -52,3 +52,37 @@ pub fn add_burst<T: Scalar>(arch: Arch, rounds: u64) -> (T, u64) {
     let a = core::hint::black_box(T::ONE);
     arch.dispatch(Burst::<T, false> { rounds, m: a, a })
 }
+
+/// Integers that [`integer_burst`] counts up side by side, and how often in one pass of its loop: more than any processor starts in a clock.
+const COUNTERS: usize = 8;
+const UNROLLED: usize = 4;
+
+/// Runs `rounds` rounds of additions of integers in registers; returns how many.
+#[inline(never)]
+pub fn integer_burst(rounds: u64) -> u64 {
+    let mut counters = [0usize; COUNTERS];
+    for _ in 0..rounds {
+        for _ in 0..UNROLLED {
+            for x in &mut counters {
+                *x = unknown(*x + 1);
+            }
+        }
+    }
+    counters.iter().map(|&x| x as u64).sum()
+}
+
+/// `x`, of which the compiler knows nothing more: it can neither fold additions nor make vectors of them.
+#[inline(always)]
+fn unknown(x: usize) -> usize {
+    let mut x = x;
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    // SAFETY: there is no instruction.
+    unsafe {
+        core::arch::asm!("/* {0} */", inout(reg) x, options(pure, nomem, nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        x = core::hint::black_box(x);
+    }
+    x
+}

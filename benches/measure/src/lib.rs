@@ -19,7 +19,7 @@ mod simulate;
 pub use boards::{BOARDS, Board};
 pub use ceilings::{Ceilings, LevelCeiling, Rate, clock_ghz};
 pub use models::{Accesses, Fpga, FpgaDesign, Granularity, TensorCounts, TensorOp, TreeCounts, Work};
-pub use peak::{add_peak, fma_peak};
+pub use peak::{add_peak, fma_peak, integer_rate_now};
 pub use simulate::{FpgaOp, FpgaRun, FpgaTimes, RowStore};
 
 /// Mentions the generic functions that take time, so that they are compiled with this crate, for f32 and f64, and not with the program,
